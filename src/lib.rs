@@ -102,6 +102,7 @@ mod on_store_error;
 mod overrides;
 mod reason;
 mod recorder;
+mod reported_details;
 mod request;
 mod resilience;
 mod response;

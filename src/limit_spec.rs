@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::algorithm::{Algorithm, LimitRule, Penalty, Size};
 use crate::hash::{KeyHash, KeyHasher};
+use crate::reported_details::RequestDetail;
 
 /// A limit as a store sees it: which rule decides, and which states of keys belong to it.
 ///
@@ -39,7 +40,7 @@ pub(crate) struct LimitSettings {
     /// Whether the store must look up overrides.
     pub(crate) is_overridable: bool,
     /// The detail of the request in metrics.
-    pub(crate) detail: Option<Arc<str>>,
+    pub(crate) detail: Option<RequestDetail>,
 }
 
 /// The influence of a limit on the decision about a request.
@@ -96,13 +97,13 @@ impl LimitSpec {
     }
 
     /// Returns this limit with the detail of a request in metrics.
-    pub(crate) fn with_detail(&self, detail: Arc<str>) -> Self {
+    pub(crate) fn with_detail(&self, detail: RequestDetail) -> Self {
         Self { settings: LimitSettings { detail: Some(detail), ..self.settings.clone() }, ..self.clone() }
     }
 
     /// Returns the detail of the request in metrics.
     pub(crate) fn detail(&self) -> Option<&str> {
-        self.settings.detail.as_deref()
+        self.settings.detail.as_ref().map(RequestDetail::report)
     }
 
     /// Returns this limit with the size of an override, or `None` if it cannot have that size.

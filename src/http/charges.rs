@@ -19,8 +19,6 @@ pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// The charges of a request with keys that have yet to be found.
 pub(super) struct PendingCharges {
-    /// The limits that have another size for the request.
-    resized: Box<[Arc<LimitSpec>]>,
     found: Vec<OwnedCharge>,
     pending: Vec<PendingCharge>,
 }
@@ -33,7 +31,7 @@ enum PendingCharge {
 }
 
 /// Adds the charges of a request to `charges`, in the order in which the limits were given, unless some of its keys have
-/// yet to be found. In `resized` are the limits that have another size for this request.
+/// yet to be found.
 ///
 /// The vector is filled in place because moving it costs more than finding a charge.
 ///
@@ -42,12 +40,11 @@ enum PendingCharge {
 /// A limit rejects the request because its key is missing.
 pub(super) fn find_charges<'a>(
     config: &'a LayerConfig,
-    resized: &'a [Arc<LimitSpec>],
     head: &RequestHead<'_>,
     charges: &mut Charges<'a>,
 ) -> Result<Option<PendingCharges>, Reason> {
     let limits = config.client.limits();
-    let mut finder = ChargeFinder { config, resized, charges, pending: Vec::new() };
+    let mut finder = ChargeFinder { config, charges, pending: Vec::new() };
     for (limit, spec) in limits.unindexed() {
         finder.add(limit, spec, head)?;
     }
@@ -57,7 +54,7 @@ pub(super) fn find_charges<'a>(
     let ChargeFinder { charges, pending, .. } = finder;
     if !pending.is_empty() {
         let found = charges.iter().map(OwnedCharge::from).collect();
-        return Ok(Some(PendingCharges { resized: resized.into(), found, pending }));
+        return Ok(Some(PendingCharges { found, pending }));
     }
     if limits.may_match_out_of_order() {
         charges.sort_unstable_by_key(|charge| charge.spec.index());
@@ -68,7 +65,6 @@ pub(super) fn find_charges<'a>(
 /// Finds the charges of a request.
 struct ChargeFinder<'a, 'c> {
     config: &'a LayerConfig,
-    resized: &'a [Arc<LimitSpec>],
     charges: &'c mut Charges<'a>,
     pending: Vec<PendingCharge>,
 }
@@ -79,7 +75,7 @@ impl<'a> ChargeFinder<'a, '_> {
         if !is_applicable(limit, head) {
             return Ok(());
         }
-        let spec = effective_spec(self.config, self.resized, spec);
+        let spec = self.config.client.limits().current(spec);
         let cost = cost(self.config, limit, head);
         let hasher = self.config.client.hasher();
         let hashed = match limit.extractor() {
@@ -103,13 +99,13 @@ impl<'a> ChargeFinder<'a, '_> {
 
     /// Adds the charges of the limits that a search finds.
     fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
-        let (config, resized, charges) = (self.config, self.resized, &mut *self.charges);
+        let (config, charges) = (self.config, &mut *self.charges);
         let limits = config.client.limits();
         let indexed = &limits.indexed()[index];
         let mut result = Ok(());
         let pending = limits.find(index, head, &mut |position, matched| {
             if let (Some(limit), Match::Applies(key), Ok(())) = (indexed.get(position), matched, &result) {
-                match found_charge(config, resized, limit, key, head) {
+                match found_charge(config, limit, key, head) {
                     Ok(charge) => charges.extend(charge),
                     Err(reason) => result = Err(reason),
                 }
@@ -121,7 +117,7 @@ impl<'a> ChargeFinder<'a, '_> {
 }
 
 impl PendingCharges {
-    /// Waits for the keys. Returns the charges, and the limits that have another size for the request.
+    /// Waits for the keys. Returns the charges.
     ///
     /// # Errors
     ///
@@ -130,8 +126,8 @@ impl PendingCharges {
         self,
         config: &LayerConfig,
         head: &RequestHead<'_>,
-    ) -> Result<(Vec<OwnedCharge>, Box<[Arc<LimitSpec>]>), Reason> {
-        let Self { resized, found: mut charges, pending } = self;
+    ) -> Result<Vec<OwnedCharge>, Reason> {
+        let Self { found: mut charges, pending } = self;
         let limits = config.client.limits();
         for pending in pending {
             match pending {
@@ -149,21 +145,20 @@ impl PendingCharges {
                     for (position, matched) in found.await {
                         let limit = limits.indexed()[index].get(position);
                         let (Some(limit), Match::Applies(key)) = (limit, matched.as_ref()) else { continue };
-                        let charge = found_charge(config, &resized, limit, key, head)?;
+                        let charge = found_charge(config, limit, key, head)?;
                         charges.extend(charge.as_ref().map(OwnedCharge::from));
                     }
                 }
             }
         }
         charges.sort_by_key(|charge| charge.spec.index());
-        Ok((charges, resized))
+        Ok(charges)
     }
 }
 
 /// Returns the charge of a limit that a search has found, if its condition holds.
 pub(super) fn found_charge<'a>(
     config: &'a LayerConfig,
-    resized: &'a [Arc<LimitSpec>],
     limit: usize,
     key: Result<&KeyBuf, KeyError>,
     head: &RequestHead<'_>,
@@ -172,7 +167,7 @@ pub(super) fn found_charge<'a>(
     if !is_applicable(limit, head) {
         return Ok(None);
     }
-    let spec = effective_spec(config, resized, spec);
+    let spec = config.client.limits().current(spec);
     let key: Option<KeyHash> = match key {
         Ok(key) => Some(key.hash(config.client.hasher())),
         Err(error) => replace_missing_key(config, limit, spec, error)?,
@@ -185,13 +180,11 @@ pub(super) fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
     limit.condition().is_none_or(|condition| condition.may_hold(head))
 }
 
-/// Returns the size that a limit has for the request.
-fn effective_spec<'a>(
-    config: &'a LayerConfig,
-    resized: &'a [Arc<LimitSpec>],
-    spec: &'a Arc<LimitSpec>,
-) -> &'a Arc<LimitSpec> {
-    limit_spec::find(spec.index().into(), resized).unwrap_or_else(|| config.client.limits().current(spec))
+/// Replaces the limits of charges by the specs that were derived for the request.
+pub(super) fn set_specs<'a>(charges: &mut [Charge<'a>], derived: &'a [Arc<LimitSpec>]) {
+    for charge in charges {
+        charge.spec = limit_spec::find(charge.spec.index().into(), derived).unwrap_or(charge.spec);
+    }
 }
 
 fn cost(config: &LayerConfig, limit: &Limit, head: &RequestHead<'_>) -> u64 {

@@ -1,7 +1,5 @@
 //! Explains what a layer would do with a request, by the same functions that decide about it.
 
-use std::sync::Arc;
-
 use super::charges::{found_charge, is_applicable};
 use super::layer::RateLimitLayer;
 use super::layer_config::LayerConfig;
@@ -13,7 +11,7 @@ use crate::limit::{Limit, Match, PendingMatches};
 use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::resilience::{Preview, PreviewSource};
-use crate::store::{Charge, LimitSpec, OwnedCharge};
+use crate::store::{Charge, OwnedCharge};
 
 impl RateLimitLayer {
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
@@ -84,8 +82,7 @@ async fn explain(config: &LayerConfig, head: &RequestHead<'_>, task: Task) -> Ex
 
 async fn explain_limits(config: &LayerConfig, head: &RequestHead<'_>, task: Task) -> Explanation {
     let client = &config.client;
-    let specs = client.limits().specs_for(head);
-    let mut finder = Finder::new(config, &specs, head);
+    let mut finder = Finder::new(config, head);
     let pending = finder.find();
     finder.resolve(pending).await;
     let Finder { statuses, mut charges, missing_key, .. } = finder;
@@ -109,8 +106,6 @@ async fn explain_limits(config: &LayerConfig, head: &RequestHead<'_>, task: Task
 /// Finds out which limits apply to a request, and why the others do not.
 struct Finder<'a> {
     config: &'a LayerConfig,
-    /// The specs of the limits that differ for the request.
-    specs: &'a [Arc<LimitSpec>],
     head: &'a RequestHead<'a>,
     /// The status of each limit.
     statuses: Vec<LimitStatus>,
@@ -126,9 +121,9 @@ enum Pending {
 }
 
 impl<'a> Finder<'a> {
-    fn new(config: &'a LayerConfig, specs: &'a [Arc<LimitSpec>], head: &'a RequestHead<'a>) -> Self {
+    fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
         let statuses = vec![LimitStatus::NotReached; config.client.limits().as_slice().len()];
-        Self { config, specs, head, statuses, charges: Vec::new(), missing_key: None }
+        Self { config, head, statuses, charges: Vec::new(), missing_key: None }
     }
 
     /// Records the limits whose keys are known at once. Returns the others.
@@ -197,15 +192,18 @@ impl<'a> Finder<'a> {
 
     /// Records a limit, given the key of the request.
     fn record(&mut self, index: usize, key: Result<&KeyBuf, KeyError>) {
-        let (limit, _) = self.config.client.limits().get(index);
+        let limits = self.config.client.limits();
+        let (limit, _) = limits.get(index);
         if !is_applicable(limit, self.head) {
             self.statuses[index] = LimitStatus::ConditionNotMet;
             return;
         }
         let parts = self.describe_key(limit, key.ok());
-        let charge = found_charge(self.config, self.specs, index, key, self.head);
+        let charge = found_charge(self.config, index, key, self.head);
         self.statuses[index] = match (charge, key) {
             (Ok(Some(charge)), _) => {
+                let derived = limits.spec_for(charge.spec, self.head);
+                let charge = Charge { spec: derived.as_ref().unwrap_or(charge.spec), ..charge };
                 self.charges.push(OwnedCharge::from(&charge));
                 LimitStatus::Applies(AppliedLimit::new(parts, key.err(), &charge))
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::charges::PendingCharges;
+use super::charges::{PendingCharges, set_specs};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
 use super::route_adjustment::adjust_to_route;
@@ -32,11 +32,13 @@ impl PendingDecision {
         let (decision, resized) = match self {
             Self::Store { decision, resized } => (decision, resized),
             Self::Keys(charges) => {
-                let (charges, resized) = charges.resolve(config, head).await?;
+                let charges = charges.resolve(config, head).await?;
                 if charges.is_empty() {
                     return Ok(Decision::uncounted());
                 }
-                let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+                let mut charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+                let resized = config.client.limits().specs_for(&charges, head);
+                set_specs(&mut charges, &resized);
                 (config.client.acquire(&charges), resized)
             }
             Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,

@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
-use super::charges::{Charges, find_charges};
+use super::charges::{Charges, find_charges, set_specs};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
 use super::lists::Listed;
@@ -190,9 +190,10 @@ impl RequestContext {
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
-        let resized = client.limits().specs_for(head);
+        // Declared first, because the charges borrow it.
+        let resized;
         let mut charges = Charges::new();
-        match find_charges(&self.config, &resized, head, &mut charges) {
+        match find_charges(&self.config, head, &mut charges) {
             Ok(None) => {}
             Ok(Some(pending)) => return Err(Box::new(PendingDecision::Keys(pending))),
             Err(reason) => return Ok(self.reject(reason, head)),
@@ -200,6 +201,8 @@ impl RequestContext {
         if charges.is_empty() {
             return Ok(self.next_step(Decision::uncounted(), request));
         }
+        resized = client.limits().specs_for(&charges, head);
+        set_specs(&mut charges, &resized);
         let decision = client.acquire(&charges);
         drop(charges);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).

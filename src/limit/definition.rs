@@ -48,7 +48,7 @@ pub struct Limit {
     pub(super) penalty: Option<Penalty>,
     pub(super) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
-    pub(super) metric_detail: Option<Arc<MetricDetail>>,
+    pub(super) metric_detail: Option<MetricDetail>,
     pub(super) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
@@ -218,9 +218,10 @@ impl Limit {
     /// Splits the metrics of the limit by a detail of the request, such as its plan. `None` adds none.
     ///
     /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to its
-    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes: others are reported as
-    /// `other`, so that the number of series stays bounded whatever clients send. Called inline for each request; must
-    /// be fast and must not block.
+    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes, including those before a
+    /// [replacement](crate::LiveLimits#replacement): others are reported as `other`, so that the number of series stays
+    /// bounded whatever clients send. Called inline for each request that the limit applies to; must be fast and must
+    /// not block.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -231,7 +232,7 @@ impl Limit {
     /// # let _ = limit;
     /// ```
     pub fn metric_detail(self, detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { metric_detail: Some(Arc::new(MetricDetail::new(detail))), ..self }
+        Self { metric_detail: Some(MetricDetail::new(detail)), ..self }
     }
 
     /// Returns the name.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::definition::Limit;
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
+use super::metric_detail::DetailsByLimit;
+use crate::charge::Charge;
 use crate::cost::CostRule;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
@@ -25,8 +27,8 @@ pub(crate) struct Limits {
     unindexed: Box<[u16]>,
     /// The limits that are found together.
     indexed: Box<[IndexedLimits]>,
-    /// The limits whose spec depends on the request.
-    variable: Box<[u16]>,
+    /// Whether the spec of a limit depends on the request.
+    has_variable: bool,
     settles_by_response: bool,
     hasher: KeyHasher,
 }
@@ -57,11 +59,10 @@ impl Limits {
         let (unindexed, indexed) = partition(&limits);
         check_max_matches(&limits, &unindexed, &indexed)?;
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
-        let variable = (0..).zip(&limits).filter(|(_, limit)| is_variable(limit)).map(|(number, _)| number).collect();
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
-            variable,
+            has_variable: limits.iter().any(is_variable),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             limits: limits.into(),
             specs: Box::default(),
@@ -123,23 +124,35 @@ impl Limits {
         if signal.is_none_or(Signal::has_spare_capacity) { spec } else { without_overage }
     }
 
-    /// Derives the specs that depend on a request: those of limits with another size for it, or with a detail in
-    /// metrics. Returns an empty slice if there are none.
-    pub(crate) fn specs_for(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
-        if self.variable.is_empty() {
+    /// Derives the specs of a request's charges that depend on the request: see [`spec_for`](Self::spec_for).
+    #[inline]
+    pub(crate) fn specs_for(&self, charges: &[Charge<'_>], head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
+        if !self.has_variable {
             return Box::default();
         }
-        let variant = |index: &u16| {
-            let (limit, spec) = self.get((*index).into());
-            let spec = self.current(spec);
-            let resized = limit.size_for(head).map(|size| spec.with_algorithm(size, &self.hasher));
-            let detail = limit.metric_detail.as_ref().and_then(|detail| detail.of(head));
-            match (resized, detail) {
-                (resized, Some(detail)) => Some(resized.as_ref().unwrap_or(spec).with_detail(detail)),
-                (resized, None) => resized,
+        charges.iter().filter_map(|charge| self.spec_for(charge.spec, head)).collect()
+    }
+
+    /// Derives the spec of a limit with another size for a request, or with a detail in metrics. The limit must apply to
+    /// the request, because the size and the detail are computed by closures of the user.
+    pub(crate) fn spec_for(&self, spec: &LimitSpec, head: &RequestHead<'_>) -> Option<Arc<LimitSpec>> {
+        let (limit, _) = self.get(spec.index().into());
+        let resized = limit.size_for(head).map(|size| spec.with_algorithm(size, &self.hasher));
+        let detail = limit.metric_detail.as_ref().and_then(|detail| detail.of(head));
+        match detail {
+            Some(detail) => Some(resized.as_ref().unwrap_or(spec).with_detail(detail)),
+            None => resized,
+        }
+        .map(Arc::new)
+    }
+
+    /// Shares the reported details of limits with those of the same names.
+    pub(super) fn share_details(&mut self, details: &mut DetailsByLimit) {
+        for limit in &mut self.limits {
+            if let Some(detail) = &mut limit.metric_detail {
+                detail.share(&limit.name, details);
             }
-        };
-        self.variable.iter().filter_map(variant).map(Arc::new).collect()
+        }
     }
 
     /// Returns whether a denial can count as a strike.

@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 
 use super::definition::Limit;
 use super::limits::check_needs_no_request;
+use super::metric_detail::DetailsByLimit;
 use super::snapshot::{LimitsSnapshot, Prepare, Retired, checked};
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Recorder, Recorders};
@@ -58,6 +59,8 @@ struct Inner {
 
 struct State {
     snapshot: Arc<LimitsSnapshot>,
+    /// The details of all limits so far.
+    details: DetailsByLimit,
     /// The largest constant cost of a layer's requests, which all enforced limits must be able to allow.
     largest_cost: u64,
     /// Whether a limiter uses the limits, which must therefore need no request.
@@ -87,8 +90,11 @@ impl LiveLimits {
     /// Returns an error if there are more than 8,192 limits, if more than 64 may apply to one request, if two have the
     /// same name, if one can never allow its constant cost, or if one in [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
+        let (mut limits, mut details) = (checked(limits)?, DetailsByLimit::new());
+        limits.share_details(&mut details);
         let state = State {
-            snapshot: Arc::new(LimitsSnapshot { version: 0, limits: checked(limits)? }),
+            snapshot: Arc::new(LimitsSnapshot { version: 0, limits }),
+            details,
             largest_cost: 0,
             need_no_request: false,
             recorders: Recorders::default(),
@@ -123,16 +129,17 @@ impl LiveLimits {
         &self,
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Vec<Retired>, ConfigError> {
-        let limits = checked(limits)?;
+        let mut limits = checked(limits)?;
         let count = limits.as_slice().len();
         let (retired, recorders) = {
             let _replacing = self.lock_replacing();
             let (version, preparers) = {
-                let state = self.state();
+                let mut state = self.state();
                 limits.check_cost(state.largest_cost)?;
                 if state.need_no_request {
                     check_needs_no_request(limits.as_slice())?;
                 }
+                limits.share_details(&mut state.details);
                 (state.snapshot.version + 1, state.preparers.clone())
             };
             let snapshot = Arc::new(LimitsSnapshot { version, limits });

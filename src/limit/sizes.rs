@@ -30,7 +30,8 @@ impl Limit {
     }
 
     /// Computes another size of the limit for a request. `None` keeps the limit's own size. See
-    /// [`size_when`](Self::size_when). Called inline for each request; must be fast and must not block.
+    /// [`size_when`](Self::size_when). Called inline for each request that the limit applies to; must be fast and must not
+    /// block.
     ///
     /// ```
     /// use std::collections::HashMap;

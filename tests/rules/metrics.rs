@@ -1,6 +1,8 @@
 //! Fields of rules files that split the metrics of a limit.
 
 use std::convert::Infallible;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
@@ -119,4 +121,31 @@ descriptors:
 ";
     let found = details(yaml, "/items", &[("x-plan", "pro")]).await;
     assert_eq!(found, [("shop.path_/items".to_owned(), None), ("shop.header.x-plan".to_owned(), None)]);
+}
+
+#[tokio::test]
+async fn details_read_values_only_for_rules_that_match() {
+    let rules = (0..100).fold("domain: shop\ndescriptors:\n".to_owned(), |mut yaml, path| {
+        let limit = "rate_limit: { unit: day, requests_per_unit: 10 }";
+        let plan = format!("{{ key: plan, detailed_metric: true, {limit} }}");
+        writeln!(yaml, "- {{ key: path, value: /{path}, descriptors: [{plan}] }}").unwrap();
+        yaml
+    });
+    let count = Arc::new(AtomicUsize::new(0));
+    let calls = count.clone();
+    let plan = key::from_fn(move |head| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        head.header("x-plan").map(str::to_owned)
+    });
+    let extractors = Extractors::new().register("path", key::path()).register("plan", plan);
+    let recorder = Arc::new(Details::default());
+    let limits = Rules::from_yaml(&rules).unwrap().limits(&extractors).unwrap();
+    let layer = RateLimitLayer::builder(limits).recorder(recorder.clone()).build();
+    let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    for (path, details, calls) in [("/other", 0, 0), ("/7", 1, 2)] {
+        let request = Request::get(path).header("x-plan", "pro").body(()).unwrap();
+        service.clone().oneshot(request).await.unwrap();
+        assert_eq!(std::mem::take(&mut *recorder.0.lock().unwrap()).len(), details, "{path}");
+        assert_eq!(count.swap(0, Ordering::Relaxed), calls, "{path}");
+    }
 }

@@ -26,6 +26,7 @@ const LEVELS: &[&str] = &[
     // Pure rules
     "algorithm::calendar",
     "algorithm",
+    "reported_details",
     "limit_spec",
     "charge",
     // Decisions

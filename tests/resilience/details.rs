@@ -1,0 +1,111 @@
+//! Details of requests in metrics, and sizes of limits for single requests.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http::Request;
+use tower::Layer;
+use tower_ratelimit::{
+    DecisionRecord, FixedWindow, Limit, LiveLimits, OnMissingKey, RateLimitLayer, Recorder, RequestHead, key, when,
+};
+
+use crate::limited::{ask, hello, with};
+
+/// The details that were recorded.
+#[derive(Default)]
+struct Details(Mutex<Vec<Option<String>>>);
+
+impl Recorder for Details {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        let details = decision.limits().map(|limit| limit.detail().map(str::to_owned));
+        self.0.lock().unwrap().extend(details);
+    }
+}
+
+impl Details {
+    fn take(&self) -> Vec<Option<String>> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// Returns a limit that is split by plan.
+fn by_plan(name: &str) -> Limit {
+    Limit::new(name, FixedWindow::per_day(1_000)).metric_detail(|head| head.header("x-plan").map(str::to_owned))
+}
+
+#[tokio::test]
+async fn sizes_and_details_are_computed_only_for_limits_that_apply() {
+    let (sizes, details) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let limit = |name: &str| {
+        let (sizes, details) = (sizes.clone(), details.clone());
+        Limit::new(name, FixedWindow::per_day(1_000))
+            .size_by(move |_| {
+                sizes.fetch_add(1, Ordering::Relaxed);
+                Some(FixedWindow::per_day(2_000).into())
+            })
+            .metric_detail(move |_| {
+                details.fetch_add(1, Ordering::Relaxed);
+                Some("all".to_owned())
+            })
+    };
+    let skipped = limit("no key").by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
+    let pro = limit("pro").when(when::header("x-plan", "pro"));
+    let layer = RateLimitLayer::builder([skipped, pro]).recorder(Arc::new(Details::default())).build();
+    let service = layer.layer(hello());
+    let calls = || [&sizes, &details].map(|calls| calls.swap(0, Ordering::Relaxed));
+
+    ask(&service, with(&[("x-plan", "free")])).await;
+    assert_eq!(calls(), [0, 0]);
+    let answer = ask(&service, with(&[("x-plan", "pro")])).await;
+    assert!(answer.header("ratelimit").is_some_and(|quota| quota.starts_with("\"pro\";r=1999;")));
+    assert_eq!(calls(), [1, 1]);
+    ask(&service, with(&[("x-plan", "pro"), ("x-user", "ann")])).await;
+    assert_eq!(calls(), [2, 2]);
+}
+
+#[tokio::test]
+async fn requests_that_a_limit_does_not_apply_to_use_up_no_details() {
+    let recorder = Arc::new(Details::default());
+    let limit = by_plan("users").when(when::header("x-user", "ann"));
+    let service = RateLimitLayer::builder([limit]).recorder(recorder.clone()).build().layer(hello());
+    for plan in 0..150 {
+        ask(&service, with(&[("x-plan", &plan.to_string())])).await;
+    }
+    assert_eq!(recorder.take(), []);
+    ask(&service, with(&[("x-plan", "pro"), ("x-user", "ann")])).await;
+    assert_eq!(recorder.take(), [Some("pro".to_owned())]);
+}
+
+#[tokio::test]
+async fn explanations_use_up_no_details() {
+    let recorder = Arc::new(Details::default());
+    let layer = RateLimitLayer::builder([by_plan("all")]).recorder(recorder.clone()).build();
+    for plan in 0..150 {
+        let request = Request::get("/").header("x-plan", plan.to_string()).body(()).unwrap();
+        assert!(layer.explain(&RequestHead::of(&request)).await.is_allowed());
+    }
+    ask(&layer.layer(hello()), with(&[("x-plan", "pro")])).await;
+    assert_eq!(recorder.take(), [Some("pro".to_owned())]);
+}
+
+/// A limit that is removed and added again keeps its details, because an exporter keeps its series.
+#[tokio::test]
+async fn a_live_limit_has_at_most_100_details_through_all_replacements() {
+    let recorder = Arc::new(Details::default());
+    let rules = LiveLimits::new([by_plan("a"), by_plan("b")]);
+    let service = RateLimitLayer::live_builder(&rules).recorder(recorder.clone()).build().layer(hello());
+    let mut details = BTreeSet::new();
+    for generation in 0..3 {
+        for plan in 0..60 {
+            ask(&service, with(&[("x-plan", &format!("{generation}-{plan}"))])).await;
+        }
+        details.extend(recorder.take());
+        rules.replace([by_plan("b")]).unwrap();
+        ask(&service, with(&[("x-plan", "0-0")])).await;
+        assert_eq!(recorder.take(), [Some("0-0".to_owned())]);
+        rules.replace([by_plan("b"), by_plan("a")]).unwrap();
+    }
+    assert_eq!(details.len(), 101, "{details:?}");
+    assert!(details.contains(&Some("other".to_owned())));
+}
