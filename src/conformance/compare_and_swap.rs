@@ -1,14 +1,28 @@
 //! The contract of a database with compare-and-swap.
 
 use std::collections::HashSet;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
+
 use super::random::new_key;
 use crate::store::{CompareAndSwap, Versioned};
+use crate::time::{Clock, SystemClock, Timestamp};
 
-/// The TTL of values in the checks.
+/// The TTL of values that do not expire during a check.
 const TTL: Duration = Duration::from_secs(600);
+
+/// The TTL of a value that expires during a check.
+const SHORT_TTL: Duration = Duration::from_secs(3);
+
+/// The longest time that a database may take to expire a value.
+const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
+
+/// The most by which the clocks of the database and of this machine may differ: 10 minutes, in µs. Other units and time
+/// zones differ by more.
+const LARGEST_DIFFERENCE: u64 = 600_000_000;
 
 /// One key of a database. Fails the check if the database fails.
 struct Key<B> {
@@ -25,8 +39,18 @@ impl<B: CompareAndSwap> Key<B> {
         self.database.get(&self.name).await.expect("`get` succeeds")
     }
 
+    /// Reads the value as requests do.
+    async fn get_by_get_all(&self) -> Option<Versioned> {
+        let found = self.database.get_all(slice::from_ref(&self.name)).await.expect("`get_all` succeeds");
+        found.into_iter().next().expect("`get_all` returns a value for each key")
+    }
+
     async fn swap(&self, expected: Option<u64>, value: &[u8]) -> bool {
-        let swapped = self.database.compare_and_swap(&self.name, expected, value, TTL).await;
+        self.swap_for(TTL, expected, value).await
+    }
+
+    async fn swap_for(&self, ttl: Duration, expected: Option<u64>, value: &[u8]) -> bool {
+        let swapped = self.database.compare_and_swap(&self.name, expected, value, ttl).await;
         swapped.expect("`compare_and_swap` succeeds")
     }
 
@@ -40,6 +64,23 @@ impl<B: CompareAndSwap> Key<B> {
         assert_eq!(found.value, expected, "`get` returns the bytes that were set");
         found.version
     }
+}
+
+/// Checks the clock of the database, and returns its time.
+pub(super) async fn check_clock<B: CompareAndSwap>(database: &Arc<B>) -> Timestamp {
+    let mut latest = Timestamp::EPOCH;
+    for _ in 0..100 {
+        let now = database.now().await.expect("`now` succeeds");
+        let here = SystemClock::new().now();
+        let difference = now.as_micros().abs_diff(here.as_micros());
+        assert!(
+            difference < LARGEST_DIFFERENCE,
+            "`now` is the time in µs since 1970: {now:?}, but {here:?} on this machine"
+        );
+        assert!(now >= latest, "`now` does not go back: {now:?} after {latest:?}");
+        latest = now;
+    }
+    latest
 }
 
 /// Checks that values are replaced only if their version is the expected one, and that no version is used twice.
@@ -107,5 +148,70 @@ pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
         assert_eq!(winners.len(), 1, "swaps that succeeded of {TASKS} with the same expected version");
         key.version_of(&winners).await;
     }
+    key.delete().await;
+}
+
+/// Checks that a value is read with its own version: otherwise, tasks that read, increment and swap lose increments.
+pub(super) async fn check_increments<B: CompareAndSwap>(database: &Arc<B>) {
+    const TASKS: u64 = 8;
+    const INCREMENTS: u64 = 32;
+    let key = Arc::new(Key::new(database));
+    assert!(key.swap(None, &0_u64.to_le_bytes()).await, "a key without a value is set if none is expected");
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let key = key.clone();
+            tokio::spawn(async move {
+                for _ in 0..INCREMENTS {
+                    while !increment(&key, task % 2 == 0).await {
+                        // Tasks in step would read at the same time, and none while another one writes.
+                        for _ in 0..task {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("a task that ends");
+    }
+    let sum = key.get().await.map_or(0, |found| number(&found.value));
+    assert_eq!(
+        sum,
+        TASKS * INCREMENTS,
+        "`get` and `get_all` read a value with its own version, so that no increment is lost"
+    );
+    key.delete().await;
+}
+
+/// Increments the number that a value is. Returns `false` if the value has changed meanwhile.
+async fn increment<B: CompareAndSwap>(key: &Key<B>, by_get_all: bool) -> bool {
+    let found = if by_get_all { key.get_by_get_all().await } else { key.get().await };
+    let found = found.expect("a value that was set is read");
+    let incremented = number(&found.value) + 1;
+    key.swap(Some(found.version), &incremented.to_le_bytes()).await
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value.try_into().expect("`get` returns the bytes that were set"))
+}
+
+/// Checks that a value is kept for its TTL, and then counts as none.
+pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
+    let key = Key::new(database);
+    assert!(key.swap_for(SHORT_TTL, None, b"first").await, "a key without a value is set if none is expected");
+    // The clock of the database may be coarse.
+    sleep(SHORT_TTL / 2).await;
+    let first = key.version_of(b"first").await;
+    let expires = async {
+        while key.get().await.is_some() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(LONGEST_EXPIRY, expires).await.expect("`get` returns `None` for a value that has expired");
+    assert_eq!(key.get_by_get_all().await, None, "`get_all` returns `None` for a value that has expired");
+    assert!(key.swap(None, b"second").await, "a key whose value has expired is set if none is expected");
+    let second = key.version_of(b"second").await;
+    assert_ne!(first, second, "a value that is set again after its expiry has another version");
     key.delete().await;
 }

@@ -16,14 +16,14 @@
 //!
 //! The closure returns a store that decides by `clock`. It is called several times. The stores may share a database,
 //! because each check uses keys of its own. A database that expires values by its own clock must keep them for ten
-//! minutes longer, because the clock of the checks stands still meanwhile: see
-//! [`CasStore::ttl_margin`](crate::store::CasStore::ttl_margin).
+//! minutes longer, because the clock of the checks stands still meanwhile.
 //!
-//! A store of a database with [`CompareAndSwap`] needs [`check_compare_and_swap`], too: within a process, a
-//! [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the other checks would pass
-//! with a database that never compares.
+//! For a database with [`CompareAndSwap`], call [`check_compare_and_swap`] instead, which also checks the database by
+//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the
+//! other checks would pass with a database that never compares.
 
 mod cancellation;
+mod clocked;
 mod compare_and_swap;
 mod concurrency;
 mod limits;
@@ -136,57 +136,26 @@ pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) 
     cancellation::check(new_store).await;
 }
 
-/// Checks a database with compare-and-swap: that only one of concurrent writes succeeds, that versions are not used
-/// twice, and that values are returned as they were set.
+/// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`](crate::store::CasStore) with it.
 ///
-/// It does not check that values expire, which would take as long as the shortest time to live of the database.
+/// Checks that only one of concurrent writes succeeds, that versions are not used twice, that a value is returned as it
+/// was set and with its own version, that an expired value counts as none, and that [`now`](CompareAndSwap::now) is the
+/// time in µs and does not go back. It waits until a value has expired: for three seconds, or up to a minute if the
+/// shortest TTL of the database is longer.
 ///
-/// ```
-/// # use std::collections::HashMap;
-/// # use std::sync::Mutex;
-/// # use std::time::Duration;
-/// # use tower_ratelimit::StoreError;
-/// # use tower_ratelimit::store::{CompareAndSwap, Versioned};
-/// # #[derive(Debug, Default)]
-/// # struct Map(Mutex<(HashMap<String, Versioned>, u64)>);
-/// # impl CompareAndSwap for Map {
-/// #     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-/// #         Ok(self.0.lock().unwrap().0.get(key).cloned())
-/// #     }
-/// #     async fn compare_and_swap(
-/// #         &self,
-/// #         key: &str,
-/// #         expected: Option<u64>,
-/// #         value: &[u8],
-/// #         _ttl: Duration,
-/// #     ) -> Result<bool, StoreError> {
-/// #         let (map, version) = &mut *self.0.lock().unwrap();
-/// #         if map.get(key).map(|value| value.version) != expected {
-/// #             return Ok(false);
-/// #         }
-/// #         *version += 1;
-/// #         map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: *version });
-/// #         Ok(true)
-/// #     }
-/// #     async fn delete(&self, key: &str) -> Result<(), StoreError> {
-/// #         self.0.lock().unwrap().0.remove(key);
-/// #         Ok(())
-/// #     }
-/// # }
-/// use std::sync::Arc;
-/// use tower_ratelimit::conformance;
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-/// // `Map` is the example of `CompareAndSwap`.
-/// conformance::check_compare_and_swap(Arc::new(Map::default())).await;
-/// # });
-/// ```
+/// [The guide](crate::guide::stores#compare-and-swap) shows a database with its test.
 ///
 /// # Panics
 ///
 /// Panics if the database does not conform.
 pub async fn check_compare_and_swap<B: CompareAndSwap>(database: Arc<B>) {
+    let start = compare_and_swap::check_clock(&database).await;
     compare_and_swap::check_versions(&database).await;
     compare_and_swap::check_values(&database).await;
     compare_and_swap::check_races(&database).await;
+    compare_and_swap::check_increments(&database).await;
+    compare_and_swap::check_expiry(&database).await;
+    let end = compare_and_swap::check_clock(&database).await;
+    assert!(end > start, "`now` advances: it is still {end:?}");
+    check_all(async |clock| clocked::store(&database, clock)).await;
 }

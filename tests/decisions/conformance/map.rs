@@ -3,22 +3,30 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
-use tower_ratelimit::{Clock, ManualClock, StoreError, Timestamp};
+use tower_ratelimit::{Clock, StoreError, Timestamp};
 
-/// A map with compare-and-swap, and possibly a defect.
+/// A map with compare-and-swap, and possibly a defect. Values expire by its clock.
 #[derive(Debug)]
 pub(super) struct Map {
-    pub(super) clock: ManualClock,
-    pub(super) values: Arc<Mutex<HashMap<String, Versioned>>>,
+    pub(super) clock: Arc<dyn Clock>,
+    /// The time at which a clock stands that stands still, in µs.
+    pub(super) standing: OnceLock<u64>,
+    pub(super) values: Arc<Mutex<HashMap<String, Row>>>,
     /// The version of the last write.
     pub(super) version: Arc<AtomicU64>,
     pub(super) fault: Fault,
     /// The results of the next reads and writes.
     pub(super) steps: Arc<Mutex<VecDeque<Step>>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    value: Versioned,
+    expires_at: Timestamp,
 }
 
 /// The result of one read or write.
@@ -42,21 +50,59 @@ pub(super) enum Fault {
     Forgets,
     /// The clock stands still.
     Stands,
+    /// The clock counts milliseconds.
+    CountsMillis,
+    /// Two servers take turns, whose clocks differ by 5 ms.
+    ClockGoesBack,
     /// The versions of a key start again after its removal.
     ReusesVersions,
     /// A value is cut at its first zero byte.
     CutsValues,
+    /// `get` returns values that have expired.
+    GetsExpired,
+    GetsAllExpired,
+    /// Values that have expired are compared with.
+    ComparesExpired,
+    /// `get` reads a value before its version.
+    GetIsTorn,
+    GetAllIsTorn,
     ReadsHang,
     WritesHang,
 }
 
 impl Map {
-    pub(super) fn store(clock: ManualClock, fault: Fault) -> CasStore<Self> {
+    pub(super) fn store(clock: impl Clock, fault: Fault) -> CasStore<Self> {
         CasStore::new(Self::new(clock, fault))
     }
 
-    pub(super) fn new(clock: ManualClock, fault: Fault) -> Self {
-        Self { clock, values: Arc::default(), version: Arc::default(), fault, steps: Arc::default() }
+    pub(super) fn new(clock: impl Clock, fault: Fault) -> Self {
+        Self {
+            clock: Arc::new(clock),
+            standing: OnceLock::new(),
+            values: Arc::default(),
+            version: Arc::default(),
+            fault,
+            steps: Arc::default(),
+        }
+    }
+
+    /// Returns the value of `key`. The fault `keeps` has it even if it has expired.
+    fn find<'a>(&self, values: &'a HashMap<String, Row>, key: &str, keeps: Fault) -> Option<&'a Versioned> {
+        let counts = |row: &&Row| self.clock.now() < row.expires_at || self.fault == keeps;
+        values.get(key).filter(counts).map(|row| &row.value)
+    }
+
+    /// Reads the value of `key`. The fault `keeps` has it even if it has expired, and `tears` reads it before its version.
+    async fn read(&self, key: &str, keeps: Fault, tears: Fault) -> Result<Option<Versioned>, StoreError> {
+        tokio::task::yield_now().await;
+        self.step(self.fault == Fault::ReadsHang).await?;
+        let find = || self.find(&self.values.lock().unwrap(), key, keeps).cloned();
+        let mut found = find();
+        if let Some(found) = found.as_mut().filter(|_| self.fault == tears) {
+            tokio::task::yield_now().await;
+            found.version = find().map_or(0, |found| found.version);
+        }
+        Ok(found)
     }
 
     /// Returns the result of the next read or write.
@@ -73,9 +119,15 @@ impl Map {
 
 impl CompareAndSwap for Map {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-        tokio::task::yield_now().await;
-        self.step(self.fault == Fault::ReadsHang).await?;
-        Ok(self.values.lock().unwrap().get(key).cloned())
+        self.read(key, Fault::GetsExpired, Fault::GetIsTorn).await
+    }
+
+    async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        let mut found = Vec::new();
+        for key in keys {
+            found.push(self.read(key, Fault::GetsAllExpired, Fault::GetAllIsTorn).await?);
+        }
+        Ok(found)
     }
 
     async fn compare_and_swap(
@@ -91,7 +143,7 @@ impl CompareAndSwap for Map {
             return Ok(false);
         }
         let mut values = self.values.lock().unwrap();
-        let version = values.get(key).map(|value| value.version);
+        let version = self.find(&values, key, Fault::ComparesExpired).map(|found| found.version);
         if version != expected && self.fault != Fault::IgnoresVersions {
             return Ok(false);
         }
@@ -102,14 +154,15 @@ impl CompareAndSwap for Map {
         if self.fault == Fault::Conflicts && next % 2 == 1 {
             // Another process has written the same value.
             if let Some(found) = values.get_mut(key) {
-                found.version = next;
+                found.value.version = next;
                 return Ok(false);
             }
         }
         if self.fault != Fault::Forgets {
             let zero = value.iter().position(|byte| *byte == 0).filter(|_| self.fault == Fault::CutsValues);
             let value = value[..zero.unwrap_or(value.len())].to_vec();
-            values.insert(key.to_owned(), Versioned { value, version: next });
+            let expires_at = self.clock.now().saturating_add(ttl);
+            values.insert(key.to_owned(), Row { value: Versioned { value, version: next }, expires_at });
         }
         Ok(true)
     }
@@ -120,6 +173,12 @@ impl CompareAndSwap for Map {
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
-        Ok(if self.fault == Fault::Stands { Timestamp::from_micros(1) } else { self.clock.now() })
+        let now = self.clock.now().as_micros();
+        Ok(Timestamp::from_micros(match self.fault {
+            Fault::Stands => *self.standing.get_or_init(|| now),
+            Fault::CountsMillis => now / 1_000,
+            Fault::ClockGoesBack => now - self.version.fetch_add(1, Ordering::Relaxed) % 2 * 5_000,
+            _ => now,
+        }))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{Decision, ManualClock, MemoryStore, RedisConfig, Store, conformance};
+use tower_ratelimit::{Decision, MemoryStore, RedisConfig, Store, SystemClock, conformance};
 
 use self::map::{Fault, Map};
 
@@ -87,8 +87,15 @@ impl Store for Wrong {
     }
 }
 
+/// Returns the message with which a check fails, or `None` if it succeeds.
+async fn failure(check: impl Future<Output = ()>) -> Option<String> {
+    let panic = AssertUnwindSafe(check).catch_unwind().await.err()?;
+    let message = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    Some(message.unwrap_or_else(|| *panic.downcast::<String>().unwrap()))
+}
+
 async fn fails(check: impl Future<Output = ()>) -> bool {
-    AssertUnwindSafe(check).catch_unwind().await.is_err()
+    failure(check).await.is_some()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -112,11 +119,26 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
     assert!(fails(conformance::check_modes(&map(Fault::Forgets))).await);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn compare_and_swap_is_checked_by_itself() {
-    let check = |fault| conformance::check_compare_and_swap(Arc::new(Map::new(ManualClock::default(), fault)));
+/// The clock of the map is Tokio's, which does not wait while it is paused.
+#[tokio::test(start_paused = true)]
+async fn each_fault_of_a_database_is_named() {
+    let check = |fault| conformance::check_compare_and_swap(Arc::new(Map::new(SystemClock::new(), fault)));
     check(Fault::None).await;
-    for fault in [Fault::IgnoresVersions, Fault::Forgets, Fault::ReusesVersions, Fault::CutsValues] {
-        assert!(fails(check(fault)).await, "{fault:?}");
+    for (fault, expected) in [
+        (Fault::IgnoresVersions, "a key without a value has no version to compare with"),
+        (Fault::Forgets, "`get` returns a value that was set"),
+        (Fault::ReusesVersions, "a value that is set again after its removal has another version"),
+        (Fault::CutsValues, "`get` returns the bytes that were set"),
+        (Fault::GetsExpired, "`get` returns `None` for a value that has expired"),
+        (Fault::GetsAllExpired, "`get_all` returns `None` for a value that has expired"),
+        (Fault::ComparesExpired, "a key whose value has expired is set if none is expected"),
+        (Fault::GetIsTorn, "`get` and `get_all` read a value with its own version"),
+        (Fault::GetAllIsTorn, "`get` and `get_all` read a value with its own version"),
+        (Fault::Stands, "`now` advances"),
+        (Fault::CountsMillis, "`now` is the time in µs since 1970"),
+        (Fault::ClockGoesBack, "`now` does not go back"),
+    ] {
+        let message = failure(check(fault)).await.unwrap_or_default();
+        assert!(message.contains(expected), "{fault:?}: {message}");
     }
 }
