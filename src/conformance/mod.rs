@@ -29,6 +29,7 @@ mod concurrency;
 mod limits;
 mod overrides;
 mod random;
+mod remembered_denials;
 mod trace;
 
 use std::sync::Arc;
@@ -50,9 +51,10 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
     check_overrides(&new_store).await;
     check_concurrency(&new_store).await;
     check_cancellation(&new_store).await;
+    check_remembered_denials(&new_store).await;
 }
 
-/// Checks every algorithm: decisions, peeks, refunds, resets, and the time until keys are unused again.
+/// Checks every algorithm: decisions, peeks, previews, refunds, resets, and the time until keys are unused again.
 ///
 /// # Panics
 ///
@@ -134,6 +136,15 @@ pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -
 /// Panics if the store does not conform.
 pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     cancellation::check(new_store).await;
+}
+
+/// Checks that a denial that the store [remembers](Store::remembered) applies to no other limit, key or smaller cost.
+///
+/// # Panics
+///
+/// Panics if the store does not conform.
+pub async fn check_remembered_denials<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+    remembered_denials::check(new_store).await;
 }
 
 /// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`](crate::store::CasStore) with it.

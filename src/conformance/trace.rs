@@ -69,6 +69,15 @@ impl Pair {
         self.compare(&expected, &actual);
     }
 
+    /// Compares what is left after a preview.
+    async fn preview(&mut self, key: u64, cost: u64) {
+        self.note(&format!("preview {cost}, which charges nothing"));
+        let expected = self.expected.explain(key, cost).await;
+        let actual = self.actual.explain(key, cost).await;
+        assert!(expected.is_allowed() == actual.is_allowed(), "{}\nexpected {expected}\nactual {actual}", self.history);
+        self.peek(key, 0).await;
+    }
+
     async fn refund(&mut self, [expected, actual]: [Receipt; 2]) {
         self.note("refund");
         self.expected.refund(expected).await.expect("a refund in memory");
@@ -146,6 +155,10 @@ pub(super) async fn compare<S: Store>(
             15 if clock == ClockSteps::StepsBack => {
                 now -= random.below(15_000_000).min(now - START);
                 pair.set_clock(now);
+            }
+            16 => {
+                let cost = random.below(12);
+                pair.preview(key, cost).await;
             }
             _ => {
                 // Mostly short steps, some to the microsecond, and sometimes a period in which everything expires.

@@ -5,12 +5,15 @@ mod map;
 mod remote;
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{Decision, MemoryStore, RedisConfig, Store, SystemClock, conformance};
+use tower_ratelimit::{
+    Decision, ManualClock, MemoryStore, Outcome, RedisConfig, Store, SystemClock, Verdict, conformance,
+};
 
 use self::map::{Fault, Map};
 
@@ -32,16 +35,28 @@ async fn the_redis_store_conforms() {
 struct Wrong {
     store: Arc<MemoryStore>,
     mistake: Mistake,
+    /// The limits, keys and costs that were denied.
+    denied: Mutex<Vec<(String, KeyHash, u64)>>,
+}
+
+impl Wrong {
+    fn new(clock: ManualClock, mistake: Mistake) -> Self {
+        Self { store: Arc::new(MemoryStore::new().clock(clock)), mistake, denied: Mutex::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mistake {
     PeeksCharge,
+    PreviewsCharge,
     ChargesOneByOne,
     /// Charges one by one as well, with a pause after each.
     StopsIfDropped,
     KeepsRefunds,
     KeepsResets,
+    RemembersOtherLimits,
+    RemembersOtherKeys,
+    RemembersOtherCosts,
 }
 
 impl Store for Wrong {
@@ -70,8 +85,35 @@ impl Store for Wrong {
                     Ok(combine(&decided))
                 })
             }
+            Mistake::RemembersOtherLimits | Mistake::RemembersOtherKeys | Mistake::RemembersOtherCosts => {
+                let decision = self.store.decide(charges).into_ready().unwrap().unwrap();
+                let outcomes = charges.iter().zip(decision.outcomes());
+                let denied = outcomes.filter(|(_, outcome)| matches!(outcome.verdict(), Verdict::Deny { .. }));
+                let denied = denied.map(|(charge, _)| (charge.spec.name().to_owned(), charge.key, charge.cost));
+                self.denied.lock().unwrap().extend(denied);
+                StoreFuture::ready(Ok(decision))
+            }
             _ => self.store.decide(charges),
         }
+    }
+
+    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        let denied = self.denied.lock().unwrap();
+        let is_denied = |charge: &Charge<'_>| {
+            denied.iter().any(|(limit, key, cost)| {
+                (limit == charge.spec.name() || self.mistake == Mistake::RemembersOtherLimits)
+                    && (*key == charge.key || self.mistake == Mistake::RemembersOtherKeys)
+                    && (*cost == charge.cost || self.mistake == Mistake::RemembersOtherCosts)
+            })
+        };
+        let denial = Verdict::Deny { retry_after: None };
+        let outcomes = charges.iter().map(|charge| Outcome::new(charge, denial, 0, None, Duration::ZERO));
+        let at = self.store.peek(charges).into_ready().unwrap().unwrap().at();
+        charges.iter().any(is_denied).then(|| Decision::new(at, outcomes))
+    }
+
+    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        if self.mistake == Mistake::PreviewsCharge { self.store.decide(charges) } else { self.store.preview(charges) }
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
@@ -100,7 +142,7 @@ async fn fails(check: impl Future<Output = ()>) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_conformance_check_fails_for_a_store_with_that_defect() {
-    let wrong = |mistake| async move |clock| Wrong { store: Arc::new(MemoryStore::new().clock(clock)), mistake };
+    let wrong = |mistake| async move |clock| Wrong::new(clock, mistake);
     for mistake in [Mistake::PeeksCharge, Mistake::KeepsRefunds, Mistake::KeepsResets] {
         assert!(fails(conformance::check_algorithms(&wrong(mistake))).await, "{mistake:?}");
     }
@@ -117,6 +159,26 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
     assert!(fails(conformance::check_overrides(&map(Fault::Forgets))).await);
     assert!(fails(conformance::check_penalties(&map(Fault::Forgets))).await);
     assert!(fails(conformance::check_modes(&map(Fault::Forgets))).await);
+}
+
+#[tokio::test]
+async fn a_preview_that_charges_is_named() {
+    let previews_charge = async |clock| Wrong::new(clock, Mistake::PreviewsCharge);
+    let message = failure(conformance::check_algorithms(&previews_charge)).await.unwrap();
+    assert!(message.contains(", which charges nothing\npeek 0\nexpected"), "{message}");
+}
+
+#[tokio::test]
+async fn a_remembered_denial_of_another_request_is_named() {
+    for (mistake, what) in [
+        (Mistake::RemembersOtherLimits, "another limit"),
+        (Mistake::RemembersOtherKeys, "another key"),
+        (Mistake::RemembersOtherCosts, "a smaller cost"),
+    ] {
+        let new_store = async |clock| Wrong::new(clock, mistake);
+        let message = failure(conformance::check_remembered_denials(&new_store)).await.unwrap();
+        assert!(message.contains(&format!("a denial is remembered for {what}")), "{mistake:?}: {message}");
+    }
 }
 
 /// The clock of the map is Tokio's, which does not wait while it is paused.
