@@ -1,4 +1,4 @@
-//! Limits that several servers share through Memcached: a store of one's own in about 90 lines, in `store.rs`.
+//! Limits that several servers share through Memcached: a store of one's own, in `store.rs`.
 //!
 //! ```text
 //! memcached --listen 127.0.0.1 &

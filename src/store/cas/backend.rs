@@ -23,60 +23,32 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// Return the error. A [`StoreError::new`] is a failure of the database, which counts for the
 /// [circuit breaker](crate::CircuitBreaker).
 ///
+/// # Expiry
+///
+/// A value that has expired counts as none, even while the database still holds it. If the database does not remove
+/// expired values, remove them regularly: every minute, for instance, with
+/// `DELETE FROM limits WHERE expires_at <= now()`. That is safe at any time, because no version is used twice.
+///
 /// # Examples
 ///
-/// A map in memory:
+/// [The guide](crate::guide::stores#compare-and-swap) shows a whole implementation with its test, which needs
+/// `features = ["conformance"]`. A store with it:
 ///
 /// ```
-/// use std::collections::HashMap;
-/// use std::sync::Mutex;
-/// use std::time::Duration;
-/// use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
-/// use tower_ratelimit::{FixedWindow, Limit, Limiter, StoreError};
+/// use tower_ratelimit::store::{CasStore, CompareAndSwap};
+/// use tower_ratelimit::{FixedWindow, Limit, Limiter};
 ///
-/// /// The values, and the version of the last write. A version is never used twice, not even after a removal.
-/// #[derive(Debug, Default)]
-/// struct Map(Mutex<(HashMap<String, Versioned>, u64)>);
-///
-/// impl CompareAndSwap for Map {
-///     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-///         Ok(self.0.lock().unwrap().0.get(key).cloned())
-///     }
-///
-///     async fn compare_and_swap(
-///         &self,
-///         key: &str,
-///         expected: Option<u64>,
-///         value: &[u8],
-///         _ttl: Duration, // a real database removes the value after this time
-///     ) -> Result<bool, StoreError> {
-///         let (map, version) = &mut *self.0.lock().unwrap();
-///         if map.get(key).map(|value| value.version) != expected {
-///             return Ok(false);
-///         }
-///         *version += 1;
-///         map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: *version });
-///         Ok(true)
-///     }
-///
-///     async fn delete(&self, key: &str) -> Result<(), StoreError> {
-///         self.0.lock().unwrap().0.remove(key);
-///         Ok(())
-///     }
+/// fn mails(database: impl CompareAndSwap) -> Limiter {
+///     let daily = Limit::new("daily", FixedWindow::per_day(20));
+///     Limiter::builder([daily]).store(CasStore::new(database)).build()
 /// }
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let store = CasStore::new(Map::default());
-/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))]).store(store).build();
-/// assert!(limiter.acquire("ann@example.org", 1).await.unwrap().is_allowed());
-/// # });
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a database with compare-and-swap",
     note = "implement `CompareAndSwap` for it, or implement `Store` if the database can decide by itself"
 )]
 pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
-    /// Returns the value of `key` with its version, or `None` if there is none or it has expired.
+    /// Returns the value of `key` with its own version, or `None` if there is none or it has expired.
     ///
     /// # Errors
     ///
@@ -99,11 +71,11 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Sets the value of `key` if its version is still `expected`, or if the key has no value and `expected` is `None`.
-    /// Returns whether it was set. The comparison and the write are one atomic operation.
+    /// Sets the value of `key` if its version is still `expected`, or if `expected` is `None` and the key has no value or
+    /// one that has expired. Returns whether it was set. The comparison and the write are one atomic operation.
     ///
-    /// The value must be kept for `ttl`, and should be removed soon after. Round `ttl` up to what the database supports,
-    /// and limit it to what the database can represent: it is up to 100 years.
+    /// The value must be kept for `ttl`. Round `ttl` up to what the database supports, and limit it to what the database
+    /// can represent: it is up to 100 years.
     ///
     /// # Errors
     ///
