@@ -29,6 +29,7 @@ mod concurrency;
 mod limits;
 mod overrides;
 mod random;
+mod rates;
 mod remembered_denials;
 mod trace;
 
@@ -145,6 +146,16 @@ pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) 
 /// Panics if the store does not conform.
 pub async fn check_remembered_denials<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     remembered_denials::check(new_store).await;
+}
+
+/// Checks that two rates of one limit that decide side by side admit at most what the larger capacity and the faster rate
+/// allow, although instants step back.
+///
+/// # Panics
+///
+/// Panics if the store does not conform.
+pub async fn check_rates<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+    rates::check(new_store).await;
 }
 
 /// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`](crate::store::CasStore) with it.

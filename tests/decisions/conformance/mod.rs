@@ -57,6 +57,7 @@ enum Mistake {
     RemembersOtherLimits,
     RemembersOtherKeys,
     RemembersOtherCosts,
+    SeparatesRates,
 }
 
 impl Store for Wrong {
@@ -92,6 +93,14 @@ impl Store for Wrong {
                 let denied = denied.map(|(charge, _)| (charge.spec.name().to_owned(), charge.key, charge.cost));
                 self.denied.lock().unwrap().extend(denied);
                 StoreFuture::ready(Ok(decision))
+            }
+            Mistake::SeparatesRates => {
+                let key = |charge: &Charge<'_>| {
+                    let rate = format!("{:?} {:?}", charge.key, charge.spec.algorithm());
+                    self.hasher().hash(rate.as_bytes())
+                };
+                let charges = charges.iter().map(|charge| Charge::new(charge.spec, key(charge), charge.cost));
+                self.store.decide(&charges.collect::<Vec<_>>())
             }
             _ => self.store.decide(charges),
         }
@@ -179,6 +188,13 @@ async fn a_remembered_denial_of_another_request_is_named() {
         let message = failure(conformance::check_remembered_denials(&new_store)).await.unwrap();
         assert!(message.contains(&format!("a denial is remembered for {what}")), "{mistake:?}: {message}");
     }
+}
+
+#[tokio::test]
+async fn two_rates_that_admit_too_much_are_named() {
+    let separates_rates = async |clock| Wrong::new(clock, Mistake::SeparatesRates);
+    let message = failure(conformance::check_rates(&separates_rates)).await.unwrap();
+    assert!(message.contains("requests in turn instead of 100..=160"), "{message}");
 }
 
 /// The clock of the map is Tokio's, which does not wait while it is paused.
