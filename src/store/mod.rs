@@ -7,11 +7,13 @@
 //! | --- | --- |
 //! | The interface | this module, `override_store`, `usage`, `future` |
 //! | Deciding by the states of keys, for all stores that run the algorithms in this process | `evaluation` |
+//! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
 //!
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
+mod denials;
 mod evaluation;
 mod future;
 mod key_name;

@@ -7,7 +7,8 @@ use support::memcached_server::MemcachedServer;
 use support::patient::Patient;
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
 use tower_ratelimit::{
-    Clock, FixedWindow, Limit, Limiter, ManualClock, StoreErrorKind, SystemClock, Timestamp, TokenBucket, conformance,
+    Clock, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, StoreErrorKind, SystemClock, Timestamp, TokenBucket,
+    conformance,
 };
 
 use self::store::Memcached;
@@ -112,5 +113,38 @@ async fn a_window_of_a_year_is_kept() {
     let limiter = Limiter::builder([limit]).store(store).patient().build();
     for allowed in [true, true, false] {
         assert_eq!(limiter.acquire("key", 1).await.unwrap().is_allowed(), allowed);
+    }
+}
+
+/// A client sends 10,000 requests in a second, and each of a hundred others one request each 10 ms.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_flood_of_one_key_gets_exactly_its_limit_and_disturbs_no_other() {
+    let server = MemcachedServer::start();
+    for policy in [OnStoreError::Reject, OnStoreError::Allow] {
+        let limits = Limit::new("day", FixedWindow::per_day(10));
+        let store = CasStore::new(connect(&server).await).prefix(&format!("{policy:?}"));
+        let limiter = Limiter::builder([limits]).store(store).on_store_error(policy).build();
+        let mut flood = Vec::new();
+        let mut others = Vec::new();
+        for tick in 0..1_000_u64 {
+            let acquire = |key: String| {
+                let limiter = limiter.clone();
+                tokio::spawn(
+                    async move { limiter.acquire(key.as_str(), 1).await.map(|decision| decision.is_allowed()) },
+                )
+            };
+            flood.extend((0..10).map(|_| acquire("flood".to_owned())));
+            others.push(acquire(format!("other {}", tick % 100)));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let mut answers = [0; 3];
+        for answer in flood {
+            answers[answer.await.unwrap().map_or(2, |allowed| usize::from(!allowed))] += 1;
+        }
+        let mut disturbed = 0;
+        for answer in others {
+            disturbed += usize::from(answer.await.unwrap().ok() != Some(true));
+        }
+        assert_eq!((answers, disturbed), ([10, 9_990, 0], 0), "{policy:?}: allowed, denied, failed; others disturbed");
     }
 }

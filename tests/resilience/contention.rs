@@ -16,21 +16,28 @@ use crate::limited::ms;
 
 /// A database in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
-struct Database {
+pub(crate) struct Database {
     values: Arc<Mutex<HashMap<String, Versioned>>>,
     /// The number of the next writes that other processes precede.
     conflicts: Arc<AtomicU64>,
     /// When each write began.
     writes: Arc<Mutex<Vec<Instant>>>,
+    /// The number of reads.
+    pub(crate) reads: Arc<AtomicU64>,
     /// The time that each read and each write takes.
     latency: Duration,
-    hangs: Arc<AtomicBool>,
-    clock: ManualClock,
+    pub(crate) hangs: Arc<AtomicBool>,
+    pub(crate) clock: ManualClock,
     /// By how much the clock advances when a write conflicts.
     advance: Duration,
 }
 
 impl Database {
+    /// Creates a database whose reads and writes take this time.
+    pub(crate) fn slow(latency: Duration) -> Self {
+        Self { latency, ..Self::default() }
+    }
+
     fn conflicting(conflicts: u64) -> Self {
         Self { conflicts: Arc::new(conflicts.into()), ..Self::default() }
     }
@@ -57,6 +64,7 @@ impl Database {
 
 impl CompareAndSwap for Database {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.called().await;
         Ok(self.values.lock().unwrap().get(key).cloned())
     }

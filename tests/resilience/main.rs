@@ -7,6 +7,7 @@ mod bugs;
 mod config;
 mod contention;
 mod deadline;
+mod denials;
 mod details;
 mod events;
 mod explain;

@@ -1,15 +1,22 @@
 //! The database of a store, with the names and lifetimes of its values.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::backend::{CompareAndSwap, Versioned};
 use super::error::CasError;
 use super::key_locks::KeyLocks;
 use crate::algorithm::StoredKey;
+use crate::charge::Charge;
+use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
+use crate::store::denials::{DenialCache, Invalidation};
 use crate::store::key_name::DEFAULT_PREFIX;
 use crate::store::override_store::LONGEST_OVERRIDE;
 use crate::time::Timestamp;
@@ -19,6 +26,9 @@ use crate::time::Timestamp;
 pub(super) struct Database<B> {
     pub(super) backend: Arc<B>,
     pub(super) locks: Arc<KeyLocks>,
+    pub(super) denials: Arc<DenialCache>,
+    /// Whether a request has waited for the clock, which is then not read without a request.
+    has_remote_clock: Arc<AtomicBool>,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
@@ -26,8 +36,46 @@ pub(super) struct Database<B> {
 
 impl<B: CompareAndSwap> Database<B> {
     pub(super) fn new(backend: B) -> Self {
-        let ttl_margin = Duration::from_secs(1);
-        Self { backend: Arc::new(backend), locks: Arc::new(KeyLocks::new()), prefix: DEFAULT_PREFIX.into(), ttl_margin }
+        Self {
+            backend: Arc::new(backend),
+            locks: Arc::default(),
+            denials: DenialCache::new(DenialCache::LIFETIME),
+            has_remote_clock: Arc::default(),
+            prefix: DEFAULT_PREFIX.into(),
+            ttl_margin: Duration::from_secs(1),
+        }
+    }
+
+    /// Returns the decision on a request that the database is certain to deny.
+    pub(super) fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        self.denials.deny(charges, self.local_now())
+    }
+
+    /// Begins a change of a key, which ends its cached denials when the result is dropped.
+    pub(super) fn change(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Invalidation {
+        Invalidation::new(&self.denials, [(spec, key)], true)
+    }
+
+    /// Returns the current time.
+    pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
+        let mut now = pin!(self.backend.now());
+        let now = poll_fn(|context| {
+            let now = now.as_mut().poll(context);
+            self.has_remote_clock.fetch_or(now.is_pending(), Ordering::Relaxed);
+            now
+        });
+        now.await
+    }
+
+    /// Returns the current time (in µs), if that does not take a request to the database.
+    fn local_now(&self) -> Option<u64> {
+        if self.has_remote_clock.load(Ordering::Relaxed) {
+            return None;
+        }
+        match pin!(self.backend.now()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(now) => Some(now.ok()?.as_micros()),
+            Poll::Pending => None,
+        }
     }
 
     /// Returns the name of the value that holds a key's states under a limit.
@@ -65,8 +113,13 @@ impl<B: CompareAndSwap> Database<B> {
 
 impl<B> Clone for Database<B> {
     fn clone(&self) -> Self {
-        let Self { backend, locks, prefix, ttl_margin } = self;
-        let (backend, locks, prefix) = (backend.clone(), locks.clone(), prefix.clone());
-        Self { backend, locks, prefix, ttl_margin: *ttl_margin }
+        Self {
+            backend: self.backend.clone(),
+            locks: self.locks.clone(),
+            denials: self.denials.clone(),
+            has_remote_clock: self.has_remote_clock.clone(),
+            prefix: self.prefix.clone(),
+            ttl_margin: self.ttl_margin,
+        }
     }
 }

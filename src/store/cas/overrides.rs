@@ -16,8 +16,10 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
     fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
         let Override { algorithm, expires_after } = size;
         let (database, name, size) = (self.database.clone(), self.database.override_key(spec, key), algorithm.size());
+        let change = database.change(spec, key);
         StoreFuture::pending(async move {
-            let now = database.backend.now().await?.as_micros();
+            let _change = change;
+            let now = database.now().await?.as_micros();
             let expires_at = expires_after.map_or(0, |after| now.saturating_add(lifetime_micros(after)));
             let value = StoredOverride { size, expires_at }.to_bytes();
             let ttl = expires_after.unwrap_or(LONGEST_OVERRIDE).min(LONGEST_OVERRIDE) + database.ttl_margin;
@@ -37,7 +39,7 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
         StoreFuture::pending(async move {
             let Some(found) = database.backend.get(&name).await? else { return Ok(None) };
             let stored = StoredOverride::from_bytes(&found.value).map_err(|error| undecodable(&name, error))?;
-            let now = database.backend.now().await?.as_micros();
+            let now = database.now().await?.as_micros();
             if !stored.is_valid_at(now) {
                 return Ok(None);
             }
@@ -48,6 +50,10 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
 
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
         let (database, name) = (self.database.clone(), self.database.override_key(spec, key));
-        StoreFuture::pending(async move { database.backend.delete(&name).await })
+        let change = database.change(spec, key);
+        StoreFuture::pending(async move {
+            let _change = change;
+            database.backend.delete(&name).await
+        })
     }
 }

@@ -40,12 +40,13 @@ pub(super) async fn refund_decision<B: CompareAndSwap>(
 
 async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
     let &Refund { spec, key, cost, mark } = refund;
+    let _change = database.change(spec, key);
     let charge = Charge { spec, key, cost };
     let key = database.key(spec, key);
     let mut retries = Retries::new();
     loop {
         retries.next_attempt().await?;
-        let at = database.backend.now().await?;
+        let at = database.now().await?;
         let found = database.backend.get(&key).await?;
         let mut entry = Entry::new(key.clone(), found, &charge)?;
         entry.refund(mark, at, &charge);

@@ -15,6 +15,7 @@ use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::store::Resized;
+use crate::store::denials::Invalidation;
 use crate::store::evaluation::{self, KeyStates, Task};
 use crate::time::Timestamp;
 
@@ -56,22 +57,46 @@ pub(super) async fn decide<B: CompareAndSwap>(
     writes: &WriteFlag,
     retries: Retries,
 ) -> Result<Decision, StoreError> {
-    let _locks = match operation {
-        Operation::Decide => Some(retries.wait(database.locks.lock(charges.iter().map(|charge| charge.key))).await?),
+    let locks = match operation {
+        Operation::Decide => Some(retries.wait(database.locks.lock(charges.iter().map(|charge| charge.key))).await),
         Operation::Peek | Operation::Preview => None,
     };
-    let at = database.backend.now().await?;
-    let (resized, found) = read(database, charges, at).await?;
+    // Of the requests that waited for their turn, or waited too long, one may have been denied meanwhile.
+    if let Some(denial) = database.remembered(charges) {
+        return Ok(denial);
+    }
+    let _locks = locks.transpose()?;
+    let keys = charges.iter().map(|charge| (charge.spec, charge.key));
+    let invalidation = Invalidation::new(&database.denials, keys, operation == Operation::Decide);
+    let at = database.now().await?;
+    let Found { resized, until, values } = read(database, charges, at).await?;
+    let own_charges = charges;
     let charges = resized.charges(charges);
     let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(database.key(charge.spec, charge.key), found, charge);
-    let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
+    let entries: Result<_, StoreError> = charges.iter().zip(values).map(entry).collect();
     let mut request = Request { database, charges: &charges, entries: entries?, at, writes, retries };
     let decision = match operation {
         Operation::Decide => request.commit().await?,
         Operation::Peek => request.evaluate(Task::Peek),
         Operation::Preview => request.evaluate(Task::Decide).without_charges(),
     };
-    Ok(decision.with_resized(resized.specs()))
+    let decision = decision.with_resized(resized.specs());
+    let entries = request.entries;
+    match operation {
+        Operation::Preview => {}
+        _ if entries.iter().any(Entry::has_changed_state) => drop(invalidation),
+        _ => invalidation.decided(own_charges, &decision, entries.into_iter().map(|entry| entry.after), until),
+    }
+    Ok(decision)
+}
+
+/// The values of a request's keys.
+struct Found {
+    /// The limits that are overridden.
+    resized: Resized,
+    /// The instant (in µs) at which the first of the overrides expires.
+    until: u64,
+    values: Vec<Option<Versioned>>,
 }
 
 /// Reads the overrides and states of a request's keys.
@@ -79,20 +104,22 @@ async fn read<B: CompareAndSwap>(
     database: &Database<B>,
     charges: &[Charge<'_>],
     at: Timestamp,
-) -> Result<(Resized, Vec<Option<Versioned>>), StoreError> {
+) -> Result<Found, StoreError> {
     let overridable = charges.iter().filter(|charge| charge.spec.is_overridable());
     let mut keys: Vec<String> = charges.iter().map(|charge| database.key(charge.spec, charge.key)).collect();
     keys.extend(overridable.map(|charge| database.override_key(charge.spec, charge.key)));
     let mut found = database.get_all(&keys).await?;
-    let mut sizes = Vec::new();
+    let (mut sizes, mut until) = (Vec::new(), u64::MAX);
     for (key, found) in keys.iter().zip(&found).skip(charges.len()) {
         let stored = found.as_ref().map(|found| StoredOverride::from_bytes(&found.value)).transpose();
         let stored = stored.map_err(|error| undecodable(key, error))?;
-        sizes.push(stored.filter(|stored| stored.is_valid_at(at.as_micros())).map(|stored| stored.size));
+        let stored = stored.filter(|stored| stored.is_valid_at(at.as_micros()));
+        until = stored.filter(|stored| stored.expires_at > 0).map_or(until, |stored| until.min(stored.expires_at));
+        sizes.push(stored.map(|stored| stored.size));
     }
     found.truncate(charges.len());
     let mut sizes = sizes.into_iter();
-    Ok((Resized::new(charges, |_| sizes.next().flatten()), found))
+    Ok(Found { resized: Resized::new(charges, |_| sizes.next().flatten()), until, values: found })
 }
 
 struct Request<'a, B> {
@@ -164,7 +191,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
 
     /// Reads the time again, and the entries that were not written.
     async fn read_again(&mut self) -> Result<(), StoreError> {
-        self.at = self.database.backend.now().await?;
+        self.at = self.database.now().await?;
         let keys = self.entries.iter().filter(|entry| entry.written.is_none()).map(|entry| entry.key.clone());
         let found = self.database.get_all(&keys.collect::<Vec<_>>()).await?;
         let entries = self.entries.iter_mut().zip(self.charges).filter(|(entry, _)| entry.written.is_none());

@@ -16,6 +16,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::LimitSpec;
+use crate::store::denials::{DenialCache, Invalidation};
 use crate::store::key_name::{DEFAULT_SECRET, escape};
 use crate::store::override_store::OverrideStore;
 use crate::store::{Store, StoreFuture};
@@ -54,6 +55,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.database.prefix = escape(prefix).into();
+        self.database.denials = DenialCache::new(self.database.denials.lifetime());
         self
     }
 
@@ -74,7 +76,24 @@ impl<B: CompareAndSwap> CasStore<B> {
         self
     }
 
+    /// Sets for how long a denial is repeated without calling the database again. Defaults to one second;
+    /// [`Duration::ZERO`] turns this off.
+    ///
+    /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests for one
+    /// key does not reach the database. Changes by this process take effect at once: a charge, a refund, a reset, an
+    /// override, a smaller cost. Those by other processes take effect when the database is called again, so this
+    /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those
+    /// of several limits of which one is in [quota mode](crate::Limit::quota_mode).
+    #[must_use]
+    pub fn remember_denials(mut self, span: Duration) -> Self {
+        self.database.denials = DenialCache::new(span);
+        self
+    }
+
     fn run(&self, charges: &[Charge<'_>], operation: Operation) -> StoreFuture<Decision> {
+        if let Some(denial) = self.database.remembered(charges) {
+            return StoreFuture::remembered(denial);
+        }
         let database = self.database.clone();
         let charges: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
         if charges.len() > 1 && operation == Operation::Decide {
@@ -149,8 +168,10 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
 
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         let database = self.database.clone();
+        let change = Invalidation::new(&database.denials, keys.iter().copied(), true);
         let keys: Vec<String> = keys.iter().map(|(spec, key)| database.key(spec, *key)).collect();
         let reset = async move {
+            let _change = change;
             let mut result = Ok(());
             for key in keys {
                 result = result.and(database.backend.delete(&key).await);
@@ -158,6 +179,10 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
             result
         };
         StoreFuture::pending(complete(reset, WriteFlag::raised(), ready))
+    }
+
+    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        self.database.remembered(charges)
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {

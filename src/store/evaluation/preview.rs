@@ -1,22 +1,20 @@
 //! Previews: decisions that are evaluated on copies of the states, so that nothing changes.
 
+use smallvec::SmallVec;
+
 use super::{KeyStates, Task, decide};
-use crate::algorithm::{Availability, CompactState, KeyState, StateMut};
+use crate::algorithm::{Availability, CompactState, StateMut, StoredKey};
 use crate::charge::Charge;
 use crate::decision::Decision;
 use crate::time::Timestamp;
 
-/// The copied states of one key.
-struct CopiedState {
-    state: KeyState,
-    penalty: CompactState,
-}
-
-struct CopiedStates(Vec<CopiedState>);
+/// Copies of the states of a request's keys.
+#[derive(Clone, Debug)]
+pub(crate) struct CopiedStates(pub(crate) SmallVec<[StoredKey; 1]>);
 
 /// Decides a request as [`decide`] would now, including what would be left, and changes nothing.
 pub(crate) fn preview(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
-    let copy = |charge| CopiedState { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
+    let copy = |charge| StoredKey { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
     let mut copies = CopiedStates((0..charges.len()).map(copy).collect());
     decide(&mut copies, charges, at, Task::Decide).without_charges()
 }

@@ -9,6 +9,7 @@ use crate::charge::Charge;
 use crate::limit_spec::{self, LimitSpec};
 
 /// The limits of a request that have another size for its keys.
+#[derive(Debug)]
 pub(crate) struct Resized(SmallVec<[Arc<LimitSpec>; 1]>);
 
 impl Resized {
@@ -30,5 +31,11 @@ impl Resized {
             Charge { spec, ..*charge }
         };
         charges.iter().map(resize).collect()
+    }
+}
+
+impl From<&[Arc<LimitSpec>]> for Resized {
+    fn from(specs: &[Arc<LimitSpec>]) -> Self {
+        Self(specs.into())
     }
 }

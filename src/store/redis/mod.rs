@@ -5,7 +5,6 @@
 //! | module | task |
 //! | --- | --- |
 //! | `operations` | implements [`Store`](super::Store): one round trip, or one per slot of a Cluster |
-//! | `denials` | answers requests that Redis would deny again |
 //! | `charge` | encodes charges as requests to the script, and its replies as outcomes |
 //! | `deployment`, `cluster` | find the server of a slot |
 //! | `batch` | lets concurrent requests share a call |
@@ -18,7 +17,6 @@ mod cluster;
 mod config;
 mod connect;
 mod connection;
-mod denials;
 mod deployment;
 #[cfg(feature = "rules")]
 mod document;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::charge::override_cache::OverrideCache;
-use super::denials::DenialCache;
 use super::deployment::Deployment;
 use crate::hash::KeyHasher;
+use crate::store::denials::DenialCache;
 use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::{Clock, SystemClock};
 
@@ -70,12 +70,9 @@ pub struct RedisStore {
     pub(super) prefix: Arc<str>,
     pub(super) hasher: KeyHasher,
     pub(super) clock: Option<Arc<dyn Clock>>,
-    pub(super) denials: Option<Arc<DenialCache>>,
+    pub(super) denials: Arc<DenialCache>,
     pub(super) overrides: Arc<OverrideCache>,
 }
-
-/// The default of [`RedisStore::remember_denials`].
-const DENIAL_LIFETIME: Duration = Duration::from_secs(1);
 
 impl RedisStore {
     pub(super) fn new(deployment: Deployment, name: String) -> Self {
@@ -85,7 +82,7 @@ impl RedisStore {
             prefix: DEFAULT_PREFIX.into(),
             hasher: KeyHasher::with_secret(DEFAULT_SECRET),
             clock: None,
-            denials: DenialCache::new(DENIAL_LIFETIME),
+            denials: DenialCache::new(DenialCache::LIFETIME),
             overrides: Arc::default(),
         }
     }
@@ -139,8 +136,7 @@ impl RedisStore {
 
     /// Replaces the caches, because their entries refer to other keys or to another clock.
     fn with_empty_caches(self) -> Self {
-        let denials = self.denials.as_ref().and_then(|denials| DenialCache::new(denials.lifetime()));
-        Self { denials, overrides: Arc::default(), ..self }
+        Self { denials: DenialCache::new(self.denials.lifetime()), overrides: Arc::default(), ..self }
     }
 
     /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.

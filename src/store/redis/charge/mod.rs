@@ -4,3 +4,4 @@ pub(super) mod outcomes;
 pub(super) mod override_cache;
 pub(super) mod prepared;
 pub(super) mod requests;
+pub(super) mod states;

@@ -19,10 +19,12 @@ impl OverrideStore for RedisStore {
         let (size, span) = (algorithm.size(), expires_after.map(lifetime_micros));
         let request = requests::set_override(&self.prefix, spec, key, size, span);
         let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.test_clock().map(encode_clock));
+        let invalidation = self.invalidation([(spec, key)], true);
         StoreFuture::pending(async move {
             let (now, _) = store.deployment.ask(clock, request).await?;
             let expires_at = span.map_or(0, |span| now.saturating_add(span));
             store.overrides.set(fingerprint, Some(CachedOverride { expires_at, size }));
+            drop(invalidation);
             Ok(())
         })
     }
@@ -44,9 +46,11 @@ impl OverrideStore for RedisStore {
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
         let request = requests::remove_override(&self.prefix, spec, key);
         let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.test_clock().map(encode_clock));
+        let invalidation = self.invalidation([(spec, key)], true);
         StoreFuture::pending(async move {
             store.deployment.ask(clock, request).await?;
             store.overrides.set(fingerprint, None);
+            drop(invalidation);
             Ok(())
         })
     }

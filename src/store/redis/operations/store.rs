@@ -26,7 +26,7 @@ impl Store for RedisStore {
     }
 
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.cached_denial(self.test_clock(), charges)
+        self.denials.deny(charges, self.test_clock())
     }
 
     fn name(&self) -> Option<String> {

@@ -1,25 +1,20 @@
 //! The bounds and the invalidation of cached denials.
 
-use deadpool_redis::redis::Value;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::cache::SETS;
 use super::denial::Denial;
-use super::invalidation::{MAX_BYTES, MAX_LIMITS};
+use super::invalidation::MAX_LIMITS;
+use super::log_summary::summarize;
 use super::{DenialCache, Invalidation};
-use crate::algorithm::FixedWindow;
+use crate::algorithm::{Algorithm, CompactState, FixedWindow, KeyState, SlidingLog, SlidingWindow, StoredKey};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::LimitSettings;
-use crate::store::redis::charge::outcomes;
-use crate::store::redis::charge::override_cache::OverrideCache;
-use crate::store::redis::charge::prepared::PreparedCharge;
-use crate::store::redis::script::codec::StoredState;
-use crate::store::redis::script::{Replies, Task};
-use crate::store::{Charge, LimitSpec};
+use crate::store::evaluation::preview::CopiedStates;
+use crate::store::evaluation::{self, Task};
+use crate::store::{Charge, LimitSpec, OwnedCharge};
+use crate::time::Timestamp;
 
 const NOON: u64 = 1_767_225_600_000_000;
 
@@ -36,29 +31,31 @@ fn key(n: u64) -> KeyHash {
 }
 
 fn begin(denials: &Arc<DenialCache>, charges: &[Charge<'_>], changes: bool) -> Invalidation {
-    Invalidation::new(denials, charges.iter().map(|charge| charge.spec.fingerprint(charge.key)), changes)
+    Invalidation::new(denials, charges.iter().map(|charge| (charge.spec, charge.key)), changes)
 }
 
-/// Redis denies a request at noon. No key has a state, and the request costs 2 of 1 tokens.
+fn unused(charges: &[Charge<'_>]) -> CopiedStates {
+    let unused = |charge: &Charge<'_>| StoredKey {
+        state: charge.spec.rule().deciding().unused(),
+        penalty: CompactState::UNUSED,
+    };
+    CopiedStates(charges.iter().map(unused).collect())
+}
+
+/// The database denies a request at noon. No key has a state, and the request costs 2 of 1 tokens.
 fn deny(invalidation: Invalidation, charges: &[Charge<'_>]) {
-    let prepared: SmallVec<[PreparedCharge; 2]> =
-        charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
-    let instant = StoredState { micros: NOON.into(), counts: [0, 0] }.to_bytes();
-    let mut bytes = instant.to_vec();
-    bytes.extend([b'n', charges.len() as u8]);
-    bytes.extend(charges.iter().map(|_| 0));
-    let reply = Replies::parse(Value::BulkString(bytes), 1).unwrap().replies.remove(0).unwrap();
-    let decision = outcomes::decision(Task::Acquire, NOON, &prepared, &reply).unwrap();
-    invalidation.decided(prepared, reply, &decision);
+    let mut states = unused(charges);
+    let decision = evaluation::decide(&mut states, charges, Timestamp::from_micros(NOON), Task::Decide);
+    invalidation.decided(charges, &decision, states.0, u64::MAX);
 }
 
 fn is_denied(denials: &DenialCache, charges: &[Charge<'_>]) -> bool {
-    denials.deny(charges, Some(NOON), u64::MAX).is_some_and(|decision| !decision.is_allowed())
+    denials.deny(charges, Some(NOON)).is_some_and(|decision| !decision.is_allowed())
 }
 
 #[test]
 fn the_cache_is_bounded() {
-    let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
+    let denials = DenialCache::new(Duration::from_secs(600));
     let spec = spec("limit");
     for n in 0..100_000 {
         let charge = [Charge { spec: &spec, key: key(n), cost: 2 }];
@@ -68,14 +65,17 @@ fn the_cache_is_bounded() {
     let sets = denials.sets.get().unwrap();
     let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
     assert!(held <= 2 * SETS && held > SETS, "{held}");
-    // More than two limits are stored on the heap.
-    let most = size_of::<Denial>() + MAX_LIMITS * (size_of::<PreparedCharge>() + size_of::<u64>()) + MAX_BYTES;
-    assert!(2 * SETS * most + size_of_val(&**sets) < 10_000_000, "{most}");
+    let bytes = |most: usize| 2 * SETS * most + size_of_val(&**sets);
+    assert!(bytes(size_of::<Denial>()) < 4_000_000, "{}", size_of::<Denial>());
+    // More than two limits are stored on the heap, and so are three entries of each log.
+    let of_limit = size_of::<OwnedCharge>() + size_of::<StoredKey>() + size_of::<u64>() + 3 * 16;
+    let most = size_of::<Denial>() + MAX_LIMITS * of_limit;
+    assert!(bytes(most) < 20_000_000, "{most}");
 }
 
 #[test]
 fn a_denial_is_not_cached_after_a_later_change() {
-    let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
+    let denials = DenialCache::new(Duration::from_secs(600));
     let spec = spec("limit");
     let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
     let asking = begin(&denials, &charge, true);
@@ -93,7 +93,7 @@ fn a_denial_is_not_cached_after_a_later_change() {
 
 #[test]
 fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
-    let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
+    let denials = DenialCache::new(Duration::from_secs(600));
     let [shared, own] = [spec("shared"), spec("own")];
     let charges = [Charge { spec: &shared, key: key(0), cost: 1 }, Charge { spec: &own, key: key(1), cost: 2 }];
     deny(begin(&denials, &charges, true), &charges);
@@ -105,19 +105,19 @@ fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
 }
 
 #[test]
-fn after_a_clock_step_back_redis_decides() {
-    let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
+fn after_a_clock_step_back_the_database_decides() {
+    let denials = DenialCache::new(Duration::from_secs(600));
     let spec = spec("limit");
     let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
     deny(begin(&denials, &charge, true), &charge);
-    assert!(denials.deny(&charge, Some(NOON - 1), u64::MAX).is_none());
-    assert!(denials.deny(&charge, Some(NOON), u64::MAX).is_some());
+    assert!(denials.deny(&charge, Some(NOON - 1)).is_none());
+    assert!(denials.deny(&charge, Some(NOON)).is_some());
 }
 
 #[test]
 fn denials_of_a_bucket_refilled_at_intervals_are_cached_exactly() {
     use crate::algorithm::TokenBucket;
-    let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
+    let denials = DenialCache::new(Duration::from_secs(600));
     let bucket = TokenBucket::per_day(1);
     let [one, other] = [bucket, bucket.at_intervals()]
         .map(|bucket| Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, bucket.into()), &hasher())));
@@ -126,18 +126,18 @@ fn denials_of_a_bucket_refilled_at_intervals_are_cached_exactly() {
     assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
 }
 
-/// Redis may have decided as soon as the request was sent.
+/// The database may have decided as soon as the request was sent.
 #[test]
 fn a_slow_reply_shortens_the_lifetime_of_a_denial() {
     const SLOW: Duration = Duration::from_secs(5);
     let deny = |life| {
-        let denials = DenialCache::new(life).unwrap();
+        let denials = DenialCache::new(life);
         let spec = spec("limit");
         let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
         let mut invalidation = begin(&denials, &charge, true);
         invalidation.sent = invalidation.sent.checked_sub(SLOW).unwrap();
         deny(invalidation, &charge);
-        denials.deny(&charge, None, u64::MAX)
+        denials.deny(&charge, None)
     };
     assert!(deny(SLOW).is_none(), "a denial is as old as its request");
     assert!(deny(Duration::from_secs(3_600)).is_some());
@@ -145,11 +145,50 @@ fn a_slow_reply_shortens_the_lifetime_of_a_denial() {
 
 #[test]
 fn no_denial_outlives_its_lifetime() {
-    assert!(DenialCache::new(Duration::ZERO).is_none());
-    let denials = DenialCache::new(Duration::from_nanos(1)).unwrap();
+    let denials = DenialCache::new(Duration::from_nanos(1));
     let spec = spec("limit");
     let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
     deny(begin(&denials, &charge, true), &charge);
     std::thread::sleep(Duration::from_millis(1));
     assert!(!is_denied(&denials, &charge));
+}
+
+#[test]
+fn without_a_lifetime_no_denial_is_cached() {
+    let denials = DenialCache::new(Duration::ZERO);
+    let spec = spec("limit");
+    let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
+    deny(begin(&denials, &charge, true), &charge);
+    assert!(denials.sets.get().is_none());
+}
+
+#[test]
+fn the_summary_of_a_log_decides_as_the_log_does() {
+    let mut summarized = 0;
+    for algorithm in [Algorithm::from(SlidingLog::per_minute(100)), SlidingWindow::per_minute(100).into()] {
+        for (charges, percent, cost) in
+            (1..120).flat_map(|charges| [(charges, 0, 1), (charges, 0, 30), (charges, 20, 7)])
+        {
+            let settings = LimitSettings::new("limit".into(), 0, algorithm);
+            let spec = Arc::new(LimitSpec::new(LimitSettings { overage_percent: percent, ..settings }, &hasher()));
+            let charge = Charge { spec: &spec, key: key(1), cost };
+            let mut log = unused(&[charge]).0.remove(0).state;
+            let step = 400_000;
+            for number in 0..charges {
+                spec.rule().decide(&mut log.as_mut(), NOON + number * step, 1 + number % 3);
+            }
+            let now = NOON + charges * step;
+            let mut summary = log.clone();
+            let until = summarize(&mut summary, &charge, now);
+            let of = |state: &KeyState, at| {
+                let mut state = state.clone();
+                format!("{:?}", spec.rule().evaluate(&mut state.as_mut(), at, cost))
+            };
+            for at in [now, (now + until) / 2, until - 1] {
+                assert_eq!(of(&summary, at), of(&log, at), "{algorithm:?} {charges} {percent} {cost}");
+            }
+            summarized += usize::from(summary != log);
+        }
+    }
+    assert!(summarized > 100, "{summarized}");
 }
