@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::prepared::PreparedCharge;
-use crate::algorithm::{CompactState, KeyState, Penalty};
+use crate::algorithm::{CompactState, KeyState};
 use crate::decision::{Decision, Outcome};
 use crate::store::evaluation::{penalty, quota};
 use crate::store::redis::error::Fault;
@@ -42,26 +42,6 @@ pub(in crate::store::redis) fn preview(now: u64, charges: &[PreparedCharge], rep
         .map(|decision| decision.without_charges())
 }
 
-/// Returns the denial of `charges` at `earliest`, if they are denied at `latest` as well, given an earlier reply.
-///
-/// `inspect` receives whether each charge is denied at `latest`.
-pub(in crate::store::redis) fn lasting_denial<'a>(
-    earliest: u64,
-    latest: u64,
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    reply: &Reply,
-    mut inspect: impl FnMut(&Charge<'a>, Peek),
-) -> Option<Decision> {
-    let mut is_lasting = false;
-    let decision = assemble(false, earliest, charges, reply, |charge, found| {
-        let peek = peek(charge, found, latest)?;
-        is_lasting |= peek.denies;
-        inspect(charge, peek);
-        outcome(charge, found, earliest, false, false)
-    });
-    decision.ok().filter(|decision| is_lasting && !decision.is_allowed())
-}
-
 /// Returns whether the script has converted a bucket to the charge's rate, which it may do even if it denies.
 pub(in crate::store::redis) fn converts_rate(charges: &[PreparedCharge], reply: &Reply) -> bool {
     let mut states = reply.states().map(|states| StoredState::parse_all(states).unwrap_or_default());
@@ -70,13 +50,6 @@ pub(in crate::store::redis) fn converts_rate(charges: &[PreparedCharge], reply: 
         spec.penalty().is_some().then(|| states.next());
         converts
     })
-}
-
-/// Whether a charge is denied, by its limit or by a penalty.
-pub(in crate::store::redis) struct Peek {
-    pub(in crate::store::redis) denies: bool,
-    /// Whether a penalty locks the key out. Its limit may have capacity.
-    pub(in crate::store::redis) is_penalty: bool,
 }
 
 /// The states of a limit's key in a reply, and the state of its penalty.
@@ -146,13 +119,4 @@ fn decode(charge: &Charge<'_>, found: &ReplyStates<'_>) -> Option<KeyState> {
         Codec::Compact(codec) => KeyState::Compact(codec.decode(found.states)?),
         Codec::Log(codec) => KeyState::Log(codec.decode(found.states)?),
     })
-}
-
-/// Returns whether a charge is denied at `now`, in a third of an outcome's time.
-fn peek(charge: &Charge<'_>, found: &ReplyStates<'_>, now: u64) -> Option<Peek> {
-    let is_available =
-        charge.cost == 0 || charge.spec.rule().peek(&decode(charge, found)?.as_mut(), now, charge.cost).is_now();
-    let is_penalty = found.penalty.is_some_and(|record| Penalty::locked_for(&record, now) > 0);
-    let is_denied = !is_available || (is_penalty && charge.cost > 0);
-    Some(Peek { denies: is_denied && charge.spec.is_enforced(), is_penalty })
 }

@@ -45,11 +45,6 @@ impl Reply {
         std::iter::from_fn(move || take_states(&mut rest))
     }
 
-    /// Returns the length of the states in bytes.
-    pub(in crate::store::redis) fn len(&self) -> usize {
-        self.states.len()
-    }
-
     /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
         let verdict = match take(bytes, 1)?[0] {
