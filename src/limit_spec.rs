@@ -96,6 +96,13 @@ impl LimitSpec {
         Self { counts_strikes: self.counts_strikes, ..Self::new(settings, hasher) }
     }
 
+    /// Returns one of `parts` of this limit. Its states belong to the limit, and to the period of the share, which may be
+    /// longer than that of the limit.
+    pub(crate) fn share(&self, parts: u32, hasher: &KeyHasher) -> Self {
+        let share = self.with_algorithm(self.settings.algorithm.share(parts), hasher);
+        Self { hash: share.hash.under(self.hash), ..share }
+    }
+
     /// Returns this limit with the detail of a request in metrics.
     pub(crate) fn with_detail(&self, detail: RequestDetail) -> Self {
         Self { settings: LimitSettings { detail: Some(detail), ..self.settings.clone() }, ..self.clone() }

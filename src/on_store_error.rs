@@ -24,7 +24,9 @@ pub enum OnStoreError {
     /// Decides in the memory of this process, by a share of each limit.
     ///
     /// The table holds up to 100,000 keys, and is allocated when it is first needed. Keys start unused. If the store
-    /// fails again later, a key continues with its local state from the previous outage.
+    /// fails again later, a key continues with its local state from the previous outage. Usage belongs to the name, the
+    /// algorithm and the period of the limit, and to the period of the share, so that most replacements of
+    /// [live limits](crate::LiveLimits) keep it. [Overrides](crate::Overrides) do not apply.
     ///
     /// Denied requests get the usual response. A cost that fits the limit but exceeds the share is rejected as by
     /// `Reject`, since only the store could ever allow it. `RateLimit-Policy` and similar headers describe the whole

@@ -62,9 +62,8 @@ use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFu
 /// that another process remembers stay in force for up to a second. Each decision uses one size, and a refund is of the
 /// size that was charged. [`Limiter::reset`](crate::Limiter::reset) clears the usage of a key, but not its override.
 ///
-/// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) use the last override
-/// of the key that the store remembers, if it has not expired. A `RedisStore` remembers up to 16,384, a
-/// [`CasStore`](crate::store::CasStore) none. Other keys have the limit's own size.
+/// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) have their own size for
+/// all keys. Overrides apply again once the store answers.
 ///
 /// # Keys
 ///

@@ -30,12 +30,11 @@ pub(super) fn share_of_bucket([capacity, amount]: Size, interval: u64, parts: u3
     (share_of_tokens(capacity, parts), amount, interval)
 }
 
-/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless
-/// that would exceed the longest interval.
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that
+/// would exceed the longest interval. The interval is the same for all amounts, so that usage survives their changes.
 fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
-    let common = gcd(amount, parts);
-    match interval.checked_mul(u64::from(parts / common)) {
-        Some(interval) if interval <= LONGEST => (amount / common, interval),
+    match interval.checked_mul(parts.into()) {
+        Some(interval) if interval <= LONGEST => (amount, interval),
         _ => {
             let tokens = u128::from(amount) * u128::from(LONGEST) / (u128::from(interval) * u128::from(parts));
             // At most `amount`, as no interval is longer than the longest.
@@ -59,10 +58,6 @@ pub(super) const fn raised(tokens: u32, percent: u32) -> u32 {
     if all > u32::MAX as u64 { u32::MAX } else { all as u32 }
 }
 
-fn gcd(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,7 +75,7 @@ mod tests {
     #[test]
     fn shares_of_a_rate_are_exact() {
         assert_eq!(share_of_rate(10, 60, 1), (10, 60));
-        assert_eq!(share_of_rate(10, 60, 4), (5, 120));
+        assert_eq!(share_of_rate(10, 60, 4), (10, 240));
         assert_eq!(share_of_rate(7, 60, 4), (7, 240));
         assert_eq!(share_of_rate(8, LONGEST, 4), (2, LONGEST));
         assert_eq!(share_of_rate(7, LONGEST, 4), (1, LONGEST));

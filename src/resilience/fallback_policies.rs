@@ -19,7 +19,7 @@ pub(super) struct FallbackPolicies {
 enum LimitPolicy {
     Reject,
     Allow,
-    /// Decides locally by `share`, which is one of `parts` of the limit `whole`. Overrides have other sizes.
+    /// Decides locally by `share`, which is one of `parts` of the limit `whole`. Some requests have other sizes.
     DecideLocally {
         whole: Arc<LimitSpec>,
         share: Arc<LimitSpec>,
@@ -56,7 +56,7 @@ impl FallbackPolicies {
             OnStoreError::Allow => LimitPolicy::Allow,
             OnStoreError::DecideLocally(share) => {
                 let parts = share.parts();
-                let share = Arc::new(local_share(spec, parts, &hasher));
+                let share = Arc::new(spec.share(parts, &hasher));
                 LimitPolicy::DecideLocally { whole: spec.clone(), share, parts }
             }
         };
@@ -87,7 +87,7 @@ impl FallbackPolicies {
     pub(super) fn share(&self, spec: &Arc<LimitSpec>) -> Option<Arc<LimitSpec>> {
         match self.policy(spec) {
             LimitPolicy::DecideLocally { whole, share, .. } if Arc::ptr_eq(whole, spec) => Some(share.clone()),
-            LimitPolicy::DecideLocally { parts, .. } => Some(Arc::new(local_share(spec, *parts, &self.hasher))),
+            LimitPolicy::DecideLocally { parts, .. } => Some(Arc::new(spec.share(*parts, &self.hasher))),
             LimitPolicy::Reject | LimitPolicy::Allow => None,
         }
     }
@@ -124,9 +124,4 @@ impl FallbackPolicies {
     fn policy(&self, spec: &LimitSpec) -> &LimitPolicy {
         self.policies.get(usize::from(spec.index())).unwrap_or(&LimitPolicy::Reject)
     }
-}
-
-/// Returns one of `parts` of a limit.
-fn local_share(spec: &LimitSpec, parts: u32, hasher: &KeyHasher) -> LimitSpec {
-    spec.with_algorithm(spec.algorithm().share(parts), hasher)
 }

@@ -57,7 +57,7 @@ impl StoreClient {
     }
 
     fn preview_policies(&self, error: StoreError, charges: &[Charge<'_>]) -> Preview {
-        let (fallback, decision) = self.decide_by_policies(Operation::Preview, charges);
+        let (fallback, decision) = self.local.fall_back(Operation::Preview, charges);
         Preview { source: PreviewSource::Policies(fallback, error), decision }
     }
 

@@ -24,13 +24,6 @@ pub trait OverrideStore: Send + Sync {
 
     /// Removes the override of `key`, if it has one.
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()>;
-
-    /// Returns the override of `key` that this process saw last, without asking the database. Called when the store
-    /// fails and a request is [decided locally](crate::OnStoreError::DecideLocally). Defaults to `None`.
-    fn last_known(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
-        let _ = (spec, key);
-        None
-    }
 }
 
 /// An override of a limit's size for one key.

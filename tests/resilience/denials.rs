@@ -1,14 +1,15 @@
 //! Floods of requests for one key of a database with compare-and-swap: their denials are remembered.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
-use tower_ratelimit::store::CasStore;
+use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
 use tower_ratelimit::{
-    Algorithm, Builder, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, Builder, Clock, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, StoreError, StoreErrorKind, SystemClock, Timestamp, TokenBucket,
 };
 
 use crate::contention::Database;
@@ -92,11 +93,7 @@ async fn a_denied_key_is_denied_while_the_database_hangs() {
     for _ in 0..100 {
         assert!(!is_allowed(&limiter).await);
     }
-    while limiter
-        .acquire("other", 1)
-        .await
-        .is_err_and(|error| error.kind() != tower_ratelimit::StoreErrorKind::BreakerOpen)
-    {}
+    while limiter.acquire("other", 1).await.is_err_and(|error| error.kind() != StoreErrorKind::BreakerOpen) {}
     assert!(!is_allowed(&limiter).await, "while the breaker is open");
 }
 
@@ -180,4 +177,59 @@ async fn a_reset_by_another_process_is_seen_after_the_denials_lifetime() {
     assert!(!is_allowed(&one).await);
     std::thread::sleep(ms(1_100));
     assert!(is_allowed(&one).await);
+}
+
+/// A database whose own clock decides.
+#[derive(Clone, Debug, Default)]
+struct WithClock {
+    database: Database,
+    /// The number of times that the clock was read.
+    readings: Arc<AtomicU64>,
+}
+
+impl CompareAndSwap for WithClock {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+        self.database.get(key).await
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        self.database.compare_and_swap(key, expected, value, ttl).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.database.delete(key).await
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        Ok(SystemClock::new().now())
+    }
+}
+
+#[tokio::test]
+async fn denials_are_repeated_without_reading_the_clock_of_a_database() {
+    let database = WithClock::default();
+    let limit = Limit::new("limit", TokenBucket::new(1, 1, ms(300)));
+    let limiter = Limiter::builder([limit]).store(CasStore::new(database.clone())).build();
+    exhaust(&limiter).await;
+    let (readings, reads) = (&database.readings, &database.database.reads);
+    let before = (readings.load(Ordering::Relaxed), reads.load(Ordering::Relaxed));
+    let began = Instant::now();
+    let mut wait = Duration::MAX;
+    for _ in 0..100 {
+        let next = acquire(&limiter, 1).await.retry_after().expect("a denial");
+        assert!(next <= wait);
+        wait = next;
+    }
+    let after = (readings.load(Ordering::Relaxed), reads.load(Ordering::Relaxed));
+    assert!(after == before || began.elapsed() > ms(200), "{before:?} {after:?}");
+    sleep(wait).await;
+    assert!(is_allowed(&limiter).await);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::advance;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, OnStoreError, Share, SlidingLog,
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits, OnStoreError, Share, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
@@ -138,6 +138,61 @@ async fn extremes_are_shared_without_a_panic() {
             }
         }
     }
+}
+
+/// Returns a limiter whose store fails, and its limits, which can be replaced.
+fn live(limit: impl Into<Algorithm>, share: Share) -> (Limiter, LiveLimits) {
+    let limits = LiveLimits::new(shared(limit, share));
+    (Limiter::live_builder(&limits).store(FaultyStore::new(Mode::FailsAtOnce)).build(), limits)
+}
+
+fn shared(limit: impl Into<Algorithm>, share: Share) -> [Limit; 1] {
+    [Limit::new("limit", limit).on_store_error(OnStoreError::DecideLocally(share))]
+}
+
+/// Returns the number of requests that a limiter allows at once.
+async fn admitted_at_once(limiter: &Limiter) -> u64 {
+    let mut admitted = 0;
+    while is_allowed(limiter).await {
+        admitted += 1;
+    }
+    admitted
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_during_an_outage_keeps_the_local_usage() {
+    let share = Share::one_of(4);
+    for tokens in [20, 22] {
+        for (algorithm, raised) in of(tokens).into_iter().zip(of(24)) {
+            let (limiter, limits) = live(algorithm, share);
+            let admitted = admitted_at_once(&limiter).await;
+            limits.replace(shared(algorithm, share)).unwrap();
+            assert!(!is_allowed(&limiter).await, "{algorithm:?} is as it was");
+            let (fresh, _) = live(raised, share);
+            // 5 of 22 tokens at intervals are refilled more often than 6 of 24.
+            let is_kept = algorithm != TokenBucket::per_minute(22).at_intervals().into();
+            let expected = admitted_at_once(&fresh).await - if is_kept { admitted } else { 0 };
+            limits.replace(shared(raised, share)).unwrap();
+            assert_eq!(admitted_at_once(&limiter).await, expected, "{algorithm:?} is raised to 24");
+        }
+    }
+}
+
+/// Half of 1 a minute is 1 in two minutes, and so is half of 2 in two minutes.
+#[tokio::test(start_paused = true)]
+async fn local_usage_belongs_to_the_period_of_the_limit_and_of_its_share() {
+    let share = Share::one_of(2);
+    let (limiter, limits) = live(FixedWindow::per_minute(1), share);
+    assert_eq!(admitted_at_once(&limiter).await, 1);
+    for (another, reason) in [
+        (FixedWindow::new(2, 2 * MINUTE), "the limit has another period"),
+        (FixedWindow::new(1, 2 * MINUTE), "the share has another period"),
+    ] {
+        limits.replace(shared(another, share)).unwrap();
+        assert_eq!(admitted_at_once(&limiter).await, 1, "{reason}");
+    }
+    limits.replace(shared(FixedWindow::per_minute(1), share)).unwrap();
+    assert!(!is_allowed(&limiter).await, "the first limit is back");
 }
 
 /// A share of a soft limit is soft, and a limit in shadow mode denies nothing, not even while the store fails.

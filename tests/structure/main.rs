@@ -34,6 +34,7 @@ const LEVELS: &[&str] = &[
     // Stores
     "store::evaluation",
     "store",
+    "store::denials",
     "store::cas",
     "store::memory",
     "store::redis::slot",
@@ -43,7 +44,6 @@ const LEVELS: &[&str] = &[
     "store::redis::limit_encoding",
     "store::redis::key",
     "store::redis::charge",
-    "store::redis::denials",
     "store::redis::connection",
     "store::redis::batch",
     "store::redis::cluster",

@@ -27,7 +27,7 @@ pub(super) struct Database<B> {
     pub(super) backend: Arc<B>,
     pub(super) locks: Arc<KeyLocks>,
     pub(super) denials: Arc<DenialCache>,
-    /// Whether a request has waited for the clock, which is then not read without a request.
+    /// Whether a request had to wait for the clock, so that it is not read to repeat denials.
     has_remote_clock: Arc<AtomicBool>,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
@@ -61,13 +61,15 @@ impl<B: CompareAndSwap> Database<B> {
         let mut now = pin!(self.backend.now());
         let now = poll_fn(|context| {
             let now = now.as_mut().poll(context);
-            self.has_remote_clock.fetch_or(now.is_pending(), Ordering::Relaxed);
+            if now.is_pending() {
+                self.has_remote_clock.store(true, Ordering::Relaxed);
+            }
             now
         });
         now.await
     }
 
-    /// Returns the current time (in µs), if that does not take a request to the database.
+    /// Returns the current time (in µs), if the clock can be read without waiting.
     fn local_now(&self) -> Option<u64> {
         if self.has_remote_clock.load(Ordering::Relaxed) {
             return None;

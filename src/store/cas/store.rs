@@ -25,9 +25,10 @@ use crate::store::{Store, StoreFuture};
 /// [`MemoryStore`](crate::MemoryStore) does.
 ///
 /// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. A
-/// decision takes one read and one write for each limit that it charges; a denial takes only the read.
+/// decision takes one read and one write for each limit that it charges; a denial takes only the read, and is then
+/// [remembered](Self::remember_denials).
 ///
-/// Requests of one process for the same key take turns. If another process has changed a key meanwhile, the request reads
+/// Requests of one process for the same key take turns; those that wait are denied as soon as one of them is. If another process has changed a key meanwhile, the request reads
 /// the time and the key again: at once after the first lost races, then after random pauses of up to 4 ms. It waits for
 /// its turn and tries again for at most half of its [deadline](crate::Builder::deadline), so that the other half is left
 /// for the last attempt. After that it fails with [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit
@@ -84,6 +85,9 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// override, a smaller cost. Those by other processes take effect when the database is called again, so this
     /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those
     /// of several limits of which one is in [quota mode](crate::Limit::quota_mode).
+    ///
+    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
+    /// them.
     #[must_use]
     pub fn remember_denials(mut self, span: Duration) -> Self {
         self.database.denials = DenialCache::new(span);

@@ -9,9 +9,8 @@ use super::epochs::Epochs;
 use crate::decision::Decision;
 use crate::limit_spec::LimitSpec;
 use crate::store::evaluation::preview::CopiedStates;
-use crate::store::evaluation::resize::Resized;
 use crate::store::evaluation::{self, Task};
-use crate::store::{Charge, OwnedCharge};
+use crate::store::{Charge, OwnedCharge, Resized};
 use crate::time::Timestamp;
 
 #[derive(Debug)]

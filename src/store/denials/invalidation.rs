@@ -14,8 +14,7 @@ use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
 use crate::store::evaluation::preview::CopiedStates;
-use crate::store::evaluation::resize::Resized;
-use crate::store::{Charge, OwnedCharge};
+use crate::store::{Charge, OwnedCharge, Resized};
 
 /// The most limits of a request whose denial is cached.
 pub(super) const MAX_LIMITS: usize = 8;

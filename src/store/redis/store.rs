@@ -128,7 +128,8 @@ impl RedisStore {
     /// If a request has several limits, and one of them is in [quota mode](crate::Limit::quota_mode), its denials are
     /// not cached: such a limit denies only together with others, which its own state does not show.
     ///
-    /// At most 8,192 denials are cached, in less than 5 MB. Clones of this store share them.
+    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
+    /// them.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: DenialCache::new(span), ..self }

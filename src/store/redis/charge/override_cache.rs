@@ -29,11 +29,6 @@ impl CachedOverride {
     pub(in crate::store::redis) fn from_state(state: StoredState) -> Option<Self> {
         Some(Self { expires_at: state.instant()?, size: state.counts })
     }
-
-    /// Returns whether it has not expired at `now` (in µs).
-    pub(in crate::store::redis) fn is_valid_at(&self, now: u64) -> bool {
-        self.expires_at == 0 || self.expires_at > now
-    }
 }
 
 /// A set-associative cache, by the fingerprints of limits' keys. It takes no memory until the first override.
@@ -117,7 +112,5 @@ mod tests {
         let cached = CachedOverride { expires_at: 1_767_225_600_000_001, size: [u32::MAX, 7] };
         let held = StoredState::parse_all(&cached.to_bytes()).unwrap();
         assert_eq!(CachedOverride::from_state(held[0]), Some(cached));
-        assert!(cached.is_valid_at(cached.expires_at - 1) && !cached.is_valid_at(cached.expires_at));
-        assert!(CachedOverride { expires_at: 0, ..cached }.is_valid_at(u64::MAX));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Algorithm;
 use crate::hash::KeyHash;
 use crate::store::override_store::lifetime_micros;
 use crate::store::redis::charge::override_cache::CachedOverride;
@@ -53,11 +52,5 @@ impl OverrideStore for RedisStore {
             drop(invalidation);
             Ok(())
         })
-    }
-
-    /// Returns the cached override, unless it has expired by this machine's clock.
-    fn last_known(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
-        let cached = self.overrides.get(spec.fingerprint(key))?;
-        cached.is_valid_at(self.local_now()).then(|| spec.algorithm().with_size(cached.size))?
     }
 }
