@@ -343,7 +343,10 @@ async fn cached_denials_agree_with_redis() {
         let period = Duration::from_micros([1_000, 1_000_000, 10_000_000][random.below(3) as usize]);
         let tokens = 1 + random.below(6) as u32;
         let limits: Vec<Limit> = (0..1 + random.below(3))
-            .map(|index| Limit::new(format!("{seed}-{index}"), all(tokens, period)[random.below(8) as usize].1))
+            .map(|index| {
+                let limit = Limit::new(format!("{seed}-{index}"), all(tokens, period)[random.below(8) as usize].1);
+                if random.below(3) == 0 { limit.quota_mode() } else { limit }
+            })
             .collect();
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
         // After a step back, stores differ in the states that had already expired.

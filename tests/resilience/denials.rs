@@ -167,6 +167,26 @@ async fn strikes_are_counted_in_the_database_and_lockouts_are_remembered() {
     assert!(!acquire(&limiter, 1).await.is_penalty(), "the first strike after the lockout");
 }
 
+/// Quotas deny only together, so that a change of either ends the denial.
+#[tokio::test]
+async fn a_denial_by_several_quotas_is_remembered_until_one_of_them_changes() {
+    let database = Database::default();
+    let quotas =
+        [("own", 3), ("team", 5)].map(|(name, tokens)| Limit::new(name, FixedWindow::per_hour(tokens)).quota_mode());
+    let limiter = Limiter::builder(quotas).store(CasStore::new(database.clone())).build();
+    let receipt = acquire(&limiter, 1).await.into_receipt();
+    exhaust(&limiter).await;
+    let reads = database.reads.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        assert!(!is_allowed(&limiter).await);
+    }
+    assert_eq!(database.reads.load(Ordering::Relaxed), reads);
+    limiter.refund(receipt).await.expect("a refund");
+    assert!(is_allowed(&limiter).await);
+    database.clock.advance(HOUR);
+    assert!(is_allowed(&limiter).await);
+}
+
 /// Another process resets a key, here through another store.
 #[tokio::test]
 async fn a_reset_by_another_process_is_seen_after_the_denials_lifetime() {

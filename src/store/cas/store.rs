@@ -84,7 +84,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// key does not reach the database. Changes by this process take effect at once: a charge, a refund, a reset, an
     /// override, a smaller cost. Those by other processes take effect when the database is called again, so this
     /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those
-    /// of several limits of which one is in [quota mode](crate::Limit::quota_mode).
+    /// of more than eight limits.
     ///
     /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
     /// them.

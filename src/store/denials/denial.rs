@@ -72,11 +72,12 @@ impl Denial {
         let outcomes = charges.iter().zip(decision.outcomes()).zip(&self.epochs);
         let is_certain = outcomes.into_iter().all(|((charge, outcome), epoch)| {
             let has_penalty = charge.spec.penalty().is_some();
+            // Limits in quota mode deny only if all of them do.
+            let matters = outcome.denies() || has_penalty || charge.spec.is_quota();
             let is_unchanged = epochs.current(charge.spec.fingerprint(charge.key)) == *epoch;
             // Limits that are available may have changed: otherwise, clients that share one would end each other's
             // denials.
-            (is_unchanged || !(outcome.denies() || has_penalty))
-                && (outcome.is_penalty() || !(has_penalty && outcome.denies()))
+            (is_unchanged || !matters) && (outcome.is_penalty() || !(has_penalty && outcome.denies()))
         });
         if decision.is_allowed() || !is_certain {
             return None;

@@ -76,10 +76,6 @@ impl Invalidation {
             return;
         }
         self.changes = false;
-        // Limits in quota mode deny only if all of them do, which the limits' own outcomes do not show.
-        if charges.len() > 1 && charges.iter().any(|charge| charge.spec.is_quota()) {
-            return;
-        }
         if charges.len() > MAX_LIMITS {
             return;
         }

@@ -125,8 +125,7 @@ impl RedisStore {
     /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
     /// limit with the penalty are seen late, and a strike may be missed.
     ///
-    /// If a request has several limits, and one of them is in [quota mode](crate::Limit::quota_mode), its denials are
-    /// not cached: such a limit denies only together with others, which its own state does not show.
+    /// Denials of requests with more than eight limits, or with keys in several slots of a Cluster, are not cached.
     ///
     /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
     /// them.
