@@ -83,8 +83,8 @@ pub(super) async fn decide<B: CompareAndSwap>(
     let decision = decision.with_resized(resized.specs());
     let entries = request.entries;
     match operation {
-        Operation::Preview => {}
-        _ if entries.iter().any(Entry::has_changed_state) => drop(invalidation),
+        Operation::Preview => invalidation.end(false),
+        _ if entries.iter().any(Entry::has_changed_state) => invalidation.end(operation == Operation::Decide),
         _ => invalidation.decided(own_charges, &decision, entries.into_iter().map(|entry| entry.after), until),
     }
     Ok(decision)

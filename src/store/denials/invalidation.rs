@@ -43,14 +43,9 @@ impl Invalidation {
         Self { denials: denials.clone(), epochs: epochs.collect(), sent: Instant::now(), changes }
     }
 
-    /// Ends a request that changed nothing.
-    pub(in crate::store) fn cancel(mut self) {
-        self.changes = false;
-    }
-
-    /// Ends a request that changed keys although it may have been denied.
-    pub(in crate::store) fn changed(mut self) {
-        self.changes = true;
+    /// Ends a request of which it is known whether it changed its keys. Caches nothing.
+    pub(in crate::store) fn end(mut self, changes: bool) {
+        self.changes = changes;
     }
 
     /// Ends a request that was decided by the `states` of its keys. Caches the decision if it is a denial and no strike.

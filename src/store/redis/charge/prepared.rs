@@ -50,6 +50,12 @@ impl PreparedCharge {
         Charge { spec: &self.spec, key: self.key, cost: self.cost }
     }
 
+    /// Returns the charge of the limit without an override.
+    pub(in crate::store::redis) fn without_override(&self) -> Charge<'_> {
+        let spec = self.overridable.as_ref().map_or(&self.spec, |overridable| &overridable.spec);
+        Charge { spec, ..self.charge() }
+    }
+
     /// Returns whether its arguments depend on the current calendar window.
     pub(in crate::store::redis) fn is_calendar(&self) -> bool {
         matches!(self.spec.algorithm(), Algorithm::CalendarWindow(_))

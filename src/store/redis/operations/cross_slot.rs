@@ -119,7 +119,7 @@ impl CrossSlotRequest {
                         && !self.may_have_changed_state()
                         && let Some(invalidation) = invalidation.take()
                     {
-                        invalidation.cancel();
+                        invalidation.end(false);
                     }
                     self.refund(reservations).await;
                     report.record(slot, denial);
@@ -160,7 +160,7 @@ impl CrossSlotRequest {
         if !self.may_have_changed_state()
             && let Some(invalidation) = self.invalidation.take()
         {
-            invalidation.cancel();
+            invalidation.end(false);
         }
     }
 

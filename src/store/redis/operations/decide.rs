@@ -11,7 +11,7 @@ use crate::store::redis::charge::prepared::PreparedCharge;
 use crate::store::redis::charge::states::states;
 use crate::store::redis::script::Task;
 use crate::store::redis::store::RedisStore;
-use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
+use crate::store::{Charge, LimitSpec, StoreFuture};
 
 impl RedisStore {
     pub(super) fn run(&self, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
@@ -27,14 +27,13 @@ impl RedisStore {
         }
         let store = self.clone();
         let mut prepared = self.prepare(charges);
-        let charges: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
         StoreFuture::pending(async move {
             let (now, reply) = store.perform(task, clock, &mut prepared).await?;
             let decision = outcomes::decision(task, now, &prepared, &reply)?;
             if outcomes::converts_rate(&prepared, &reply) {
-                invalidation.changed();
+                invalidation.end(true);
             } else if !decision.is_allowed() {
-                let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
+                let charges: Vec<_> = prepared.iter().map(PreparedCharge::without_override).collect();
                 let until = prepared.iter().filter_map(PreparedCharge::override_expiry).min().unwrap_or(u64::MAX);
                 invalidation.decided(&charges, &decision, states(&prepared, &reply), until);
             }
