@@ -7,6 +7,9 @@ use crate::error::Fault;
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
 
+/// The longest time in which a bucket drains in µs: 142 years.
+pub(crate) const LONGEST_DRAIN: u64 = 1 << 52;
+
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
@@ -32,6 +35,20 @@ pub(crate) const fn span(what: &'static str, is: Duration) -> Result<u64, Fault>
         return Err(Fault::PeriodNotWhole { what, is });
     }
     Ok(is.as_micros() as u64)
+}
+
+/// Returns the most tokens, up to 2^32, that drain in at most 142 years at a rate of `amount` per `interval` µs.
+pub(crate) const fn most_tokens(amount: u32, interval: u64) -> u64 {
+    let most = LONGEST_DRAIN as u128 * amount as u128 / interval as u128;
+    if most > 1 << 32 { 1 << 32 } else { most as u64 }
+}
+
+/// Checks that a bucket of `capacity` tokens drains in at most 142 years at a rate of `amount` per `interval` µs.
+pub(crate) const fn drain(capacity: u64, amount: u32, interval: u64) -> Result<(), Fault> {
+    if capacity > most_tokens(amount, interval) {
+        return Err(Fault::DrainTooLong { capacity, amount, interval: Duration::from_micros(interval) });
+    }
+    Ok(())
 }
 
 /// Unwraps a result in a `const fn`, or panics with the fault's message: at compile time in constants.

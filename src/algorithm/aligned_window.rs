@@ -14,14 +14,14 @@ pub(super) trait AlignedWindow {
 }
 
 fn state(end: u64, count: u64) -> CompactState {
-    if count == 0 { CompactState::UNUSED } else { CompactState { expires_at: end, detail: count } }
+    if count == 0 { CompactState::UNUSED } else { CompactState { expires_at: end, at: 0, detail: count } }
 }
 
 fn snapshot(limit: u64, end: u64, count: u64, now: u64) -> QuotaSnapshot {
     if count == 0 {
         return QuotaSnapshot::unused(limit);
     }
-    let left = u128::from(end - now);
+    let left = end - now;
     QuotaSnapshot { remaining: limit.saturating_sub(count), more_after: Some(left), reset_after: left }
 }
 
@@ -31,15 +31,15 @@ impl<W: AlignedWindow> RateAlgorithm<CompactState> for W {
         match self.limit().checked_sub(cost) {
             None => Availability::Never,
             Some(most) if count <= most => Availability::NOW,
-            Some(_) => Availability::After(u128::from(end - now)),
+            Some(_) => Availability::After(end - now),
         }
     }
 
-    /// The mark is the end of the window.
+    /// The mark is the state that the charge leaves.
     fn commit(&self, state: &mut CompactState, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         let (end, count) = self.current(state, now);
         *state = self::state(end, count + cost);
-        ((*state).into(), snapshot(self.limit(), end, count + cost, now))
+        (ChargeMark(*state), snapshot(self.limit(), end, count + cost, now))
     }
 
     fn snapshot(&self, state: &CompactState, now: u64) -> QuotaSnapshot {
@@ -49,7 +49,7 @@ impl<W: AlignedWindow> RateAlgorithm<CompactState> for W {
 
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
         // A window that has ended stays as it is: the clock may step back into it.
-        if state.expires_at == mark.at && state.expires_at > now {
+        if state.expires_at == mark.0.expires_at && state.expires_at > now {
             *state = self::state(state.expires_at, state.detail.saturating_sub(cost));
         }
     }

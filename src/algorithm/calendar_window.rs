@@ -18,7 +18,7 @@ use crate::validation::{self, checked};
 /// with the feature `time-zones`).
 ///
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary.
-/// - **Keeps** 16 bytes per key: the end of the window, and its count.
+/// - **Keeps** 24 bytes per key: the end of the window, and its count.
 /// - **Choose it** for quotas that people are billed by, which begin with a local day, a week, a month or a billing
 ///   day. If only the length of the window matters, a [`FixedWindow`](crate::FixedWindow) is simpler.
 ///
@@ -194,9 +194,9 @@ impl CalendarWindow {
     }
 
     /// Returns the length of the window that contains `now`, in µs.
-    pub(super) fn window_at(&self, now: u64) -> u128 {
+    pub(super) fn window_at(&self, now: u64) -> u64 {
         let (start, end) = self.calendar.window(seconds(now));
-        (end - start) as u128 * u128::from(SECOND)
+        (end - start) as u64 * SECOND
     }
 }
 
@@ -209,8 +209,8 @@ impl Settings for CalendarWindow {
         self.limit as u64
     }
 
-    fn window(&self) -> u128 {
-        self.calendar.longest() as u128 * SECOND as u128
+    fn window(&self) -> u64 {
+        self.calendar.longest() as u64 * SECOND
     }
 
     fn size(&self) -> Size {
@@ -222,7 +222,7 @@ impl Settings for CalendarWindow {
     }
 
     fn with_overage(self, percent: u32) -> Self {
-        Self { limit: size::raised(self.limit, percent), ..self }
+        Self { limit: size::raised(self.limit, percent, u64::MAX), ..self }
     }
 
     fn share(self, parts: u32) -> Self {

@@ -3,18 +3,18 @@
 //! All numbers are little-endian. Bytes of another version, or that do not have the layout of their version, are
 //! rejected.
 //!
-//! | version 1 | bytes | content |
+//! | version 2 | bytes | content |
 //! |---|---|---|
-//! | version | 1 | 1 |
+//! | version | 1 | 2 |
 //! | kinds | 1 | bit 0: the state is a log; bit 1: the state of a penalty follows at the end |
-//! | compact state | 8, 8 | the instant at which it expires, in µs, and the algorithm's detail |
+//! | compact state | 8, 8, 8 | the instant at which it expires and another one, in µs, and the algorithm's detail |
 //! | or log | 8, 8, 4, 4 | the instant at which it expires, the start of its oldest bucket, the total before that, the total |
 //! | | 4, n · 12 | the number of older entries, and of each the start of its bucket (8) and the total up to it (4) |
-//! | penalty | 8, 8 | as a compact state |
+//! | penalty | 8, 8, 8 | as a compact state |
 
 use super::key_state::KeyState;
 use super::log::Log;
-use super::read_bytes::take_u64;
+use super::read_bytes::{take_instant, take_u64};
 use super::state::CompactState;
 
 /// All that is stored for a key under one limit.
@@ -34,7 +34,7 @@ pub(crate) enum DecodeError {
     Malformed,
 }
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const IS_LOG: u8 = 1;
 const HAS_PENALTY: u8 = 1 << 1;
 
@@ -50,11 +50,11 @@ impl StoredKey {
         let kinds = if is_log { IS_LOG } else { 0 } | if has_penalty { HAS_PENALTY } else { 0 };
         let mut bytes = vec![VERSION, kinds];
         match &self.state {
-            KeyState::Compact(state) => encode_compact(state, &mut bytes),
+            KeyState::Compact(state) => bytes.extend(state.to_bytes()),
             KeyState::Log(log) => log.encode(&mut bytes),
         }
         if has_penalty {
-            encode_compact(&self.penalty, &mut bytes);
+            bytes.extend(self.penalty.to_bytes());
         }
         bytes
     }
@@ -82,13 +82,8 @@ fn decode(kinds: u8, mut rest: &[u8]) -> Option<StoredKey> {
     bytes.is_empty().then_some(StoredKey { state, penalty })
 }
 
-fn encode_compact(state: &CompactState, bytes: &mut Vec<u8>) {
-    bytes.extend(state.expires_at.to_le_bytes());
-    bytes.extend(state.detail.to_le_bytes());
-}
-
 fn decode_compact(bytes: &mut &[u8]) -> Option<CompactState> {
-    Some(CompactState { expires_at: take_u64(bytes)?, detail: take_u64(bytes)? })
+    Some(CompactState { expires_at: take_instant(bytes)?, at: take_instant(bytes)?, detail: take_u64(bytes)? })
 }
 
 #[cfg(test)]
@@ -137,16 +132,16 @@ mod tests {
 
     #[test]
     fn compact_states_have_a_fixed_layout() {
-        let state = KeyState::Compact(CompactState { expires_at: 2, detail: 3 });
-        let stored = StoredKey { state, penalty: CompactState { expires_at: 4, detail: 5 } };
-        let numbers = [2_u64, 3, 4, 5].map(u64::to_le_bytes).concat();
-        assert_eq!(stored.to_bytes(), [&[1, 2][..], &numbers].concat());
+        let state = KeyState::Compact(CompactState { expires_at: 2, at: 3, detail: 4 });
+        let stored = StoredKey { state, penalty: CompactState { expires_at: 5, at: 6, detail: 7 } };
+        let numbers = [2_u64, 3, 4, 5, 6, 7].map(u64::to_le_bytes).concat();
+        assert_eq!(stored.to_bytes(), [&[2, 2][..], &numbers].concat());
     }
 
     #[test]
     fn other_versions_are_rejected() {
         let mut bytes = stored(TokenBucket::per_minute(10), 1).to_bytes();
-        for version in [0, 2, u8::MAX] {
+        for version in [0, 1, u8::MAX] {
             bytes[0] = version;
             assert_eq!(StoredKey::from_bytes(&bytes), Err(DecodeError::Version(version)));
         }
@@ -160,10 +155,10 @@ mod tests {
                 assert_eq!(StoredKey::from_bytes(&bytes[..len]), Err(DecodeError::Malformed), "{len} bytes");
             }
             assert_eq!(StoredKey::from_bytes(&[&bytes[..], &[0]].concat()), Err(DecodeError::Malformed));
-            let unknown_kind = [&[1, 4][..], &bytes[2..]].concat();
+            let unknown_kind = [&[2, 4][..], &bytes[2..]].concat();
             assert_eq!(StoredKey::from_bytes(&unknown_kind), Err(DecodeError::Malformed));
         }
-        let endless_log = [&[1, 1][..], &[0; 24], &u32::MAX.to_le_bytes()].concat();
+        let endless_log = [&[2, 1][..], &[0; 24], &u32::MAX.to_le_bytes()].concat();
         assert_eq!(StoredKey::from_bytes(&endless_log), Err(DecodeError::Malformed));
     }
 
@@ -179,28 +174,34 @@ mod tests {
             LeakyBucket::per_day(10).into(),
             LeakyBucketQueue::per_day(10).into(),
         ];
-        let numbers = [0, 1, NOON, (1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 63) + NOON, u64::MAX - 1, u64::MAX];
-        let states = || numbers.iter().flat_map(|expires_at| numbers.map(|detail| [*expires_at, detail]));
+        let numbers = [0, 1, NOON, 1 << 52, (1 << 53) + 1, (1 << 56) - 1, 1 << 56, 1 << 63, u64::MAX];
+        let states = || {
+            let instants = numbers.into_iter().flat_map(|expires_at| numbers.map(|at| (expires_at, at)));
+            instants.flat_map(|(expires_at, at)| numbers.map(|detail| CompactState { expires_at, at, detail }))
+        };
         let penalty = Penalty::after(3, day);
         for algorithm in algorithms {
             let rule = LimitRule::new(&algorithm, 0);
-            for [expires_at, detail] in states() {
-                let bytes = [&[1, 0][..], &expires_at.to_le_bytes(), &detail.to_le_bytes()].concat();
+            for state in states() {
+                let bytes = [&[2, 0][..], &state.to_bytes()].concat();
                 let Ok(stored) = StoredKey::from_bytes(&bytes) else { continue };
-                for now in [0, NOON, 1 << 53] {
+                for now in [0, NOON, 1 << 52] {
                     for cost in [0, 1, 10, 11] {
                         let mut state = stored.state.clone();
                         let mut decided = state.clone();
                         rule.peek(&state.as_mut(), now, cost);
                         rule.snapshot(&state.as_mut(), now);
                         rule.decide(&mut decided.as_mut(), now, cost);
-                        rule.refund(&mut state.as_mut(), ChargeMark { at: detail, detail: expires_at }, now, cost);
+                        for at in [0, NOON, 1 << 53] {
+                            let mark = ChargeMark(CompactState { expires_at: NOON, at, detail: NOON });
+                            rule.refund(&mut state.as_mut(), mark, now, cost);
+                        }
                     }
                 }
             }
         }
-        for [expires_at, detail] in states() {
-            let bytes = [&[1, 2][..], &[0; 16], &expires_at.to_le_bytes(), &detail.to_le_bytes()].concat();
+        for state in states() {
+            let bytes = [&[2, 2][..], &[0; 24], &state.to_bytes()].concat();
             let Ok(mut stored) = StoredKey::from_bytes(&bytes) else { continue };
             Penalty::locked_for(&stored.penalty, NOON);
             penalty.strike(&mut stored.penalty, NOON);

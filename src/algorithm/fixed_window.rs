@@ -12,7 +12,7 @@ use super::state_period::StatePeriod;
 ///
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at
 ///   its end and the next at its start.
-/// - **Keeps** 16 bytes per key: the end of the window, and its count.
+/// - **Keeps** 24 bytes per key: the end of the window, and its count.
 /// - **Choose it** for rules that are stated in windows ("10,000 a day"), or when cost matters most and a burst at a
 ///   boundary does no harm.
 ///

@@ -10,7 +10,7 @@ use super::state_period::StatePeriod;
 /// continuously. A request adds its cost, and is denied if the bucket would overflow.
 ///
 /// - **Admits at most** `capacity` + `amount` · span / `interval` tokens in any span.
-/// - **Keeps** 16 bytes per key: the instant at which the bucket is empty again, and the rate.
+/// - **Keeps** 24 bytes per key: the instant at which the bucket is empty again, that of the last charge, and the rate.
 /// - **Choose it** when you think in levels rather than allowances. It is the mirror image of a continuous
 ///   [`TokenBucket`](crate::TokenBucket), and decides alike. To delay requests rather than deny them, use a
 ///   [`LeakyBucketQueue`](crate::LeakyBucketQueue).
@@ -51,7 +51,7 @@ impl LeakyBucket {
     }
 
     pub(super) fn gcra(&self) -> Gcra {
-        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval, is_queue: false }
     }
 }
 
@@ -60,7 +60,7 @@ impl Settings for LeakyBucket {
         StatePeriod::Micros(self.interval)
     }
 
-    fn window(&self) -> u128 {
+    fn window(&self) -> u64 {
         self.gcra().window()
     }
 

@@ -1,7 +1,6 @@
 //! A leaky bucket as a queue.
 
 use super::gcra::Gcra;
-use super::gcra_queue::GcraQueue;
 use super::macros::bucket_constructors;
 use super::settings::{Settings, bucket_settings};
 use super::size;
@@ -13,7 +12,7 @@ use super::state_period::StatePeriod;
 ///
 /// - **Admits at most** `waiting` + 1 + `amount` · span / `interval` tokens in any span. Of these, at most 1 + `amount`
 ///   · span / `interval` tokens proceed in any span, no two closer together than `interval` / `amount`.
-/// - **Keeps** 16 bytes per key: the instant at which the next slot is free, and the rate.
+/// - **Keeps** 24 bytes per key: the instant at which the next slot is free, that of the last charge, and the rate.
 /// - **Choose it** to shape traffic to a steady rate rather than cut it off, in front of services or in clients.
 ///
 /// A delayed request waits in its own future, which holds the service that was ready for it. Put a concurrency limit
@@ -22,8 +21,7 @@ use super::state_period::StatePeriod;
 /// the others keep the instants that they were promised.
 ///
 /// If the rate is changed, requests that wait proceed as promised, and a new one finds the same number of tokens in the
-/// queue, at the new rate. With a faster rate it may proceed before the last one that waits. Slots assigned before the
-/// change can no longer be refunded.
+/// queue, at the new rate. With a faster rate it may proceed before the last one that waits.
 ///
 #[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket_queue.svg"))]
 ///
@@ -60,8 +58,8 @@ impl LeakyBucketQueue {
         self.capacity as u64 + 1
     }
 
-    pub(super) fn gcra_queue(&self) -> GcraQueue {
-        GcraQueue(Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval })
+    pub(super) fn gcra(&self) -> Gcra {
+        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval, is_queue: true }
     }
 }
 
@@ -70,8 +68,8 @@ impl Settings for LeakyBucketQueue {
         StatePeriod::Micros(self.interval)
     }
 
-    fn window(&self) -> u128 {
-        self.gcra_queue().0.window()
+    fn window(&self) -> u64 {
+        self.gcra().window()
     }
 
     fn share(self, parts: u32) -> Self {

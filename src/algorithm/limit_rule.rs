@@ -86,18 +86,9 @@ impl LimitRule {
         (mark, if self.limit.is_some() { self.snapshot(state, now) } else { snapshot })
     }
 
-    /// Returns the remaining tokens if `cost` is not charged.
-    pub(crate) fn skip(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> QuotaSnapshot {
-        if cost > 0 {
-            self.deciding().convert_rate(state, now);
-        }
-        self.snapshot(state, now)
-    }
-
     /// Evaluates `cost` without charging it.
-    pub(crate) fn evaluate(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> Evaluation {
-        let availability = self.peek(state, now, cost);
-        Evaluation::uncharged(availability, self.skip(state, now, cost))
+    pub(crate) fn evaluate(&self, state: &StateMut<'_>, now: u64, cost: u64) -> Evaluation {
+        Evaluation::uncharged(self.peek(state, now, cost), self.snapshot(state, now))
     }
 
     /// Charges `cost` if it is available.
@@ -129,7 +120,7 @@ impl LimitRule {
             let (mark, snapshot) = self.commit(state, now, cost);
             Evaluation { availability, mark, snapshot }
         } else {
-            Evaluation::uncharged(availability, self.skip(state, now, cost))
+            Evaluation::uncharged(availability, self.snapshot(state, now))
         }
     }
 

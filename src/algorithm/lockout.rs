@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::penalty::Penalty;
 use super::rate_algorithm::{Availability, QuotaSnapshot};
 use super::state::CompactState;
-use crate::time;
 
 /// A lockout that a strike has begun.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,7 +17,7 @@ pub(crate) struct Lockout {
 
 impl Lockout {
     pub(crate) fn duration(self) -> Duration {
-        time::micros(self.span.into())
+        Duration::from_micros(self.span)
     }
 }
 
@@ -50,7 +49,7 @@ impl Penalty {
 
     /// Restricts the availability of a cost of at least 1 under the limit by a lockout.
     pub(crate) fn restrict(state: &CompactState, now: u64, availability: Availability) -> Availability {
-        match (u128::from(Self::locked_for(state, now)), availability) {
+        match (Self::locked_for(state, now), availability) {
             (0, availability) | (_, availability @ Availability::Never) => availability,
             (left, Availability::After(wait)) => Availability::After(wait.max(left)),
             (left, Availability::Now { .. }) => Availability::After(left),
@@ -60,8 +59,8 @@ impl Penalty {
     /// Restricts the remaining tokens of the limit by a lockout. The key is unused again once its strikes and its
     /// level are forgotten, too.
     pub(crate) fn restrict_snapshot(state: &CompactState, now: u64, limit: QuotaSnapshot) -> QuotaSnapshot {
-        let reset_after = limit.reset_after.max(state.expires_at.saturating_sub(now).into());
-        match u128::from(Self::locked_for(state, now)) {
+        let reset_after = limit.reset_after.max(state.expires_at.saturating_sub(now));
+        match Self::locked_for(state, now) {
             0 => QuotaSnapshot { reset_after, ..limit },
             left => {
                 let more_after = if limit.remaining > 0 { Some(0) } else { limit.more_after };
@@ -83,11 +82,8 @@ const MAX_DOUBLINGS: u64 = 45;
 /// The decoded state of a key's penalty.
 ///
 /// A key has strikes or a lockout, and in both cases may have a level. There are two instants: `level_until`, and the
-/// end of the strikes or of the lockout. `expires_at` is the later one, and `detail` is
-///
-/// ```text
-/// | strikes (10 bits) | level (6 bits) | whether the level ends later (1 bit) | µs between both instants (47 bits) |
-/// ```
+/// end of the strikes or of the lockout. The state's `expires_at` is the later one, and `at` the earlier one. The lower
+/// half of its `detail` is the strikes, the upper half the level, plus [`LEVEL_IS_LATER`].
 #[derive(Clone, Copy, Debug, Default)]
 struct DecodedPenalty {
     strikes: u64,
@@ -100,22 +96,18 @@ struct DecodedPenalty {
     locked_until: u64,
 }
 
-const STRIKES_SHIFT: u32 = 54;
-const LEVEL_SHIFT: u32 = 48;
 const MAX_LEVEL: u64 = (1 << 6) - 1;
-/// Only reached if the clock steps back by years. Strikes then count for longer.
-const MAX_APART: u64 = (1 << 47) - 1;
-const LEVEL_IS_LATER: u64 = 1 << 47;
+/// Marks a key with strikes whose level ends later than these.
+const LEVEL_IS_LATER: u64 = MAX_LEVEL + 1;
 
 impl DecodedPenalty {
     fn decode(state: &CompactState) -> Self {
-        let CompactState { expires_at: later, detail } = *state;
-        let (strikes, level) = (detail >> STRIKES_SHIFT, detail >> LEVEL_SHIFT & MAX_LEVEL);
-        let earlier = later.saturating_sub(detail & MAX_APART);
+        let CompactState { expires_at: later, at: earlier, detail } = *state;
+        let (strikes, level) = (detail & u64::from(u32::MAX), detail >> 32 & MAX_LEVEL);
         match (strikes, level) {
             (0, 0) => Self::default(),
             (0, _) => Self { level, level_until: later, locked_until: earlier, ..Self::default() },
-            _ if detail & LEVEL_IS_LATER == 0 => {
+            _ if detail >> 32 & LEVEL_IS_LATER == 0 => {
                 Self { strikes, strikes_until: later, level, level_until: earlier, locked_until: 0 }
             }
             _ => Self { strikes, strikes_until: earlier, level, level_until: later, locked_until: 0 },
@@ -124,14 +116,11 @@ impl DecodedPenalty {
 
     fn encode(self) -> CompactState {
         let Self { strikes, strikes_until, level, level_until, locked_until } = self;
-        let (expires_at, apart) = match (strikes, level) {
-            (0, _) => (level_until, level_until - locked_until),
-            (_, 0) => (strikes_until, 0),
-            _ if level_until > strikes_until => {
-                (level_until, (level_until - strikes_until).min(MAX_APART) | LEVEL_IS_LATER)
-            }
-            _ => (strikes_until, (strikes_until - level_until).min(MAX_APART)),
+        let (expires_at, at, level) = match strikes {
+            0 => (level_until, locked_until, level),
+            _ if level > 0 && level_until > strikes_until => (level_until, strikes_until, level + LEVEL_IS_LATER),
+            _ => (strikes_until, level_until, level),
         };
-        CompactState { expires_at, detail: strikes << STRIKES_SHIFT | level << LEVEL_SHIFT | apart }
+        CompactState { expires_at, at, detail: level << 32 | strikes }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
 use super::read_bytes::{take_instant, take_u32};
-use super::state::ChargeMark;
+use super::state::{ChargeMark, CompactState};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -131,7 +131,7 @@ impl RateAlgorithm<Log> for LogWindow {
         }
     }
 
-    /// The mark is the start of the bucket.
+    /// The mark holds the start of the bucket.
     #[inline]
     fn commit(&self, log: &mut Log, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         let view = self.view(log, now);
@@ -149,10 +149,10 @@ impl RateAlgorithm<Log> for LogWindow {
         log.expires_at = view.current + self.period;
         let snapshot = QuotaSnapshot {
             remaining: self.limit - view.used - cost,
-            more_after: Some((log.oldest + self.period).saturating_sub(now).into()),
-            reset_after: log.expires_at.saturating_sub(now).into(),
+            more_after: Some((log.oldest + self.period).saturating_sub(now)),
+            reset_after: log.expires_at.saturating_sub(now),
         };
-        (ChargeMark { at: view.current, detail: 0 }, snapshot)
+        (ChargeMark(CompactState { at: view.current, ..CompactState::UNUSED }), snapshot)
     }
 
     #[inline]
@@ -165,14 +165,14 @@ impl RateAlgorithm<Log> for LogWindow {
         QuotaSnapshot {
             remaining: self.limit.saturating_sub(view.used),
             more_after: Some(self.time_until_expired(log, &view, excess + 1, now)),
-            reset_after: log.expires_at.saturating_sub(now).into(),
+            reset_after: log.expires_at.saturating_sub(now),
         }
     }
 
     /// Takes `cost` out of the bucket of the charge, which takes time in proportion to the number of later entries.
     fn refund(&self, log: &mut Log, mark: ChargeMark, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(log, now);
-        let bucket = mark.at;
+        let bucket = mark.0.at;
         if used == 0 || bucket < oldest {
             return;
         }
@@ -238,14 +238,14 @@ impl LogWindow {
 
     /// Returns the time until `tokens` of those that count have expired, in µs.
     #[inline]
-    fn time_until_expired(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u128 {
+    fn time_until_expired(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u64 {
         // Every entry holds at least one token.
         let bucket = match tokens {
             0..=1 => view.oldest,
             _ if tokens >= view.used => self.newest(log),
             _ => self.last_of(log, view, tokens),
         };
-        u128::from((bucket + self.period).saturating_sub(now))
+        (bucket + self.period).saturating_sub(now)
     }
 
     /// Returns the start of the bucket that holds the last of the first `tokens` that count.

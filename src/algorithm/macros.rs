@@ -82,7 +82,8 @@ macro_rules! bucket_constructors {
         impl $name {
             #[doc = $new]
             ///
-            /// Both numbers of tokens are at least 1, and the interval is 1 µs to 366 days.
+            /// Both numbers of tokens are at least 1, and the interval is 1 µs to 366 days. All tokens must drain within
+            /// 2^52 µs, 142 years.
             ///
             /// # Panics
             ///
@@ -91,29 +92,38 @@ macro_rules! bucket_constructors {
             #[must_use]
             #[track_caller]
             pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
-                Self::from_checked(
+                let bucket = Self::from_checked(
                     $crate::validation::checked!($crate::validation::tokens("capacity", capacity)),
                     $crate::validation::checked!($crate::validation::tokens("amount", amount)),
                     $crate::validation::checked!($crate::validation::span("interval", interval)),
-                )
+                );
+                $crate::validation::checked!(bucket.checked());
+                bucket
             }
 
             /// Fallible version of [`new`](Self::new).
             ///
             /// # Errors
             ///
-            /// Returns an error if `capacity` or `amount` is 0, or `interval` is 0, longer than 366 days, or not in
-            /// whole microseconds.
+            /// Returns an error if `capacity` or `amount` is 0, `interval` is 0, longer than 366 days, or not in whole
+            /// microseconds, or the tokens do not drain within 142 years.
             pub fn try_new(
                 capacity: u32,
                 amount: u32,
                 interval: std::time::Duration,
             ) -> Result<Self, $crate::error::ConfigError> {
-                Ok(Self::from_checked(
+                let bucket = Self::from_checked(
                     $crate::validation::tokens("capacity", capacity)?,
                     $crate::validation::tokens("amount", amount)?,
                     $crate::validation::span("interval", interval)?,
-                ))
+                );
+                bucket.checked()?;
+                Ok(bucket)
+            }
+
+            /// Checks that all tokens drain soon enough.
+            const fn checked(&self) -> Result<(), $crate::error::Fault> {
+                $crate::validation::drain(self.capacity(), self.amount, self.interval)
             }
 
             $crate::algorithm::macros::bucket_constructors!(@unit per_second, try_per_second, SECOND, "second", $unit_doc, $set);
@@ -125,12 +135,13 @@ macro_rules! bucket_constructors {
             ///
             /// # Panics
             ///
-            /// Panics if `capacity` is 0. In a constant, this is a compile-time error.
+            /// Panics if `capacity` is 0, or takes more than 142 years to drain. In a constant, this is a compile-time error.
             #[doc = concat!("[`", stringify!($try_set), "`](Self::", stringify!($try_set), ") returns an error instead.")]
             #[must_use]
             #[track_caller]
             pub const fn $set(mut self, capacity: u32) -> Self {
                 self.capacity = $crate::validation::checked!($crate::validation::tokens(stringify!($set), capacity));
+                $crate::validation::checked!(self.checked());
                 self
             }
 
@@ -138,9 +149,10 @@ macro_rules! bucket_constructors {
             ///
             /// # Errors
             ///
-            /// Returns an error if `capacity` is 0.
+            /// Returns an error if `capacity` is 0, or takes more than 142 years to drain.
             pub fn $try_set(mut self, capacity: u32) -> Result<Self, $crate::error::ConfigError> {
                 self.capacity = $crate::validation::tokens(stringify!($set), capacity)?;
+                self.checked()?;
                 Ok(self)
             }
 

@@ -2,14 +2,14 @@
 //!
 //! | algorithm | admits at most | bytes per key | choose it for |
 //! |---|---|---|---|
-//! | [`TokenBucket`] | its capacity at once, its rate on average | 16 | APIs: bursts are welcome, the average counts |
-//! | [`FixedWindow`] | its limit per aligned window, twice that across a boundary | 16 | quotas: "10,000 a day" |
-//! | [`CalendarWindow`] | the same, per day, week, month or year of a time zone | 16 | billed quotas: "10,000 a month" |
-//! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
+//! | [`TokenBucket`] | its capacity at once, its rate on average | 24 | APIs: bursts are welcome, the average counts |
+//! | [`FixedWindow`] | its limit per aligned window, twice that across a boundary | 24 | quotas: "10,000 a day" |
+//! | [`CalendarWindow`] | the same, per day, week, month or year of a time zone | 24 | billed quotas: "10,000 a month" |
+//! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 24 | a smoother window at the same price |
 //! | [`SlidingWindow`] | its limit in any period less one bucket | 48, and 12 to 24 for each further bucket in use | windows without boundaries, as fine as you like |
 //! | [`SlidingLog`] | its limit in any period, exactly | 48, and 12 to 24 for each further request in the period | small limits that must be exact: logins, payments |
-//! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
-//! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays rather than denials |
+//! | [`LeakyBucket`] | its capacity at once, its rate on average | 24 | a token bucket, seen as a level |
+//! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 24 | shaping: delays rather than denials |
 //!
 //! All of them decide exactly, to the microsecond and to the token, with integers.
 //!
@@ -47,10 +47,8 @@ mod calendar_window;
 mod encoding;
 mod fixed_window;
 pub(crate) mod gcra;
-pub(crate) mod gcra_queue;
 pub(crate) mod interval_bucket;
 mod key_state;
-pub(crate) mod last_charge;
 mod leaky_bucket;
 mod leaky_bucket_queue;
 mod limit_rule;
@@ -68,17 +66,15 @@ mod sliding_window;
 mod sliding_window_counter;
 pub(crate) mod state;
 mod state_period;
-pub(crate) mod tat;
 mod token_bucket;
 
 use std::time::Duration;
 
 use self::gcra::Gcra;
-use self::gcra_queue::GcraQueue;
 use self::interval_bucket::IntervalBucket;
 use self::log::LogWindow;
 use self::settings::Settings;
-use crate::time::{self, Timestamp};
+use crate::time::Timestamp;
 
 pub use self::calendar::Weekday;
 pub use self::calendar_window::CalendarWindow;
@@ -151,14 +147,14 @@ impl Algorithm {
     /// days for months, 366 for years.
     #[must_use]
     pub fn window(&self) -> Duration {
-        time::micros(with_settings!(self, limit => limit.window()))
+        Duration::from_micros(with_settings!(self, limit => limit.window()))
     }
 
     /// Returns the same at an instant: for a [`CalendarWindow`], the length of the window that contains it.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         match self {
-            Self::CalendarWindow(limit) => time::micros(limit.window_at(at.as_micros())),
+            Self::CalendarWindow(limit) => Duration::from_micros(limit.window_at(at.as_micros())),
             other => other.window(),
         }
     }
@@ -199,7 +195,7 @@ impl Algorithm {
         with_settings!(self, limit => limit.share(parts).into())
     }
 
-    /// Returns the algorithm with `percent` more capacity, rounded down to whole tokens, and at most 2^32 − 1.
+    /// Returns the algorithm with `percent` more capacity, rounded down to whole tokens, and at most as much as is in range.
     pub(crate) fn with_overage(&self, percent: u32) -> Self {
         with_settings!(self, limit => limit.with_overage(percent).into())
     }
@@ -209,7 +205,7 @@ impl Algorithm {
         with_settings!(self, limit => limit.size())
     }
 
-    /// Returns the algorithm with another size, or `None` if a number of the size is 0.
+    /// Returns the algorithm with another size, or `None` if that is out of range.
     pub(crate) fn with_size(&self, size: Size) -> Option<Self> {
         with_settings!(self, limit => limit.with_size(size).map(Into::into))
     }
@@ -252,10 +248,8 @@ impl_from!(
 /// The [`RateAlgorithm`] by which an [`Algorithm`] decides: several have the same.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PreparedAlgorithm {
-    /// A continuous token bucket, or a leaky bucket as a meter.
+    /// A continuous token bucket, or a leaky bucket.
     Gcra(Gcra),
-    /// A leaky bucket as a queue.
-    GcraQueue(GcraQueue),
     /// A token bucket that refills at intervals.
     IntervalBucket(IntervalBucket),
     FixedWindow(FixedWindow),
@@ -278,7 +272,7 @@ impl Algorithm {
                 Refill::Interval => PreparedAlgorithm::IntervalBucket(limit.interval_bucket()),
             },
             Self::LeakyBucket(limit) => PreparedAlgorithm::Gcra(limit.gcra()),
-            Self::LeakyBucketQueue(limit) => PreparedAlgorithm::GcraQueue(limit.gcra_queue()),
+            Self::LeakyBucketQueue(limit) => PreparedAlgorithm::Gcra(limit.gcra()),
         }
     }
 }
@@ -288,7 +282,6 @@ macro_rules! with_state {
     ($prepared:expr, $state:expr, ($algorithm:ident, $of:ident) => $call:expr) => {
         match ($prepared, $state) {
             (PreparedAlgorithm::Gcra($algorithm), StateMut::Compact($of)) => $call,
-            (PreparedAlgorithm::GcraQueue($algorithm), StateMut::Compact($of)) => $call,
             (PreparedAlgorithm::IntervalBucket($algorithm), StateMut::Compact($of)) => $call,
             (PreparedAlgorithm::FixedWindow($algorithm), StateMut::Compact($of)) => $call,
             (PreparedAlgorithm::CalendarWindow($algorithm), StateMut::Compact($of)) => $call,
@@ -327,10 +320,6 @@ impl PreparedAlgorithm {
 
     pub(super) fn refund(&self, state: &mut StateMut<'_>, mark: ChargeMark, now: u64, cost: u64) {
         with_state!(self, state, (algorithm, state) => algorithm.refund(state, mark, now, cost));
-    }
-
-    pub(super) fn convert_rate(&self, state: &mut StateMut<'_>, now: u64) {
-        with_state!(self, state, (algorithm, state) => algorithm.convert_rate(state, now));
     }
 
     /// Returns whether states are logs.

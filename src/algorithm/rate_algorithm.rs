@@ -4,8 +4,8 @@ use super::state::ChargeMark;
 
 /// A limit's decisions on the state of one key, `S`, whose default is an unused key.
 ///
-/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `commit`, `refund` and
-/// `convert_rate` have produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back:
+/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `commit` and `refund`
+/// have produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back:
 /// time then stands still for a key until the clock has caught up.
 pub(crate) trait RateAlgorithm<S> {
     /// Returns whether `cost`, which is at least 1, can be charged.
@@ -21,10 +21,6 @@ pub(crate) trait RateAlgorithm<S> {
     /// Refunds a charge of `cost`, as far as it still counts.
     fn refund(&self, state: &mut S, mark: ChargeMark, now: u64, cost: u64);
 
-    /// Converts a state that a limit of another rate has written, if the algorithm has a rate. A decision that charges
-    /// nothing calls this; `commit` converts by itself.
-    fn convert_rate(&self, _state: &mut S, _now: u64) {}
-
     /// Charges `cost`, which is at least 1, if it is available.
     #[inline]
     fn decide(&self, state: &mut S, now: u64, cost: u64) -> Evaluation {
@@ -33,7 +29,6 @@ pub(crate) trait RateAlgorithm<S> {
             let (mark, snapshot) = self.commit(state, now, cost);
             return Evaluation { availability, mark, snapshot };
         }
-        self.convert_rate(state, now);
         Evaluation::uncharged(availability, self.snapshot(state, now))
     }
 }
@@ -61,12 +56,12 @@ impl Evaluation {
 pub(crate) enum Availability {
     /// It is available. The request proceeds after `delay`.
     Now {
-        delay: u128,
+        delay: u64,
         /// Part of the cost exceeds the limit, and is taken from its overage.
         overage: bool,
     },
     /// It is available after this span, if nothing else is charged until then.
-    After(u128),
+    After(u64),
     /// The cost exceeds the capacity.
     Never,
 }
@@ -89,9 +84,9 @@ pub(crate) struct QuotaSnapshot {
     /// The largest cost that is available, in tokens.
     pub(crate) remaining: u64,
     /// The time until `remaining` grows, or `None` if it never does.
-    pub(crate) more_after: Option<u128>,
+    pub(crate) more_after: Option<u64>,
     /// The time until the key is unused again.
-    pub(crate) reset_after: u128,
+    pub(crate) reset_after: u64,
 }
 
 impl QuotaSnapshot {

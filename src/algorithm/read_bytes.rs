@@ -1,7 +1,7 @@
 //! Little-endian numbers at the start of bytes, which are taken off them.
 
-/// The latest instant that a log holds.
-const MAX_INSTANT: u64 = 1 << 63;
+/// The end of the instants that states hold: arithmetic with periods cannot overflow before it.
+const END_OF_INSTANTS: u64 = 1 << 56;
 
 pub(super) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     bytes.split_off(..4).and_then(|number| number.try_into().ok()).map(u32::from_le_bytes)
@@ -11,7 +11,7 @@ pub(super) fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     bytes.split_off(..8).and_then(|number| number.try_into().ok()).map(u64::from_le_bytes)
 }
 
-/// Takes an instant in µs that arithmetic with periods cannot overflow.
+/// Takes an instant in µs.
 pub(super) fn take_instant(bytes: &mut &[u8]) -> Option<u64> {
-    take_u64(bytes).filter(|instant| *instant <= MAX_INSTANT)
+    take_u64(bytes).filter(|instant| *instant < END_OF_INSTANTS)
 }

@@ -12,15 +12,15 @@ pub(super) trait Settings: Copy {
     fn capacity(&self) -> u64;
 
     /// Returns the span over which the capacity is allowed, in µs.
-    fn window(&self) -> u128;
+    fn window(&self) -> u64;
 
     /// Returns the tokens of the limit: all that an override changes.
     fn size(&self) -> Size;
 
-    /// Returns the settings with another size, or `None` if a number of the size is 0.
+    /// Returns the settings with another size, or `None` if that is out of range.
     fn with_size(self, size: Size) -> Option<Self>;
 
-    /// Returns the settings with `percent` more capacity, rounded down to whole tokens, and at most 2^32 − 1.
+    /// Returns the settings with `percent` more capacity, rounded down to whole tokens, and at most as much as is in range.
     fn with_overage(self, percent: u32) -> Self;
 
     /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others.
@@ -34,8 +34,8 @@ macro_rules! window_settings {
             self.limit.into()
         }
 
-        fn window(&self) -> u128 {
-            self.period.into()
+        fn window(&self) -> u64 {
+            self.period
         }
 
         fn size(&self) -> $crate::algorithm::size::Size {
@@ -48,7 +48,7 @@ macro_rules! window_settings {
         }
 
         fn with_overage(mut self, percent: u32) -> Self {
-            self.limit = $crate::algorithm::size::raised(self.limit, percent);
+            self.limit = $crate::algorithm::size::raised(self.limit, percent, u64::MAX);
             self
         }
 
@@ -73,11 +73,13 @@ macro_rules! bucket_settings {
 
         fn with_size(mut self, [capacity, amount]: $crate::algorithm::size::Size) -> Option<Self> {
             (self.capacity, self.amount) = (capacity, amount);
-            (capacity > 0 && amount > 0).then_some(self)
+            (capacity > 0 && amount > 0 && self.checked().is_ok()).then_some(self)
         }
 
         fn with_overage(mut self, percent: u32) -> Self {
-            self.capacity = $crate::algorithm::size::raised(self.capacity, percent);
+            let most = $crate::validation::most_tokens(self.amount, self.interval);
+            let more_than_set = Self::capacity(&self) - u64::from(self.capacity);
+            self.capacity = $crate::algorithm::size::raised(self.capacity, percent, most - more_than_set);
             self
         }
     };

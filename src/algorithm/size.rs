@@ -48,14 +48,13 @@ fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
 pub(super) fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let share = share_of_tokens(amount, parts);
     let interval = mul_div_ceil(interval, u64::from(share) * u64::from(parts), u64::from(amount));
-    (share, u64::try_from(interval).unwrap_or(LONGEST).min(LONGEST))
+    (share, interval.min(LONGEST))
 }
 
-/// Returns `tokens` and `percent` more, rounded down, and at most `u32::MAX`.
-pub(super) const fn raised(tokens: u32, percent: u32) -> u32 {
-    let more = tokens as u64 * percent as u64 / 100;
-    let all = tokens as u64 + more;
-    if all > u32::MAX as u64 { u32::MAX } else { all as u32 }
+/// Returns `tokens` and `percent` more, rounded down, and at most `most` and `u32::MAX`.
+pub(super) fn raised(tokens: u32, percent: u32, most: u64) -> u32 {
+    let tokens = u64::from(tokens);
+    (tokens + tokens * u64::from(percent) / 100).min(most).min(u32::MAX.into()) as u32
 }
 
 #[cfg(test)]

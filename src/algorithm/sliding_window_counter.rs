@@ -12,7 +12,7 @@ use super::state_period::StatePeriod;
 ///
 /// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which
 ///   the estimate assumes. In practice it is close to that, and never more than twice.
-/// - **Keeps** 16 bytes per key: two counts, and their window.
+/// - **Keeps** 24 bytes per key: two counts, and their window.
 /// - **Choose it** when the burst of a [`FixedWindow`](crate::FixedWindow) at its boundary would hurt, and a
 ///   [`SlidingLog`](crate::SlidingLog) would grow too large.
 ///
@@ -86,10 +86,10 @@ impl SlidingWindowCounter {
         match windows {
             Windows { previous: 0, current: 0, .. } => CompactState::UNUSED,
             Windows { start, previous, current: 0 } => {
-                CompactState { expires_at: start + self.period, detail: previous }
+                CompactState { expires_at: start + self.period, at: 0, detail: previous }
             }
             Windows { start, previous, current } => {
-                CompactState { expires_at: start + 2 * self.period, detail: previous << 32 | current }
+                CompactState { expires_at: start + 2 * self.period, at: 0, detail: previous << 32 | current }
             }
         }
     }
@@ -101,7 +101,7 @@ impl SlidingWindowCounter {
             Rounding::Up => mul_div_ceil(windows.previous, covered, self.period),
             Rounding::Down => mul_div(windows.previous, covered, self.period),
         };
-        weighted as u64 + windows.current
+        weighted + windows.current
     }
 
     /// Returns the first instant at which at most `most` tokens count.
@@ -121,18 +121,18 @@ impl SlidingWindowCounter {
             Rounding::Up => mul_div(most, self.period, count),
             Rounding::Down => mul_div_ceil(most + 1, self.period, count) - 1,
         };
-        self.period - covered.min(self.period.into()) as u64
+        self.period - covered.min(self.period)
     }
 
     fn snapshot_of(&self, windows: Windows, elapsed: u64, now: u64) -> QuotaSnapshot {
         let used = self.used(windows, elapsed).min(self.capacity());
-        let more_after = used.checked_sub(1).map(|less| u128::from(self.used_at_most(less, windows) - now));
+        let more_after = used.checked_sub(1).map(|less| self.used_at_most(less, windows) - now);
         let unused_at = match windows {
             Windows { previous: 0, current: 0, .. } => now,
             Windows { start, current: 0, .. } => start + self.period,
             Windows { start, .. } => start + 2 * self.period,
         };
-        QuotaSnapshot { remaining: self.capacity() - used, more_after, reset_after: u128::from(unused_at - now) }
+        QuotaSnapshot { remaining: self.capacity() - used, more_after, reset_after: unused_at - now }
     }
 }
 
@@ -150,7 +150,7 @@ impl RateAlgorithm<CompactState> for SlidingWindowCounter {
         match self.capacity().checked_sub(cost) {
             None => Availability::Never,
             Some(most) if self.used(windows, elapsed) <= most => Availability::NOW,
-            Some(most) => Availability::After(u128::from(self.used_at_most(most, windows) - now)),
+            Some(most) => Availability::After(self.used_at_most(most, windows) - now),
         }
     }
 
@@ -159,7 +159,7 @@ impl RateAlgorithm<CompactState> for SlidingWindowCounter {
         let (mut windows, elapsed) = self.windows(state, now);
         windows.current += cost;
         *state = self.encode(windows);
-        ((*state).into(), self.snapshot_of(windows, elapsed, now))
+        (ChargeMark(*state), self.snapshot_of(windows, elapsed, now))
     }
 
     fn snapshot(&self, state: &CompactState, now: u64) -> QuotaSnapshot {
@@ -169,7 +169,7 @@ impl RateAlgorithm<CompactState> for SlidingWindowCounter {
 
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
         let (mut windows, _) = self.windows(state, now);
-        let charged = mark.at.saturating_sub(2 * self.period);
+        let charged = mark.0.expires_at.saturating_sub(2 * self.period);
         if charged == windows.start {
             windows.current = windows.current.saturating_sub(cost);
         } else if charged + self.period == windows.start {

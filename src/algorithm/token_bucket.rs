@@ -12,7 +12,7 @@ use super::state_period::StatePeriod;
 ///
 /// - **Admits at most** `capacity` + `amount` · span / `interval` tokens in any span: a burst of the whole bucket, then
 ///   the refill rate. With refills at intervals, span / `interval` rounds up.
-/// - **Keeps** 16 bytes per key: the instant at which the bucket is full again, and the rate.
+/// - **Keeps** 24 bytes per key: the instant at which the bucket is full again, that of the last charge, and the rate.
 /// - **Choose it** when bursts are welcome and the average rate is what counts. It is the usual choice for APIs. With
 ///   refills at intervals, it expresses rules such as "10 attempts, and one more every hour".
 ///
@@ -91,7 +91,7 @@ impl TokenBucket {
     }
 
     pub(super) fn gcra(&self) -> Gcra {
-        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval, is_queue: false }
     }
 
     pub(super) fn interval_bucket(&self) -> IntervalBucket {
@@ -104,7 +104,7 @@ impl Settings for TokenBucket {
         StatePeriod::Micros(self.interval)
     }
 
-    fn window(&self) -> u128 {
+    fn window(&self) -> u64 {
         match self.refill {
             Refill::Continuous => self.gcra().window(),
             Refill::Interval => self.interval_bucket().window(),

@@ -6,7 +6,6 @@ use super::verdict::Verdict;
 use crate::algorithm::{Availability, ChargeMark, Evaluation, Lockout, QuotaSnapshot};
 use crate::charge::Charge;
 use crate::hash::KeyHash;
-use crate::time;
 
 /// The result of one limit for a request.
 #[derive(Clone, Debug)]
@@ -80,8 +79,7 @@ impl Outcome {
     /// this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     #[must_use]
     pub fn with_new_lockout(self, level: u32, span: Duration) -> Self {
-        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        self.locked_out(Some(Lockout { level: level.into(), span }))
+        self.locked_out(Some(Lockout { level: level.into(), span: micros(span) }))
     }
 
     /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. Defaults to
@@ -201,18 +199,18 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.snapshot.more_after.map(time::micros)
+        self.snapshot.more_after.map(Duration::from_micros)
     }
 
     /// Returns the time until the key is as if it had never been used, if no other request arrives.
     #[must_use]
     #[inline]
     pub fn reset_after(&self) -> Duration {
-        time::micros(self.snapshot.reset_after)
+        Duration::from_micros(self.snapshot.reset_after)
     }
 }
 
-/// Returns a span in whole microseconds, rounded up.
-fn micros(span: Duration) -> u128 {
-    span.as_nanos().div_ceil(1_000)
+/// Returns a span in whole microseconds, rounded up, and at most `u64::MAX`.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::algorithm::Availability;
-use crate::time;
 
 /// Whether a limit has capacity for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,8 +48,8 @@ impl Verdict {
 impl From<Availability> for Verdict {
     fn from(availability: Availability) -> Self {
         match availability {
-            Availability::Now { delay, .. } => Self::Allow { delay: time::micros(delay) },
-            Availability::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
+            Availability::Now { delay, .. } => Self::Allow { delay: Duration::from_micros(delay) },
+            Availability::After(after) => Self::Deny { retry_after: Some(Duration::from_micros(after)) },
             Availability::Never => Self::Deny { retry_after: None },
         }
     }

@@ -219,7 +219,7 @@ impl fmt::Display for ConfigErrorKind {
             Self::SoftTooLarge { limit, percent, capacity } => write!(
                 f,
                 "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
-                 a limit can have: lower one"
+                 a limit can have, or take more than 142 years to drain: lower one"
             ),
             Self::QuotaPenalty { limit } => write!(
                 f,

@@ -13,6 +13,7 @@ pub(crate) enum Fault {
     WaitZero { what: &'static str },
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
+    DrainTooLong { capacity: u64, amount: u32, interval: Duration },
     Buckets { period: Duration, buckets: u32 },
     Ipv4Prefix { bits: u8 },
     Ipv6Prefix { bits: u8 },
@@ -40,6 +41,14 @@ impl Fault {
             Self::PeriodNotWhole { what, is } => {
                 message.text(what).text(" ").span(is).text(" is not a whole number of microseconds: round it")
             }
+            Self::DrainTooLong { capacity, amount, interval } => message
+                .text("a bucket of ")
+                .number(capacity as u128)
+                .text(" tokens takes more than 142 years to fill or drain at ")
+                .number(amount as u128)
+                .text(" per ")
+                .span(interval)
+                .text(": lower the capacity, or raise the rate"),
             Self::Buckets { period, buckets: 0 } => {
                 message.text("period ").span(period).text(" is divided into 0 buckets: use at least 1")
             }

@@ -1,8 +1,10 @@
 //! The effective window of a limit: the time for which a client should make the remaining tokens last.
 
+use std::time::Duration;
+
 use crate::algorithm::Algorithm;
 use crate::decision::{Outcome, Verdict};
-use crate::time::{self, Timestamp, ceil_seconds};
+use crate::time::{Timestamp, ceil_seconds};
 
 /// The way in which a limit regains tokens. Its effective window depends on it.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ impl Replenishment {
                 until_refilled.max(until_more.unwrap_or(0))
             }
         };
-        let window = time::micros(micros);
+        let window = Duration::from_micros(micros.min(u64::MAX.into()) as u64);
         ceil_seconds(match outcome.verdict() {
             Verdict::Deny { retry_after: Some(wait) } => window.min(wait),
             Verdict::Deny { retry_after: None } | Verdict::Allow { .. } => window,

@@ -30,7 +30,8 @@ impl Limit {
     ///
     /// # Panics
     ///
-    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens. [`try_soft`](Self::try_soft)
+    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
+    /// 142 years to drain. [`try_soft`](Self::try_soft)
     /// returns an error instead.
     #[track_caller]
     pub fn soft(self, percent: u32) -> Self {
@@ -41,7 +42,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens.
+    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
+    /// 142 years to drain.
     pub fn try_soft(self, percent: u32) -> Result<Self, ConfigError> {
         self.with_overage(percent, None)
     }
@@ -64,7 +66,8 @@ impl Limit {
     ///
     /// # Panics
     ///
-    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens. [`try_elastic`](Self::try_elastic)
+    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
+    /// 142 years to drain. [`try_elastic`](Self::try_elastic)
     /// returns an error instead.
     #[track_caller]
     pub fn elastic(self, percent: u32, signal: impl Signal) -> Self {
@@ -75,7 +78,8 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens.
+    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
+    /// 142 years to drain.
     pub fn try_elastic(self, percent: u32, signal: impl Signal) -> Result<Self, ConfigError> {
         self.with_overage(percent, Some(Arc::new(signal)))
     }
@@ -88,10 +92,11 @@ impl Limit {
         Ok(Self { overage: Some(Overage { percent, signal }), ..self })
     }
 
-    /// Returns an error if `algorithm` and an overage of `percent` percent exceed 2^32 − 1 tokens.
+    /// Returns an error if `algorithm` and an overage of `percent` percent exceed the tokens that a limit can have.
     pub(super) fn check_overage(&self, algorithm: &Algorithm, percent: u32) -> Result<(), ConfigError> {
-        let capacity = algorithm.capacity();
-        if capacity + capacity * u64::from(percent) / 100 > u32::MAX.into() {
+        let ([tokens, _], [raised, _]) = (algorithm.size(), algorithm.with_overage(percent).size());
+        if u64::from(raised) < u64::from(tokens) + u64::from(tokens) * u64::from(percent) / 100 {
+            let capacity = algorithm.capacity();
             return Err(ConfigErrorKind::SoftTooLarge { limit: self.name.to_string(), percent, capacity }.into());
         }
         Ok(())

@@ -154,7 +154,8 @@ mod tests {
     #[test]
     fn the_latest_timestamp_is_supported() {
         let clock = ManualClock::new(Timestamp::MAX);
-        let evening = time_of_day("UTC", "22:00", "23:00").clock(clock);
+        // 2112-09-17, 23:53:47.
+        let evening = time_of_day("UTC", "23:00", "23:59").clock(clock);
         assert!(evening.holds(&RequestHead::of(&Request::new(()))));
     }
 

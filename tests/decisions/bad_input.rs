@@ -89,6 +89,31 @@ fn buckets_divide_their_period() {
 }
 
 #[test]
+fn buckets_must_drain_within_142_years() {
+    let year = Duration::from_secs(366 * 86_400);
+    for (most, amount) in [(142, 1), (284, 2)] {
+        assert!(TokenBucket::try_new(most, amount, year).is_ok() && LeakyBucket::try_new(most, amount, year).is_ok());
+        let message = format!(
+            "a bucket of {} tokens takes more than 142 years to fill or drain at {amount} per 31622400s: lower the \
+             capacity, or raise the rate",
+            most + 1,
+        );
+        assert_error(TokenBucket::try_new(most + 1, amount, year), &message);
+        assert_error(TokenBucket::try_new(1, amount, year).unwrap().try_burst(most + 1), &message);
+        // One proceeds, and the others wait.
+        assert!(LeakyBucketQueue::try_new(most - 1, amount, year).is_ok());
+        assert_error(LeakyBucketQueue::try_new(most, amount, year), &message);
+    }
+    let soft = |percent| Limit::new("yearly", TokenBucket::new(100, 1, year)).try_soft(percent);
+    assert!(soft(42).is_ok());
+    assert_error(
+        soft(43),
+        "the limit \"yearly\" of 100 and 43 % of that are more than the 4,294,967,295 tokens that a limit can have, or \
+         take more than 142 years to drain: lower one",
+    );
+}
+
+#[test]
 fn names_must_fit_in_a_header() {
     let named = |name: &str| Limit::try_new(name, FixedWindow::per_day(1));
     assert!(named("a").is_ok() && named("Per user, per day!").is_ok() && named(&"x".repeat(64)).is_ok());

@@ -61,7 +61,9 @@ async fn nothing_is_cut_off_on_a_screen_of_320_pixels() {
     browser.wait_until("tables are filled", "return document.querySelectorAll('tbody tr').length > 90;").await;
     // As after some hours.
     browser
-        .evaluate("document.querySelectorAll('td:first-child').forEach((time) => { time.textContent = '12345.678 s'; });")
+        .evaluate(
+            "document.querySelectorAll('td:first-child').forEach((time) => { time.textContent = '12345.678 s'; });",
+        )
         .await;
     assert_eq!(browser.evaluate(include_str!("cut_off.js")).await, json!([]));
     browser.close().await;

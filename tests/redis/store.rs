@@ -66,7 +66,7 @@ async fn every_key_has_a_ttl_no_longer_than_its_state() {
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("what means nothing is gone");
 }
 
-/// Limiters of two sizes, like old and new processes, which round the TTL to 5 s and to 500 s.
+/// Limiters of two sizes, like old and new processes, which keep a key for up to 6 s and 625 s longer.
 #[tokio::test]
 async fn the_ttl_of_a_busy_key_is_renewed_in_steps() {
     let server = RedisServer::start();

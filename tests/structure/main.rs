@@ -39,7 +39,6 @@ const LEVELS: &[&str] = &[
     "store::memory",
     "store::redis::slot",
     "store::redis::error",
-    "store::redis::script::codec",
     "store::redis::script",
     "store::redis::limit_encoding",
     "store::redis::key",

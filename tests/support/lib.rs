@@ -3,6 +3,7 @@
 #![allow(clippy::new_without_default, clippy::should_implement_trait, reason = "only tests use them")]
 
 pub mod answer;
+pub mod bucket_model;
 pub mod certificates;
 pub mod example_server;
 pub mod explained;

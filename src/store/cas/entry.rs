@@ -59,11 +59,6 @@ impl Entry {
     pub(super) fn has_changed(&self) -> bool {
         self.after != self.before
     }
-
-    /// Returns whether more than its penalty has changed.
-    pub(super) fn has_changed_state(&self) -> bool {
-        self.after.state != self.before.state
-    }
 }
 
 fn unused(charge: &Charge<'_>) -> StoredKey {

@@ -1,6 +1,7 @@
 //! Overrides of limits for single keys.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::backend::CompareAndSwap;
 use super::error::undecodable;
@@ -10,7 +11,6 @@ use super::stored_override::StoredOverride;
 use crate::hash::KeyHash;
 use crate::store::override_store::{LONGEST_OVERRIDE, lifetime_micros};
 use crate::store::{LimitSpec, Override, OverrideStore, StoreFuture};
-use crate::time;
 
 impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
     fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
@@ -43,7 +43,7 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
             if !stored.is_valid_at(now) {
                 return Ok(None);
             }
-            let expires_after = (stored.expires_at > 0).then(|| time::micros((stored.expires_at - now).into()));
+            let expires_after = (stored.expires_at > 0).then(|| Duration::from_micros(stored.expires_at - now));
             Ok(spec.algorithm().with_size(stored.size).map(|algorithm| Override { algorithm, expires_after }))
         })
     }

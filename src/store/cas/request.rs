@@ -84,7 +84,6 @@ pub(super) async fn decide<B: CompareAndSwap>(
     let entries = request.entries;
     match operation {
         Operation::Preview => invalidation.end(false),
-        _ if entries.iter().any(Entry::has_changed_state) => invalidation.end(operation == Operation::Decide),
         _ => invalidation.decided(own_charges, &decision, entries.into_iter().map(|entry| entry.after), until),
     }
     Ok(decision)

@@ -41,10 +41,10 @@ impl Denial {
                 return denied.key == charge.key && same_cost;
             }
             let size = |spec: &LimitSpec| (*spec.algorithm(), *spec.ceiling(), spec.index(), spec.is_overridable());
-            let rate = |spec: &LimitSpec| (spec.ceiling().tag(), spec.ceiling().size()[1], spec.penalty().is_some());
+            let kind = |spec: &LimitSpec| (spec.ceiling().tag(), spec.penalty().is_some());
             let is_fixed = charge.spec.rule().deciding().keeps_log() || charge.spec.is_overridable();
             denied.spec.fingerprint(denied.key) == charge.spec.fingerprint(charge.key)
-                && rate(&denied.spec) == rate(charge.spec)
+                && kind(&denied.spec) == kind(charge.spec)
                 && (!is_fixed || size(&denied.spec) == size(charge.spec))
                 && same_cost
         };

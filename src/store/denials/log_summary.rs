@@ -19,7 +19,7 @@ pub(super) fn summarize(state: &mut KeyState, charge: &Charge<'_>, now: u64) -> 
     }
     // Under a limit of the tokens in use, a cost waits until as many of them have expired.
     let expiry = |tokens| match (LogWindow { limit: used, ..*window }).peek(log, now, tokens) {
-        Availability::After(wait) => now + wait as u64,
+        Availability::After(wait) => now + wait,
         Availability::Now { .. } | Availability::Never => now,
     };
     let until_more = (used + 1).saturating_sub(charge.spec.algorithm().capacity());

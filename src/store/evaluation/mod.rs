@@ -95,7 +95,7 @@ fn outcome(
         states.store(index, snapshot.remaining);
         Evaluation { availability, mark, snapshot }
     } else {
-        let snapshot = rule.skip(&mut states.state(index), now, charge.cost);
+        let snapshot = rule.snapshot(&states.state(index), now);
         if task == Task::Decide && availability.is_after() {
             states.mark_denied(index);
         }

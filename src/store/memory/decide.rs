@@ -48,7 +48,7 @@ impl MemoryStore {
         match shard.find(key) {
             Slot::Occupied(slot) if takes => decide_entry(charge, shard.entry_mut(key, slot), now, ready),
             Slot::Occupied(slot) => {
-                ready(charge.spec.rule().evaluate(&mut shard.entry_mut(key, slot).state, now, charge.cost))
+                ready(charge.spec.rule().evaluate(&shard.entry_mut(key, slot).state, now, charge.cost))
             }
             Slot::Vacant(_) => ready(self.decide_new(shard, key, charge, now, task)),
         }
@@ -59,7 +59,7 @@ impl MemoryStore {
         let rule = charge.spec.rule();
         let mut state = rule.deciding().unused();
         if task == Task::Peek {
-            return rule.evaluate(&mut state.as_mut(), now, charge.cost);
+            return rule.evaluate(&state.as_mut(), now, charge.cost);
         }
         let evaluation = rule.decide(&mut state.as_mut(), now, charge.cost);
         // Nothing is stored of a denial or a cost of 0.

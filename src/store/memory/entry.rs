@@ -1,33 +1,17 @@
 //! An entry of a table: a fingerprint, the rank at which it is evicted, and a state.
 
-use std::fmt::Debug;
-
 use super::rank::EvictionRank;
 
 /// A state that a table can hold. The default marks an empty slot.
 pub(super) trait Expiring: Default {
-    /// A type with the alignment of entries, so that none lies across two cache lines.
-    type Aligned: Copy + Debug;
-
     /// Returns the instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
     fn expires_at(&self) -> u64;
 }
-
-/// The alignment of entries that take half a cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(32))]
-pub(super) struct HalfCacheLine;
-
-/// The alignment of entries that take a whole cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-pub(super) struct CacheLine;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<T: Expiring> {
     pub(super) fingerprint: RankedFingerprint,
     pub(super) state: T,
-    _aligned: [T::Aligned; 0],
 }
 
 /// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
@@ -61,12 +45,12 @@ impl RankedFingerprint {
 impl<T: Expiring> Entry<T> {
     /// Creates an entry of the lowest rank.
     pub(super) fn new(fingerprint: u128, state: T) -> Self {
-        Self { fingerprint: RankedFingerprint::new(fingerprint), state, _aligned: [] }
+        Self { fingerprint: RankedFingerprint::new(fingerprint), state }
     }
 
     /// Creates an empty slot.
     pub(super) fn empty() -> Self {
-        Self { fingerprint: RankedFingerprint::EMPTY, state: T::default(), _aligned: [] }
+        Self { fingerprint: RankedFingerprint::EMPTY, state: T::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -91,8 +75,6 @@ pub(super) mod tests {
     pub(in super::super) struct Until(pub(in super::super) u64);
 
     impl Expiring for Until {
-        type Aligned = HalfCacheLine;
-
         fn expires_at(&self) -> u64 {
             self.0
         }

@@ -40,7 +40,7 @@ use crate::validation::checked;
 /// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
 /// as one that was denied.
 ///
-/// Under limits with a state of 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes when there are a
+/// Under limits with a state of 24 bytes (see [`algorithm`](crate::algorithm)), a key takes 49 bytes when there are a
 /// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 78 bytes with its first entry, and
 /// 12 for each further entry that its buffer can hold: at least four, and twice as many whenever it is full. Only the
 /// limit bounds the length of a log.

@@ -1,6 +1,7 @@
 //! Implements [`OverrideStore`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::MemoryStore;
 use super::overrides::StoredOverride;
@@ -9,7 +10,6 @@ use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
 use crate::store::override_store::lifetime_micros;
 use crate::store::{Override, OverrideStore, StoreFuture};
-use crate::time;
 
 impl MemoryStore {
     /// Sets an override, if there is room for it once expired ones are removed.
@@ -41,7 +41,7 @@ impl OverrideStore for MemoryStore {
         let now = self.clock.now().as_micros();
         let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
         let found = kept.and_then(|StoredOverride { size, expires_at }| {
-            let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
+            let expires_after = expires_at.map(|expires_at| Duration::from_micros(expires_at - now));
             Some(Override { algorithm: spec.algorithm().with_size(size)?, expires_after })
         });
         StoreFuture::ready(Ok(found))

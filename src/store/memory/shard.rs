@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{CacheLine, Entry, Expiring, HalfCacheLine, RankedFingerprint};
+use super::entry::{Entry, Expiring, RankedFingerprint};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
@@ -16,16 +16,12 @@ use crate::charge::Charge;
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
 impl Expiring for CompactState {
-    type Aligned = HalfCacheLine;
-
     fn expires_at(&self) -> u64 {
         self.expires_at
     }
 }
 
 impl Expiring for Log {
-    type Aligned = CacheLine;
-
     fn expires_at(&self) -> u64 {
         self.expires_at
     }

@@ -40,7 +40,7 @@ impl Deployment {
     /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns the reply.
     pub(super) fn ask(
         &self,
-        clock: Option<[u8; 24]>,
+        clock: Option<[u8; 16]>,
         request: Request,
     ) -> impl Future<Output = TimedReply> + Send + '_ {
         match self {

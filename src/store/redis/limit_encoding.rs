@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::script::codec::Codec;
-use super::script::{LimitArgs, Mode, Request, Task};
+use super::script::{LimitArgs, Mode, Request, Task, args};
 use crate::algorithm::Algorithm;
 use crate::store::LimitSpec;
 use crate::store::key_name::escape;
@@ -38,13 +37,12 @@ fn template(spec: &LimitSpec) -> Option<Arc<[u8]>> {
 
 /// Returns the arguments of a limit that is charged `cost` at about `now` (in µs), without its override and penalty.
 pub(super) fn limit_args(spec: &LimitSpec, cost: u64, now: u64, key: String) -> LimitArgs<'static> {
-    let codec = Codec::of(spec.rule().deciding());
+    let rule = spec.rule().deciding();
     let mode = match spec {
         _ if !spec.is_enforced() => Mode::Shadow,
         _ if spec.is_quota() => Mode::Quota,
         _ => Mode::Enforced,
     };
-    let mut args = codec.args(cost, spec.algorithm().capacity());
-    args.extend(codec.args_at(now));
-    LimitArgs { tag: codec.tag(), mode, key, args, expected_override: None, penalty: None }
+    let numbers = args::args(rule, cost, spec.algorithm().capacity(), now);
+    LimitArgs { tag: args::tag(rule), mode, key, args: numbers, expected_override: None, penalty: None }
 }

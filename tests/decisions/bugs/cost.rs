@@ -124,19 +124,6 @@ fn refund_after_window_roll_decrements_the_new_window() {
     assert_eq!(subject.remaining(), 6);
 }
 
-/// A former bug of this crate, found by the model: after the refund of an earlier charge, a receipt contained an
-/// outdated instant at which the bucket would be full, and its refund returned drained tokens of another charge.
-#[test]
-fn refund_of_a_refilled_charge_takes_from_another_charge() {
-    let subject = Subject::new(&[tokens(10, 1, SECOND)]);
-    let earlier = subject.set(MIDNIGHT).acquire(5).into_receipt();
-    let later = subject.acquire(5).into_receipt();
-    subject.refund(earlier);
-    assert!(subject.set(MIDNIGHT + 5 * SECOND).acquire(5).is_allowed());
-    subject.refund(later);
-    assert_eq!(subject.remaining(), 5);
-}
-
 /// tokio-rate-limit `limiter.rs:38`: only whole requests per second, and no burst below the rate.
 #[test]
 fn a_burst_may_be_smaller_than_the_rate() {

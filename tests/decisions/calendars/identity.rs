@@ -102,8 +102,7 @@ async fn a_window_ends_as_defined_when_it_began() {
     let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     let mut held: Vec<u8> = cmd("GET").arg(&keys[0]).query_async(&mut connection).await.unwrap();
     let later = at("2026-03-21T00:00:00Z");
-    held[..6].copy_from_slice(&(later / 1_000_000_000).to_le_bytes()[..6]);
-    held[6..10].copy_from_slice(&((later % 1_000_000_000) as u32).to_le_bytes());
+    held[..7].copy_from_slice(&later.to_le_bytes()[..7]);
     let () = cmd("SET").arg(&keys[0]).arg(&held).query_async(&mut connection).await.unwrap();
 
     clock.set(Timestamp::from_micros(at("2026-03-20T23:30:00Z")));

@@ -74,8 +74,8 @@ fn with_clock(calls: &[u8], now: u64) -> Vec<u8> {
     const NONE: &[u8] = b"\r\n$0\r\n\r\n";
     let Some(found) = calls.windows(NONE.len()).position(|part| part == NONE) else { return calls.to_vec() };
     let mut changed = calls[..found].to_vec();
-    changed.extend_from_slice(b"\r\n$24\r\n");
-    for number in [now / 1_000_000_000, now % 1_000_000_000, 600_000] {
+    changed.extend_from_slice(b"\r\n$16\r\n");
+    for number in [now, 600_000] {
         changed.extend_from_slice(&(number as f64).to_le_bytes());
     }
     changed.extend_from_slice(b"\r\n");

@@ -156,7 +156,7 @@ async fn the_last_supported_instants_are_in_windows() {
             ] {
                 let windows = windows.in_zone(zone);
                 let limiter = backend.limiter(windows);
-                for from in [at("9999-12-25T12:00:00Z"), (1 << 62) - 20 * 86_400_000_000] {
+                for from in [at("2099-12-25T12:00:00Z"), (1 << 52) - 20 * 86_400_000_000] {
                     for day in 0..19 {
                         let now = from + day * 86_400_000_000 + 1;
                         backend.set(now);
@@ -164,7 +164,7 @@ async fn the_last_supported_instants_are_in_windows() {
                         let end = now + reset_after(&limiter.acquire(&key, 1).await.unwrap());
                         let longest = windows_at(windows, now).as_micros() as u64;
                         assert!(end > now && end - now <= longest, "{windows:?} at {now} in {}", backend.name);
-                        if end <= 1 << 62 {
+                        if end <= 1 << 52 {
                             backend.set(end - 1);
                             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 2, "{windows:?} at {now}");
                             backend.set(end);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, RedisConfig, TokenBucket};
+use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, RedisConfig};
 
 use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
@@ -204,28 +204,6 @@ async fn denials_in_another_slot_are_strikes() {
     // Each of the two limits alone has one slot, and is decided there.
     let alone = limiter.acquire_charges(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
     assert!(alone.is_penalty());
-}
-
-/// A denied request of several slots that converts a bucket to another rate clears its cached denials.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_changed_rate_ends_remembered_denials() {
-    let cluster = RedisCluster::start(0);
-    let store = store(&cluster).await.remember_denials(DAY);
-    let hour = Duration::from_secs(3_600);
-    let limit = |amount| Limit::new("bucket", TokenBucket::new(1, amount, hour));
-    let slow = Limiter::builder([limit(1)]).patient().store(store.clone()).build();
-    let fast = Limiter::builder([limit(36_000), daily("other", 1)]).patient().store(store).build();
-    for other in ["one", "two", "three", "four"] {
-        let key = format!("key of {other}");
-        let both =
-            async |cost| fast.acquire_charges(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
-        assert!(both(0).await);
-        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed());
-        assert!(!slow.acquire(&key, 1).await.expect("a decision").is_allowed());
-        assert!(!both(1).await);
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed(), "{other}");
-    }
 }
 
 /// No slot sees the quotas of another. An exhausted quota does not deny while a quota in another slot has capacity.

@@ -46,7 +46,7 @@ impl Queue {
     /// [`Fault::QueueFull`], at once, if the queue is full.
     pub(in crate::store::redis) fn ask(
         self: &Arc<Self>,
-        clock: Option<[u8; 24]>,
+        clock: Option<[u8; 16]>,
         request: Request,
     ) -> impl Future<Output = TimedReply> + Send + '_ {
         let (direct, request) = match self.enter(clock.is_some(), request) {
@@ -66,7 +66,7 @@ impl Queue {
     /// of its own.
     pub(in crate::store::redis) async fn ask_importing(
         self: &Arc<Self>,
-        clock: Option<[u8; 24]>,
+        clock: Option<[u8; 16]>,
         request: &Request,
     ) -> TimedReply {
         let _direct = {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::prepared::PreparedCharge;
-use crate::algorithm::{CompactState, KeyState};
+use super::states::decode;
+use crate::algorithm::CompactState;
 use crate::decision::{Decision, Outcome};
 use crate::store::evaluation::{penalty, quota};
 use crate::store::redis::error::Fault;
-use crate::store::redis::script::codec::{self, Codec, StoredState};
-use crate::store::redis::script::{Reply, Task};
+use crate::store::redis::script::{Reply, Task, state};
 use crate::store::{Charge, LimitSpec};
 use crate::time::Timestamp;
 
@@ -42,19 +42,9 @@ pub(in crate::store::redis) fn preview(now: u64, charges: &[PreparedCharge], rep
         .map(|decision| decision.without_charges())
 }
 
-/// Returns whether the script has converted a bucket to the charge's rate, which it may do even if it denies.
-pub(in crate::store::redis) fn converts_rate(charges: &[PreparedCharge], reply: &Reply) -> bool {
-    let mut states = reply.states().map(|states| StoredState::parse_all(states).unwrap_or_default());
-    charges.iter().map(PreparedCharge::charge).any(|Charge { spec, cost, .. }| {
-        let converts = states.next().is_some_and(|states| cost > 0 && codec::converts_rate(spec.ceiling(), &states));
-        spec.penalty().is_some().then(|| states.next());
-        converts
-    })
-}
-
-/// The states of a limit's key in a reply, and the state of its penalty.
+/// The state of a limit's key in a reply, and that of its penalty.
 struct ReplyStates<'a> {
-    states: &'a [StoredState],
+    state: &'a [u8],
     penalty: Option<CompactState>,
 }
 
@@ -70,17 +60,15 @@ fn assemble<'a>(
     let mut overridden: SmallVec<[Arc<LimitSpec>; 1]> = SmallVec::new();
     let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
     let mut keys = reply.states();
-    let mut next = || keys.next().and_then(StoredState::parse_all);
     let mut read = 0;
     for charge in charges {
         if charge.spec.is_override() {
             overridden.push(charge.spec.clone());
         }
-        let states = next().ok_or(NO_STATE)?;
-        let mut found = ReplyStates { states: &states, penalty: None };
+        let mut found = ReplyStates { state: keys.next().ok_or(NO_STATE)?, penalty: None };
         read += 1;
         if charge.spec.penalty().is_some() {
-            let record = codec::penalty::decode(&next().ok_or(NO_STATE)?).ok_or(INVALID_STATE)?;
+            let record = state::decode(keys.next().ok_or(NO_STATE)?).ok_or(INVALID_STATE)?;
             found.penalty = Some(record);
             read += 1;
         }
@@ -103,20 +91,12 @@ fn outcome(
     counts_strikes: bool,
 ) -> Option<Outcome> {
     let (spec, cost) = (charge.spec, charge.cost);
-    let mut state = decode(charge, found)?;
+    let mut state = decode(spec.rule().deciding(), found.state)?;
     let mut state = state.as_mut();
     let rule = spec.rule();
-    let evaluation = if is_charged { rule.decide(&mut state, now, cost) } else { rule.evaluate(&mut state, now, cost) };
+    let evaluation = if is_charged { rule.decide(&mut state, now, cost) } else { rule.evaluate(&state, now, cost) };
     Some(match found.penalty {
         None => Outcome::evaluated(charge, evaluation),
         Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counts_strikes, now),
-    })
-}
-
-/// Returns the state of a charge's key, or `None` if no script can have stored it.
-fn decode(charge: &Charge<'_>, found: &ReplyStates<'_>) -> Option<KeyState> {
-    Some(match Codec::of(charge.spec.rule().deciding()) {
-        Codec::Compact(codec) => KeyState::Compact(codec.decode(found.states)?),
-        Codec::Log(codec) => KeyState::Log(codec.decode(found.states)?),
     })
 }

@@ -4,8 +4,8 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::algorithm::Size;
-use crate::store::redis::script::codec::StoredState;
+use crate::algorithm::{CompactState, Size};
+use crate::store::redis::script::state::{self, STATE};
 
 /// The number of sets, and of overrides in each. Overrides that do not fit cost another round trip. Only keys that have
 /// an override are cached, so clients cannot evict any by making up keys.
@@ -22,12 +22,15 @@ pub(in crate::store::redis) struct CachedOverride {
 
 impl CachedOverride {
     /// Returns the encoded state of the override's key.
-    pub(in crate::store::redis) fn to_bytes(self) -> [u8; StoredState::SIZE] {
-        StoredState { micros: self.expires_at.into(), counts: self.size }.to_bytes()
+    pub(in crate::store::redis) fn to_bytes(self) -> [u8; STATE] {
+        let [first, second] = self.size.map(u64::from);
+        state::encode(&CompactState { expires_at: self.expires_at, at: 0, detail: second << 32 | first })
     }
 
-    pub(in crate::store::redis) fn from_state(state: StoredState) -> Option<Self> {
-        Some(Self { expires_at: state.instant()?, size: state.counts })
+    /// Decodes the state of the override's key, or returns `None` if it is malformed.
+    pub(in crate::store::redis) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let CompactState { expires_at, detail, .. } = state::decode(bytes)?;
+        Some(Self { expires_at, size: [detail as u32, (detail >> 32) as u32] })
     }
 }
 
@@ -110,7 +113,6 @@ mod tests {
     #[test]
     fn an_override_survives_its_encoding() {
         let cached = CachedOverride { expires_at: 1_767_225_600_000_001, size: [u32::MAX, 7] };
-        let held = StoredState::parse_all(&cached.to_bytes()).unwrap();
-        assert_eq!(CachedOverride::from_state(held[0]), Some(cached));
+        assert_eq!(CachedOverride::from_bytes(&cached.to_bytes()), Some(cached));
     }
 }

@@ -8,7 +8,6 @@ use crate::hash::KeyHash;
 use crate::store::redis::error::Fault;
 use crate::store::redis::limit_encoding::LimitEncoding;
 use crate::store::redis::script::Reply;
-use crate::store::redis::script::codec::StoredState;
 use crate::store::{Charge, LimitSpec};
 
 pub(in crate::store::redis) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
@@ -107,11 +106,10 @@ pub(in crate::store::redis) fn update_overrides(
     Ok(())
 }
 
-/// Parses the states of an override's key: one, or none if there is no override.
+/// Parses the state of an override's key, which is empty if there is no override.
 pub(in crate::store::redis) fn parse_override(states: &[u8]) -> Result<Option<CachedOverride>, Fault> {
-    match StoredState::parse_all(states).as_deref() {
-        Some([]) => Ok(None),
-        Some([state]) => CachedOverride::from_state(*state).map(Some).ok_or(INVALID_OVERRIDE),
-        _ => Err(INVALID_OVERRIDE),
+    match states {
+        [] => Ok(None),
+        state => CachedOverride::from_bytes(state).map(Some).ok_or(INVALID_OVERRIDE),
     }
 }

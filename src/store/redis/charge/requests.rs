@@ -9,8 +9,7 @@ use crate::hash::KeyHash;
 use crate::store::redis::error::Fault;
 use crate::store::redis::key;
 use crate::store::redis::limit_encoding::limit_args;
-use crate::store::redis::script::codec::{Codec, penalty, split_micros};
-use crate::store::redis::script::{LimitArgs, Mode, Reply, Request, Task};
+use crate::store::redis::script::{LimitArgs, Mode, Reply, Request, Task, args};
 use crate::store::{LimitSpec, Refund};
 
 /// Encodes the decision on `charges` at about `now` (in µs).
@@ -31,7 +30,7 @@ pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, charge
         let expected = overridable.as_ref().map(|it| it.expected.map(CachedOverride::to_bytes));
         let expected = expected.as_ref().map(|bytes| bytes.as_ref().map_or(&[][..], |bytes| bytes));
         let penalty =
-            spec.penalty().map(|by| (key::of_penalty(name.clone()), penalty::args(by, spec.counts_strikes())));
+            spec.penalty().map(|by| (key::of_penalty(name.clone()), args::penalty(by, spec.counts_strikes())));
         request.limit(LimitArgs {
             expected_override: expected.map(|expected| (key::of_override(prefix, spec, key), expected)),
             penalty,
@@ -45,11 +44,10 @@ pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, charge
 pub(in crate::store::redis) fn refund(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
     for Refund { spec, key, cost, mark } in refunds {
-        let codec = Codec::of(spec.rule().deciding());
-        let mut args = codec.args(*cost, spec.algorithm().capacity());
-        // Refunds do not depend on these arguments, which are part of the encoding: any instant will do.
-        args.extend(codec.args_at(0));
-        request.refund(key::name(prefix, spec, *key), codec.tag(), codec.encode_mark(mark), &args);
+        let rule = spec.rule().deciding();
+        // Refunds do not depend on the instant.
+        let numbers = args::args(rule, *cost, spec.algorithm().capacity(), 0);
+        request.refund(key::name(prefix, spec, *key), args::tag(rule), *mark, &numbers);
     }
     request
 }
@@ -77,7 +75,7 @@ pub(in crate::store::redis) fn set_override(
     span: Option<u64>,
 ) -> Request {
     let mut request = Request::new(Task::SetOverride, 1);
-    let span = span.map_or([-1.0, 0.0], |span| split_micros(span.into()));
+    let span = span.map_or(-1.0, |span| span as f64);
     request.set_override(key::of_override(prefix, spec, key), span, size);
     request
 }

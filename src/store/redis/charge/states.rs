@@ -1,22 +1,26 @@
-//! The states in a reply, for cached denials.
+//! The states in a reply.
 
 use super::prepared::PreparedCharge;
-use crate::algorithm::{CompactState, KeyState, StoredKey};
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::codec::{self, Codec, StoredState};
+use crate::algorithm::{CompactState, KeyState, PreparedAlgorithm, StoredKey};
+use crate::store::redis::script::{Reply, state};
 
-/// Returns the states that the keys of a decided request held before, or those of unused keys in place of invalid ones.
+/// Returns the states that the keys of a decided request held before, for cached denials, or those of unused keys in
+/// place of invalid ones.
 pub(in crate::store::redis) fn states(charges: &[PreparedCharge], reply: &Reply) -> Vec<StoredKey> {
-    let mut keys = reply.states().map(|states| StoredState::parse_all(states).unwrap_or_default());
+    let mut keys = reply.states();
     let stored = charges.iter().map(PreparedCharge::charge).map(|charge| {
         let rule = charge.spec.rule().deciding();
-        let states = keys.next().unwrap_or_default();
-        let state = match Codec::of(rule) {
-            Codec::Compact(codec) => codec.decode(&states).map(KeyState::Compact),
-            Codec::Log(codec) => codec.decode(&states).map(KeyState::Log),
-        };
-        let penalty = charge.spec.penalty().and_then(|_| codec::penalty::decode(&keys.next()?));
-        StoredKey { state: state.unwrap_or_else(|| rule.unused()), penalty: penalty.unwrap_or(CompactState::UNUSED) }
+        let state = decode(rule, keys.next().unwrap_or_default()).unwrap_or_else(|| rule.unused());
+        let penalty = charge.spec.penalty().and_then(|_| state::decode(keys.next()?));
+        StoredKey { state, penalty: penalty.unwrap_or(CompactState::UNUSED) }
     });
     stored.collect()
+}
+
+/// Decodes the state of a key under a rule, or returns `None` if no script can have stored it.
+pub(super) fn decode(rule: &PreparedAlgorithm, stored: &[u8]) -> Option<KeyState> {
+    Some(match rule {
+        PreparedAlgorithm::LogWindow(rule) => KeyState::Log(state::decode_log(rule, stored)?),
+        _ => KeyState::Compact(state::decode(stored)?),
+    })
 }

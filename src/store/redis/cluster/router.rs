@@ -58,7 +58,7 @@ impl Cluster {
     ///
     /// The request is sent to another master only if the first one redirected it or it could not be sent, so that it
     /// cannot have run.
-    pub(in crate::store::redis) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> TimedReply {
+    pub(in crate::store::redis) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> TimedReply {
         let slot = request.slot();
         let mut in_flight = InFlightGuard { topology: Some(&self.0) };
         let mut master = self.0.find_owner(slot).await?;

@@ -7,7 +7,6 @@
 //! to be denied, never to be admitted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
@@ -30,8 +29,6 @@ pub(super) struct CrossSlotRequest {
     /// Dropped after all refunds, because the charges end the cached denials of others. A denial by several slots is not
     /// cached, because each slot decides at an instant of its own.
     invalidation: Option<Invalidation>,
-    /// Whether a slot has converted a bucket to another rate, which it may do even if it denies.
-    converts_rate: AtomicBool,
 }
 
 /// The decision of one slot.
@@ -57,7 +54,7 @@ impl CrossSlotRequest {
                 charge.spec = Arc::new(charge.spec.in_shadow());
             }
         }
-        Self { store, slots, invalidation, converts_rate: AtomicBool::new(false) }
+        Self { store, slots, invalidation }
     }
 
     pub(super) async fn decide(mut self, task: Task) -> SlotDecision {
@@ -116,7 +113,7 @@ impl CrossSlotRequest {
                 }
                 Ok(denial) => {
                     if reservations.is_empty()
-                        && !self.may_have_changed_state()
+                        && !self.has_penalties()
                         && let Some(invalidation) = invalidation.take()
                     {
                         invalidation.end(false);
@@ -147,17 +144,13 @@ impl CrossSlotRequest {
         }
     }
 
+    /// Returns whether a slot may have changed state without a charge, by a strike.
     fn has_penalties(&self) -> bool {
         self.slots.iter().flatten().any(|charge| charge.spec.penalty().is_some())
     }
 
-    /// Returns whether a slot may have changed state without a charge: by a strike, or by converting a rate.
-    fn may_have_changed_state(&self) -> bool {
-        self.has_penalties() || self.converts_rate.load(Ordering::Relaxed)
-    }
-
     fn charged_nothing(&mut self) {
-        if !self.may_have_changed_state()
+        if !self.has_penalties()
             && let Some(invalidation) = self.invalidation.take()
         {
             invalidation.end(false);
@@ -181,9 +174,6 @@ impl CrossSlotRequest {
         let charges: Vec<_> = slot.iter().map(SlotCharge::charge).collect();
         let mut prepared = self.store.prepare(&charges);
         let (now, reply) = self.store.perform(task, self.store.test_clock(), &mut prepared).await?;
-        if outcomes::converts_rate(&prepared, &reply) {
-            self.converts_rate.store(true, Ordering::Relaxed);
-        }
         outcomes::decision(task, now, &prepared, &reply)
     }
 

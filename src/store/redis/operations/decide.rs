@@ -30,9 +30,7 @@ impl RedisStore {
         StoreFuture::pending(async move {
             let (now, reply) = store.perform(task, clock, &mut prepared).await?;
             let decision = outcomes::decision(task, now, &prepared, &reply)?;
-            if outcomes::converts_rate(&prepared, &reply) {
-                invalidation.end(true);
-            } else if !decision.is_allowed() {
+            if !decision.is_allowed() {
                 let charges: Vec<_> = prepared.iter().map(PreparedCharge::without_override).collect();
                 let until = prepared.iter().filter_map(PreparedCharge::override_expiry).min().unwrap_or(u64::MAX);
                 invalidation.decided(&charges, &decision, states(&prepared, &reply), until);
@@ -41,8 +39,8 @@ impl RedisStore {
         })
     }
 
-    /// Decides as Redis would now, from the states that a peek returns, and charges nothing. Like any peek, it converts
-    /// states of another rate, and updates the cache of overrides.
+    /// Decides as Redis would now, from the states that a peek returns, and charges nothing. Like any peek, it updates
+    /// the cache of overrides.
     pub(super) fn preview_now(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let clock = self.test_clock();
         if let Some(denial) = self.denials.deny(charges, clock) {

@@ -1,6 +1,7 @@
 //! Implements the [`OverrideStore`] trait. The cache holds the overrides that Redis has last reported.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::hash::KeyHash;
 use crate::store::override_store::lifetime_micros;
@@ -10,7 +11,6 @@ use crate::store::redis::charge::requests;
 use crate::store::redis::script::encode_clock;
 use crate::store::redis::store::RedisStore;
 use crate::store::{LimitSpec, Override, OverrideStore, StoreFuture};
-use crate::time::micros;
 
 impl OverrideStore for RedisStore {
     fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
@@ -37,7 +37,7 @@ impl OverrideStore for RedisStore {
             store.overrides.set(spec.fingerprint(key), current);
             let Some(CachedOverride { expires_at, size }) = current else { return Ok(None) };
             let algorithm = spec.algorithm().with_size(size).ok_or(INVALID_OVERRIDE)?;
-            let expires_after = (expires_at > 0).then(|| micros(expires_at.saturating_sub(now).into()));
+            let expires_after = (expires_at > 0).then(|| Duration::from_micros(expires_at.saturating_sub(now)));
             Ok(Some(Override { algorithm, expires_after }))
         })
     }

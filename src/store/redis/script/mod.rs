@@ -3,11 +3,12 @@
 //! `lua/` holds the script: `decide.lua` performs requests, and each algorithm has a file of its own, the counterpart of
 //! a rule in [`algorithm`](crate::algorithm). The tests compare both.
 
-pub(super) mod codec;
+pub(super) mod args;
 mod inline;
 mod records;
 mod reply;
 mod request;
+pub(super) mod state;
 mod text;
 
 pub(super) use self::reply::{Replies, Reply, TimedReply};
@@ -23,8 +24,8 @@ mod tests {
 
     use mlua::{Function, Lua, Table};
 
-    use super::codec::{Codec, SCRIPTS};
-    use super::text::{OTHERS, modules};
+    use super::args;
+    use super::text::{ALGORITHMS, OTHERS, modules};
     use crate::algorithm::{
         Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
         SlidingWindowCounter, TokenBucket,
@@ -54,7 +55,7 @@ mod tests {
 
     /// The files of algorithms, by tag.
     fn rules() -> Vec<(&'static str, &'static str)> {
-        SCRIPTS.iter().flat_map(|(tags, source)| tags.iter().map(|tag| (*tag, *source))).collect()
+        ALGORITHMS.iter().flat_map(|(tags, source)| tags.iter().map(|tag| (*tag, *source))).collect()
     }
 
     /// A Lua state with the parts of Redis that a file looks up when it is loaded.
@@ -72,13 +73,13 @@ mod tests {
         let other = anything.clone();
         let load = lua.create_function(move |_, _: mlua::MultiValue| Ok(other.clone())).unwrap();
         let chunk = lua.load(source).set_name(name).into_function().unwrap();
-        chunk.call((load, 1_000, 0, 0)).unwrap()
+        chunk.call((load, 1_000, 0)).unwrap()
     }
 
     #[test]
     fn each_algorithm_has_a_file_and_each_file_an_algorithm() {
         let codecs: BTreeSet<String> =
-            algorithms().iter().map(|algorithm| char::from(Codec::of(&algorithm.prepare()).tag()).into()).collect();
+            algorithms().iter().map(|algorithm| char::from(args::tag(&algorithm.prepare())).into()).collect();
         let files: BTreeSet<String> = rules().into_iter().map(|(tag, _)| tag.to_owned()).collect();
         assert_eq!(codecs, files);
     }
@@ -99,8 +100,8 @@ mod tests {
         let lua = lua();
         for (name, functions) in [
             ("key", &["check", "encode", "decode", "read", "write", "overwrite", "expire"][..]),
-            ("instant", &["add", "subtract", "add_span", "difference", "is_greater", "modulo", "mul_div"]),
-            ("gcra_backlog", &["tat_at_rate", "store_converted", "refund"]),
+            ("arithmetic", &["mul_div"]),
+            ("gcra_history", &["level", "refund"]),
             ("penalty", &["parse", "peek", "strike"]),
             ("override", &["current", "set"]),
         ] {

@@ -3,7 +3,7 @@
 use deadpool_redis::redis::Value;
 use smallvec::SmallVec;
 
-use super::codec::StoredState;
+use super::state::{self, INSTANT, STATE};
 use crate::store::redis::error::Fault;
 use crate::time::Timestamp;
 
@@ -12,8 +12,8 @@ use crate::time::Timestamp;
 pub(in crate::store::redis) struct Reply {
     verdict: Verdict,
     keys: u8,
-    /// For each key, the number of its states, and those. Most requests have at most two limits, of one state each.
-    states: SmallVec<[u8; 2 * (1 + StoredState::SIZE)]>,
+    /// For each key, the length of its state, and that. Most requests have at most two limits.
+    states: SmallVec<[u8; 2 * (1 + STATE + INSTANT)]>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,10 +39,10 @@ impl Reply {
         self.keys.into()
     }
 
-    /// Returns the states that each key held before the request.
+    /// Returns the state that each key held before the request. It is empty for a key without one.
     pub(in crate::store::redis) fn states(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.states[..];
-        std::iter::from_fn(move || take_states(&mut rest))
+        std::iter::from_fn(move || take_state(&mut rest))
     }
 
     /// Parses the first of several replies, and removes it from `bytes`.
@@ -61,17 +61,17 @@ impl Reply {
         let keys = take(bytes, 1)?[0];
         let start = *bytes;
         for _ in 0..keys {
-            take_states(bytes)?;
+            take_state(bytes)?;
         }
         let states = SmallVec::from_slice(&start[..start.len() - bytes.len()]);
         Some(Ok(Self { verdict, keys, states }))
     }
 }
 
-/// Removes the number of states of a key and those from `bytes`, and returns the states.
-fn take_states<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let states = take(bytes, 1)?[0];
-    take(bytes, usize::from(states) * StoredState::SIZE)
+/// Removes the length of a state and that from `bytes`, and returns the state.
+fn take_state<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = take(bytes, 1)?[0];
+    take(bytes, length.into())
 }
 
 /// Removes the first `length` bytes, and returns them.
@@ -98,8 +98,7 @@ impl Replies {
     pub(in crate::store::redis) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
         let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
         let mut bytes = &reply[..];
-        let instant = take(&mut bytes, StoredState::SIZE).and_then(StoredState::parse_all);
-        let now = instant.as_deref().and_then(<[_]>::first).and_then(StoredState::instant);
+        let now = take(&mut bytes, INSTANT).map(state::number);
         let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("expected an instant"))?;
         let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
         match replies {
@@ -120,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
-        let mut reply = StoredState { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
+        let mut reply = 1_u64.to_le_bytes()[..INSTANT].to_vec();
         // Two allowed requests, with one limit each, whose keys held no state.
         reply.extend(*b"y\x01\0y\x01\0");
         let parse = |reply: &[u8], requests| Replies::parse(Value::BulkString(reply.to_vec()), requests);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use deadpool_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::codec::{ScriptArgs, StoredState};
-use crate::algorithm::Size;
+use super::args::ScriptArgs;
+use super::state;
+use crate::algorithm::{ChargeMark, Size};
 use crate::store::redis::slot;
 
 /// The operation of the script on the limits of a request.
@@ -123,17 +124,17 @@ impl Request {
     }
 
     /// Appends a refund: the algorithm's tag, the mark of the charge and the arguments.
-    pub(in crate::store::redis) fn refund(&mut self, key: String, tag: u8, mark: StoredState, args: &[f64]) {
+    pub(in crate::store::redis) fn refund(&mut self, key: String, tag: u8, mark: ChargeMark, args: &[f64]) {
         self.key(key);
         self.extend(&[tag]);
-        self.extend(&mark.to_bytes());
+        self.extend(&state::encode(&mark.0));
         self.extend_args(args);
     }
 
-    /// Appends an override: for how long it holds, in the two numbers of a span (negative for good), and its size.
-    pub(in crate::store::redis) fn set_override(&mut self, key: String, span: [f64; 2], size: Size) {
+    /// Appends an override: for how many µs it holds (negative for good), and its size.
+    pub(in crate::store::redis) fn set_override(&mut self, key: String, span: f64, size: Size) {
         self.key(key);
-        self.extend_args(&span);
+        self.extend_args(&[span]);
         for number in size {
             self.extend(&number.to_le_bytes());
         }
@@ -195,16 +196,10 @@ impl Request {
 
 /// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as
 /// Redis' own clock goes on while the test's stands still.
-pub(in crate::store::redis) fn encode_clock(micros: u64) -> [u8; 24] {
+pub(in crate::store::redis) fn encode_clock(micros: u64) -> [u8; 16] {
     const KEPT: f64 = 600_000.0;
-    let mut clock = [0; 24];
-    for (number, bytes) in [(micros / 1_000_000_000) as f64, (micros % 1_000_000_000) as f64, KEPT]
-        .into_iter()
-        .zip(clock.as_chunks_mut::<8>().0)
-    {
-        *bytes = number.to_le_bytes();
-    }
-    clock
+    let [now, kept] = [micros as f64, KEPT].map(|number| u128::from(number.to_bits()));
+    (kept << 64 | now).to_le_bytes()
 }
 
 /// Returns the command that has the script of this `hash` perform `requests`, one after the other, at one instant.

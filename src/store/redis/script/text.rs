@@ -2,9 +2,20 @@
 
 use std::sync::LazyLock;
 
-use super::codec::{self, GCRA, WINDOW};
 use super::inline::{Records, inline};
 use super::records::Record;
+
+const GCRA: &str = include_str!("lua/gcra.lua");
+const WINDOW: &str = include_str!("lua/window.lua");
+
+/// The files of the algorithms, by the [tags](super::args::tag) of those that each decides for.
+pub(super) const ALGORITHMS: [(&[&str], &str); 5] = [
+    (&["d", "q"], GCRA),
+    (&["i"], include_str!("lua/interval_bucket.lua")),
+    (&["w", "k"], WINDOW),
+    (&["c"], include_str!("lua/sliding_window_counter.lua")),
+    (&["l"], include_str!("lua/log.lua")),
+];
 
 const MAIN: &str = include_str!("lua/decide.lua");
 
@@ -26,15 +37,15 @@ pub(super) const OTHERS: [(&str, &str); 6] =
 /// The files that those of algorithms use, and those of penalties and overrides, by name.
 const LIBRARIES: [(&[&str], &str); 5] = [
     (&["key"], KEY),
-    (&["instant"], include_str!("lua/instant.lua")),
-    (&["gcra_backlog"], include_str!("lua/gcra_backlog.lua")),
+    (&["arithmetic"], include_str!("lua/arithmetic.lua")),
+    (&["gcra_history"], include_str!("lua/gcra_history.lua")),
     (&["penalty"], PENALTY),
     (&["override"], include_str!("lua/override.lua")),
 ];
 
 /// Returns the files that `load` runs when a request needs them, by the names or the tags that select each.
 pub(super) fn modules() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
-    LIBRARIES.into_iter().chain(codec::SCRIPTS)
+    LIBRARIES.into_iter().chain(ALGORITHMS)
 }
 
 /// The script. It is the same for all limits, so that a server keeps one script.
@@ -47,7 +58,7 @@ pub(in crate::store::redis) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let shared = [Record::of("progress", MAIN), Record::of("limit", LIMITS), Record::of("penalty", PENALTY)];
     let gcra_charge = Record::of("charge", GCRA);
     let by_position = |source: &str| {
-        // limits.lua needs the cost of a charge, with which all begin, and gcra_backlog.lua the charges of gcra.lua.
+        // limits.lua needs the cost of a charge, with which all begin, and gcra_history.lua the charges of gcra.lua.
         let charge = Record::of("charge", source).or_else(|| gcra_charge.clone());
         shared.iter().chain([&charge]).flatten().fold(source.to_owned(), |text, record| record.by_position(&text))
     };

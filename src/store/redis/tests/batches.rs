@@ -80,8 +80,8 @@ impl<'a> Batches<'a> {
         let hasher = KeyHasher::with_secret([0; 16]);
         let now = match random.below(6) {
             0 => random.below(1_000),
-            1 => (1 << 53) - random.up_to(1 << 40),
-            2 => (1 << 62) - random.up_to(1 << 61),
+            1 => (1 << 52) - random.up_to(1 << 40),
+            2 => (1 << 52) - random.up_to(1 << 51),
             _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
         };
         let clock = ManualClock::new(Timestamp::from_micros(now));
@@ -138,7 +138,7 @@ impl<'a> Batches<'a> {
             6 => random.up_to(1_000),
             _ => random.up_to(1 << 40),
         };
-        self.clock.set(Timestamp::from_micros((self.now() + ahead).min(1 << 62)));
+        self.clock.set(Timestamp::from_micros((self.now() + ahead).min(1 << 52)));
         self.edges.clear();
     }
 

@@ -6,25 +6,13 @@ use std::rc::Rc;
 
 use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
-use smallvec::SmallVec;
 
-use crate::store::redis::script::codec::StoredState;
 use crate::store::redis::script::{self, Request, TEXT};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Held {
     Text(Vec<u8>),
     List(VecDeque<Vec<u8>>),
-}
-
-impl Held {
-    /// Returns the states in a string.
-    pub(super) fn states(&self) -> Option<SmallVec<[StoredState; 4]>> {
-        match self {
-            Self::Text(text) => StoredState::parse_all(text),
-            Self::List(_) => None,
-        }
-    }
 }
 
 /// The value of a key, and the last ms at which it exists.
@@ -127,7 +115,7 @@ fn reply(value: &Value) -> redis::Value {
     }
 }
 
-/// The formats `<` and any of `d`, `I4`, `I6`.
+/// The formats `<` and any of `d`, `I4`, `I7`.
 fn formats(format: &[u8]) -> impl Iterator<Item = usize> {
     assert_eq!(format[0], b'<');
     let fields = (1..format.len()).filter(|&at| !format[at].is_ascii_digit());

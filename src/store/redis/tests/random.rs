@@ -8,6 +8,19 @@ use crate::algorithm::{
 };
 
 pub(super) use super::split_mix::Random;
+use crate::validation;
+
+/// Returns a bucket of this kind, with no more capacity than drains in the longest time.
+fn bucket(tag: &str, capacity: u32, amount: u32, micros: u64) -> Algorithm {
+    let most = validation::most_tokens(amount, micros) - u64::from(tag == "lq");
+    let (capacity, span) = (u64::from(capacity).min(most) as u32, Duration::from_micros(micros));
+    match tag {
+        "tb" => TokenBucket::new(capacity, amount, span).into(),
+        "ti" => TokenBucket::new(capacity, amount, span).at_intervals().into(),
+        "lb" => LeakyBucket::new(capacity, amount, span).into(),
+        _ => LeakyBucketQueue::new(capacity, amount, span).into(),
+    }
+}
 
 impl Random {
     pub(super) fn one_in(&mut self, times: u64) -> bool {
@@ -56,10 +69,10 @@ impl Random {
                 let rounding = if self.one_in(2) { Rounding::Up } else { Rounding::Down };
                 SlidingWindowCounter::new(one, span).rounding(rounding).into()
             }
-            4 => TokenBucket::new(one, other, span).into(),
-            5 => TokenBucket::new(one, other, span).at_intervals().into(),
-            6 => LeakyBucket::new(one, other, span).into(),
-            7 => LeakyBucketQueue::new(one, other, span).into(),
+            4 => bucket("tb", one, other, micros),
+            5 => bucket("ti", one, other, micros),
+            6 => bucket("lb", one, other, micros),
+            7 => bucket("lq", one, other, micros),
             _ => self.calendar(one).into(),
         }
     }
@@ -93,13 +106,9 @@ impl Random {
     /// Returns the same bucket with another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
         let StatePeriod::Micros(span) = algorithm.state_period() else { return *algorithm };
-        let span = Duration::from_micros(span);
         let [one, other] = [self.tokens(), self.tokens()];
         match algorithm.tag() {
-            "tb" => TokenBucket::new(one, other, span).into(),
-            "ti" => TokenBucket::new(one, other, span).at_intervals().into(),
-            "lb" => LeakyBucket::new(one, other, span).into(),
-            "lq" => LeakyBucketQueue::new(one, other, span).into(),
+            tag @ ("tb" | "ti" | "lb" | "lq") => bucket(tag, one, other, span),
             _ => *algorithm,
         }
     }

@@ -1,13 +1,16 @@
 //! A random trace, decided by the script and by a naive model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::fake::Held;
 use super::random::Random;
 use super::{Redis, variable};
 use crate::algorithm::{
-    Algorithm, Availability, ChargeMark, CompactState, Lockout, Log, Penalty, PreparedAlgorithm, QuotaSnapshot,
+    Algorithm, Availability, ChargeMark, CompactState, KeyState, LimitRule, Lockout, Penalty, PreparedAlgorithm,
+    QuotaSnapshot,
 };
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
@@ -16,58 +19,16 @@ use crate::store::redis::charge::override_cache::OverrideCache;
 use crate::store::redis::charge::prepared::PreparedCharge;
 use crate::store::redis::charge::{outcomes, requests};
 use crate::store::redis::key;
-use crate::store::redis::script::codec::{self, Codec, TtlQuantum};
-use crate::store::redis::script::{self, Replies, Request, Task};
+use crate::store::redis::script::{self, Replies, Request, Task, state};
 use crate::store::{Charge, LimitSpec, Refund};
-use crate::time;
 
-/// The state of a key in the model.
-#[derive(Clone, Debug)]
-enum Memory {
-    Record(CompactState),
-    Log(Log),
+/// A rule without overage.
+fn rule(algorithm: &Algorithm) -> LimitRule {
+    LimitRule::new(algorithm, 0)
 }
 
-macro_rules! ruled {
-    ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
-        match (Codec::of(&$algorithm.prepare()), $memory) {
-            (Codec::Compact($rule), Memory::Record($state)) => $call,
-            (Codec::Log($rule), Memory::Log($state)) => $call,
-            _ => unreachable!("a limit's state is of its algorithm"),
-        }
-    };
-}
-
-impl Memory {
-    fn of(algorithm: &Algorithm) -> Self {
-        match Codec::of(&algorithm.prepare()) {
-            Codec::Compact(_) => Self::Record(CompactState::UNUSED),
-            Codec::Log(_) => Self::Log(Log::default()),
-        }
-    }
-
-    fn peek(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Availability {
-        match cost {
-            0 => Availability::NOW,
-            _ => ruled!(algorithm, self, (rule, state) => rule.peek(state, now, cost)),
-        }
-    }
-
-    fn commit(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> ChargeMark {
-        ruled!(algorithm, self, (rule, state) => rule.commit(state, now, cost).0)
-    }
-
-    fn adopt(&mut self, algorithm: &Algorithm, now: u64) {
-        ruled!(algorithm, self, (rule, state) => rule.convert_rate(state, now));
-    }
-
-    fn standing(&self, algorithm: &Algorithm, now: u64) -> QuotaSnapshot {
-        ruled!(algorithm, self, (rule, state) => rule.snapshot(state, now))
-    }
-
-    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
-        ruled!(algorithm, self, (rule, state) => rule.refund(state, mark, now, cost));
-    }
+fn unused(algorithm: &Algorithm) -> KeyState {
+    algorithm.prepare().unused()
 }
 
 /// A request, and its expected decision.
@@ -97,7 +58,7 @@ pub(super) struct Trace<'a> {
     redis: &'a Redis,
     spec: Vec<Arc<LimitSpec>>,
     key: KeyHash,
-    memories: Vec<Memory>,
+    memories: Vec<KeyState>,
     /// The states of the limits' penalties.
     penalties: Vec<CompactState>,
     receipts: Vec<Vec<(usize, u64, ChargeMark)>>,
@@ -158,7 +119,7 @@ impl<'a> Trace<'a> {
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
             0 => random.below(1_000),
-            1 if !own_clock => (1 << 62) - random.up_to(1 << 61),
+            1 if !own_clock => (1 << 52) - random.up_to(1 << 51),
             _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
         };
         Self {
@@ -166,7 +127,7 @@ impl<'a> Trace<'a> {
             redis,
             spec,
             key: hasher.hash(&seed.to_le_bytes()),
-            memories: algorithms.iter().map(Memory::of).collect(),
+            memories: algorithms.iter().map(unused).collect(),
             penalties: vec![CompactState::UNUSED; algorithms.len()],
             receipts: Vec::new(),
             now,
@@ -199,11 +160,10 @@ impl<'a> Trace<'a> {
             8 => random.up_to(1 << 20),
             _ => random.next() >> (14 + random.below(50)),
         };
-        let most = if self.own_clock { 1 << 52 } else { 1 << 62 };
         self.now = if !self.own_clock && random.one_in(8) {
             self.now.saturating_sub(ahead)
         } else {
-            (self.now + ahead).min(most)
+            (self.now + ahead).min(1 << 52)
         };
         self.edges.clear();
     }
@@ -245,7 +205,7 @@ impl<'a> Trace<'a> {
             let reported = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
             assert_eq!(
                 reported,
-                (remaining, more_after.map(time::micros), time::micros(reset_after)),
+                (remaining, more_after.map(Duration::from_micros), Duration::from_micros(reset_after)),
                 "{:?}",
                 self.spec
             );
@@ -261,7 +221,7 @@ impl<'a> Trace<'a> {
         self.edges.extend(spans.map(|span| span.min(1 << 50)));
     }
 
-    /// Every key has a TTL, which is no longer than its state counts.
+    /// Every key has a TTL: until its state expires, or until the later instant that the state of a bucket tells.
     fn check_expiry(&self) {
         let Some(fake) = self.redis.fake() else { return };
         if self.own_clock {
@@ -270,30 +230,22 @@ impl<'a> Trace<'a> {
         let keys = fake.keys.borrow();
         let limits = self.spec.iter().zip(&self.memories).map(|(spec, memory)| {
             let name = key::name("t", spec, self.key);
-            let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
-            let is_drained =
-                matches!(spec.rule().deciding(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
-            let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
-            let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
-            // A state counts at the rate that wrote it, until a decision at another rate.
-            let has_another_rate = held.is_some_and(|held| codec::converts_rate(spec.ceiling(), &held));
-            (name, if has_another_rate { 0 } else { memory.standing(spec.algorithm(), self.now).reset_after }, step)
+            let kept = match (spec.rule().deciding(), keys.get(name.as_bytes())) {
+                (PreparedAlgorithm::Gcra(_), Some((Held::Text(held), _))) => state::number(&held[state::STATE..]),
+                _ => memory.expires_at(),
+            };
+            assert!(kept >= memory.expires_at(), "{kept} {memory:?}");
+            (name, memory.expires_at(), kept)
         });
         let penalties = self.spec.iter().zip(&self.penalties).map(|(spec, record)| {
-            let ttl = record.expires_at.saturating_sub(self.now);
-            (key::of_penalty(key::name("t", spec, self.key)), ttl.into(), 1)
+            (key::of_penalty(key::name("t", spec, self.key)), record.expires_at, record.expires_at)
         });
-        for (name, ttl, step) in limits.chain(penalties) {
+        for (name, expires_at, kept) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
             let last = last.expect("a key with a TTL");
             // In its last ms, a key exists, but has expired.
-            if self.own_clock && ttl > 0 {
-                let until = u128::from(self.now) + ttl;
-                let expected = until.next_multiple_of(step).div_ceil(1_000).min(1_000_000_000_000_000);
-                let off = u128::from(last).abs_diff(expected);
-                // Beyond 2^53 µs the ms is rounded, too.
-                let rounded = if until < 1 << 53 { 0 } else { 1 };
-                assert!(off <= rounded, "{last} for {expected}: {:?}", self.spec);
+            if self.own_clock && expires_at > self.now {
+                assert_eq!(last, kept.div_ceil(1_000), "{:?}", self.spec);
             }
         }
     }
@@ -315,7 +267,7 @@ impl<'a> Trace<'a> {
             3 if self.random.one_in(4) => {
                 let keys: Vec<_> = self.spec.iter().map(|spec| (spec, self.key)).collect();
                 let request = requests::reset("t", &keys);
-                self.memories = self.spec.iter().map(|spec| Memory::of(spec.algorithm())).collect();
+                self.memories = self.spec.iter().map(|spec| unused(spec.algorithm())).collect();
                 self.penalties.fill(CompactState::UNUSED);
                 (request, Step::Change)
             }
@@ -332,7 +284,7 @@ impl<'a> Trace<'a> {
         for &(limit, cost, mark) in &receipt {
             let spec = &self.spec[limit];
             let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
-            self.memories[limit].refund(spec.ceiling(), mark, self.now, part);
+            rule(spec.ceiling()).refund(&mut self.memories[limit].as_mut(), mark, self.now, part);
             refunds.push(Refund { spec, key: self.key, cost: part, mark });
         }
         (requests::refund("t", &refunds), Step::Change)
@@ -355,9 +307,9 @@ impl<'a> Trace<'a> {
         let rooms: Vec<Availability> = self
             .spec
             .iter()
-            .zip(&self.memories)
+            .zip(&mut self.memories)
             .zip(&costs)
-            .map(|((spec, memory), &cost)| memory.peek(spec.ceiling(), self.now, cost))
+            .map(|((spec, memory), &cost)| rule(spec.ceiling()).peek(&memory.as_mut(), self.now, cost))
             .collect();
         let own = rooms.clone();
         let penalised = |(((room, spec), record), &cost): (((Availability, &Arc<LimitSpec>), &CompactState), &u64)| {
@@ -370,16 +322,14 @@ impl<'a> Trace<'a> {
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (limit, spec) in self.spec.iter().enumerate() {
-            let (memory, algorithm) = (&mut self.memories[limit], spec.algorithm());
-            let is_over = rooms[limit].is_now() && !memory.peek(algorithm, self.now, costs[limit]).is_now();
+            let (mut memory, limited) = (self.memories[limit].as_mut(), rule(spec.algorithm()));
+            let is_over = rooms[limit].is_now() && !limited.peek(&memory, self.now, costs[limit]).is_now();
             let mut mark = ChargeMark::NONE;
             if take && rooms[limit].is_now() && costs[limit] > 0 {
-                mark = memory.commit(spec.ceiling(), self.now, costs[limit]);
+                mark = rule(spec.ceiling()).commit(&mut memory, self.now, costs[limit]).0;
                 receipt.push((limit, costs[limit], mark));
-            } else if costs[limit] > 0 {
-                memory.adopt(spec.ceiling(), self.now);
             }
-            let mut standing = memory.standing(algorithm, self.now);
+            let mut standing = limited.snapshot(&memory, self.now);
             let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
             if let Some(by) = spec.penalty() {
                 let record = &mut self.penalties[limit];

@@ -1,7 +1,7 @@
 -- Performs requests one after the other, each all or nothing, at one instant.
 --
 -- KEYS are the keys of all requests, in the order in which these name them. ARGV[1] is empty, or a clock for tests: the
--- instant (hi, lo), and for how many ms keys are kept longer. ARGV[2] is the requests, as script/request.rs encodes them:
+-- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as script/request.rs encodes them:
 --
 --   request  task, number of limits, number of keys, length of the request (2 bytes), then its limits
 --   limit    tag of the algorithm, mode, whether it has a penalty, 0 or 1 + the length of the expected override, the
@@ -11,9 +11,9 @@
 --
 -- Or a request is `=`: the same as the one before it, with other keys.
 --
--- The reply is one string, which is cheaper for both sides than an array: the present instant as a state, then for each
+-- The reply is one string, which is cheaper for both sides than an array: the present instant (7 bytes), then for each
 -- request `y` if it is allowed or `n`, the number of keys that were read (of limits and of penalties), and for each the
--- number of states that it held before, and those. `o` says that an override is not the expected one: nothing was
+-- length of the state that it held before, and that. `o` says that an override is not the expected one: nothing was
 -- decided, and the states are the overrides. `e` is an error: its length (2 bytes), and its text. It concerns only its
 -- request: a key that holds something else, a command that Redis rejects, an unknown tag.
 --
@@ -25,17 +25,15 @@ local KEYS, clock, text = KEYS, ARGV[1], ARGV[2]
 -- The present instant, and `clock_ahead`: the ms to add to an expiry. With a test clock, they are the lead of Redis' own
 -- clock, and the time for which keys are kept longer.
 local time = redis.call('TIME')
-local now = time[1] * 1e6 + time[2]
-local now_lo, clock_ahead = now % 1e9, 0
-local now_hi = (now - now_lo) / 1e9
+local now, clock_ahead = time[1] * 1e6 + time[2], 0
 if clock ~= '' then
-  local kept
-  now_hi, now_lo, kept = struct.unpack('<ddd', clock)
-  clock_ahead = math.floor(now / 1000) - (now_hi * 1e6 + math.floor(now_lo / 1000)) + kept
+  local own, kept = now
+  now, kept = struct.unpack('<dd', clock)
+  clock_ahead = math.floor(own / 1000) - math.floor(now / 1000) + kept
 end
 
 -- The parts of the reply. A table that grows is copied: this one has room for the reply to one request of one limit.
-local reply = { struct.pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }
+local reply = { struct.pack('<I7', now), '', '', '' }
 local progress = {
   -- Where the next request begins in the text and in the keys.
   place = 1,
@@ -51,9 +49,9 @@ local progress = {
 -- An error ends one request, and those that follow it go on.
 local is_done, message
 repeat
-  is_done, message = pcall(perform, module, KEYS, text, now_hi, now_lo, clock_ahead, reply, progress)
+  is_done, message = pcall(perform, module, KEYS, text, now, clock_ahead, reply, progress)
   if not is_done and progress.load == error then
-    progress.load = module('load')(module, now_hi, now_lo, clock_ahead)
+    progress.load = module('load')(module, now, clock_ahead)
   elseif not is_done then
     message = type(message) == 'table' and message.err or tostring(message)
     -- Redis 6.2 puts the place before it, `@user_script: 17: -`, and ends the line.

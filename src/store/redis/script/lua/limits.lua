@@ -3,7 +3,7 @@
 --
 -- script/inline.rs puts the functions of `gcra` and `window` in place of their calls.
 
-local load, KEYS, text, now_hi, now_lo, clock_ahead, place, first_key, key_count, same, reply, progress, gcra, window = ...
+local load, KEYS, text, now, clock_ahead, place, first_key, key_count, same, reply, progress, gcra, window = ...
 local ACQUIRE, PEEK = 97, 112 -- a, p
 local GCRA, QUEUE, FIXED_WINDOW, CALENDAR_WINDOW = 100, 113, 119, 107 -- d, q, w, k
 local SHADOW, QUOTA = 115, 113 -- s, q
@@ -67,7 +67,7 @@ for done = progress.done, same do
       local expected = limit.expected_override
       if expected then state = load('override').current(KEYS[request_key + limit.position + 1]) end
       if expected and state ~= expected then has_changed = true end
-      reply[length + 1], reply[length + 2] = char(#state / 18), state
+      reply[length + 1], reply[length + 2] = char(#state), state
       length = length + 2
     end
     if has_changed then reply[start + 1] = char(111, count) else length = start + 1 end
@@ -89,12 +89,12 @@ for done = progress.done, same do
       end
       limit.has_room = has_room
       local size = #states
-      reply[length + 1], reply[length + 2] = size == 18 and '\1' or size == 0 and '\0' or char(size / 18), states
+      reply[length + 1], reply[length + 2] = size == 29 and '\29' or size == 0 and '\0' or char(size), states
       length = length + 2
       local penalty = has_penalties and limit.penalty
       if penalty then
         states = load('penalty').peek(penalty, KEYS[request_key + limit.penalty_position])
-        reply[length + 1], reply[length + 2] = char(#states / 18), states
+        reply[length + 1], reply[length + 2] = char(#states), states
         length, keys_read = length + 2, keys_read + 1
         has_room = has_room and not penalty.is_locked_out
       end
@@ -108,7 +108,7 @@ for done = progress.done, same do
     if quota_has_room == false then is_allowed = false end
     reply[start + 1] = char(is_allowed and 121 or 110, keys_read)
 
-    -- Commit all or none. States of another rate are converted in any case.
+    -- Commit all or none.
     local commits = is_allowed and task == ACQUIRE
     for i = 1, count do
       local limit = limits[i]
@@ -123,10 +123,6 @@ for done = progress.done, same do
         else
           limit.rule.commit(charge, key)
         end
-      elseif limit.is_gcra then
-        gcra.convert_rate(charge, key)
-      elseif not limit.is_window and limit.rule.convert_rate then
-        limit.rule.convert_rate(charge, key)
       end
     end
 

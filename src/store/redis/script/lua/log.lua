@@ -1,14 +1,14 @@
 -- Logs (tag `l`): sliding logs and sliding windows, as src/algorithm/log.rs.
 --
--- A key holds a list of entries, oldest first, one for each bucket in which something was charged. An entry is a state:
--- the start of the bucket, the total of all charges up to its end, modulo 2^32, and the total of those in it.
+-- A key holds a list of entries, oldest first, one for each bucket in which something was charged: the start of the
+-- bucket, the total of all charges up to its end, modulo 2^32, and the total of those in it.
 
-local load, now_hi, now_lo = ...
+local load, now = ...
 local keys = load('key')
-local instant = load('instant')
-local encode, decode = keys.encode, keys.decode
-local call, floor, min, unpack = redis.call, math.floor, math.min, struct.unpack
+local call, floor, fmod, max, min = redis.call, math.floor, math.fmod, math.max, math.min
+local pack, unpack = struct.pack, struct.unpack
 
+local ENTRY_FORMAT, ENTRY_SIZE = '<I7I4I4', 15
 local MODULUS = 4294967296
 
 -- Reads the arguments of a charge from a request: cost, limit, the width of a bucket and the period in µs, and the
@@ -22,8 +22,7 @@ local function parse(text, at)
     period = period,
     reported_limit = reported_limit,
     -- The bucket that is charged.
-    bucket_hi = 0,
-    bucket_lo = 0,
+    bucket = 0,
     -- The number of entries that have expired, the first that has not, and the newest.
     expired = 0,
     oldest = false,
@@ -38,15 +37,14 @@ end
 -- Returns the entry at an index, or false past either end.
 local function entry_at(key, index)
   local entry = call('LINDEX', key, index)
-  if entry then keys.check(key, entry) end
+  if entry then keys.check(key, entry, ENTRY_SIZE) end
   return entry
 end
 
 -- Returns the start of an entry's bucket, and its two counts. An entry may be of another width than the limit's.
 local function open(entry, width)
-  local hi, lo, total, charged = decode(entry)
-  if width > 1 then hi, lo = instant.window_start(hi, lo, width) end
-  return hi, lo, total, charged
+  local start, total, charged = unpack(ENTRY_FORMAT, entry)
+  return start - fmod(start, width), total, charged
 end
 
 -- Returns the index of the first entry after `low` that satisfies `condition`, and that entry. The entries up to `low`
@@ -70,25 +68,22 @@ end
 -- Reads a key: sets the bucket that is charged, the entries that count, and how much they have used.
 local function view(charge, key)
   local width, period = charge.width, charge.period
-  local hi, lo = instant.window_start(now_hi, now_lo, width)
-  local newest = entry_at(key, -1)
-  charge.bucket_hi, charge.bucket_lo = hi, lo
-  charge.newest, charge.expired, charge.used = newest, 0, 0
+  local bucket, newest = now - fmod(now, width), entry_at(key, -1)
+  charge.bucket, charge.newest, charge.expired, charge.used = bucket, newest, 0, 0
   if not newest then return end
 
-  local newest_hi, newest_lo, total = open(newest, width)
+  local newest_bucket, total = open(newest, width)
   -- A later bucket than the clock's, after the clock has stepped back: time stands still until that begins.
-  if instant.difference(newest_hi, newest_lo, hi, lo) > 0 then hi, lo = newest_hi, newest_lo end
-  charge.bucket_hi, charge.bucket_lo = hi, lo
+  bucket = max(bucket, newest_bucket)
+  charge.bucket = bucket
 
   local function counts(entry)
-    local entry_hi, entry_lo = open(entry, width)
-    return instant.difference(hi, lo, entry_hi, entry_lo) < period
+    return bucket - open(entry, width) < period
   end
   if not counts(newest) then return end
   local expired, oldest = 0, entry_at(key, 0)
   if not counts(oldest) then expired, oldest = search(key, 0, counts) end
-  local _, _, oldest_total, oldest_charged = decode(oldest)
+  local _, oldest_total, oldest_charged = open(oldest, width)
   charge.expired, charge.oldest, charge.base = expired, oldest, (oldest_total - oldest_charged) % MODULUS
   charge.used = (total - charge.base) % MODULUS
 end
@@ -97,7 +92,7 @@ end
 local function entry_that_frees(charge, key, tokens)
   local base = charge.base
   local function frees(entry)
-    local _, _, total = decode(entry)
+    local _, total = open(entry, 1)
     return (total - base) % MODULUS >= tokens
   end
   if frees(charge.oldest) then return '' end
@@ -128,58 +123,49 @@ local function peek(charge, key)
   return has_room, entries .. charge.newest
 end
 
--- Sets when a log expires whose newest bucket starts at (hi, lo).
-local function expire(charge, key, hi, lo)
-  local expires_hi, expires_lo = instant.add_span(hi, lo, charge.period)
-  keys.expire(key, expires_hi, expires_lo)
-end
-
 -- Charges the bucket that `peek` has found, and drops the entries that have expired.
 local function commit(charge, key)
-  local hi, lo, cost = charge.bucket_hi, charge.bucket_lo, charge.cost
+  local bucket, cost = charge.bucket, charge.cost
   if charge.used == 0 then
     if charge.newest then call('DEL', key) end
-    call('RPUSH', key, encode(hi, lo, cost, cost))
+    call('RPUSH', key, pack(ENTRY_FORMAT, bucket, cost, cost))
   else
     if charge.expired > 0 then call('LTRIM', key, charge.expired, -1) end
-    local newest_hi, newest_lo, total, charged = open(charge.newest, charge.width)
+    local newest, total, charged = open(charge.newest, charge.width)
     total = (total + cost) % MODULUS
-    if newest_hi == hi and newest_lo == lo then
-      call('LSET', key, -1, encode(hi, lo, total, charged + cost))
+    if newest == bucket then
+      call('LSET', key, -1, pack(ENTRY_FORMAT, bucket, total, charged + cost))
     else
-      call('RPUSH', key, encode(hi, lo, total, cost))
+      call('RPUSH', key, pack(ENTRY_FORMAT, bucket, total, cost))
     end
   end
-  expire(charge, key, hi, lo)
+  keys.expire(key, bucket + charge.period)
 end
 
--- Refunds a charge. The mark is the start of its bucket.
-local function refund(charge, key, mark_hi, mark_lo)
+-- Refunds a charge. The second instant of the mark is the start of its bucket.
+local function refund(charge, key, mark)
   view(charge, key)
   if charge.used == 0 then return end
+  local _, bucket = keys.decode(mark)
   local function is_marked_or_later(entry)
-    local hi, lo = open(entry, charge.width)
-    return not instant.is_greater(mark_hi, mark_lo, 0, hi, lo, 0)
+    return open(entry, charge.width) >= bucket
   end
   local index, marked = search(key, charge.expired - 1, is_marked_or_later)
   if not marked then return end
-  local hi, lo, total, charged = open(marked, charge.width)
-  if hi ~= mark_hi or lo ~= mark_lo then return end
+  local start, _, charged_in_it = open(marked, charge.width)
+  if start ~= bucket then return end
 
   -- Rewrites all entries from the marked one on, because their running totals are lower now.
-  local back = min(charged, charge.cost)
+  local back = min(charged_in_it, charge.cost)
   local rewritten = call('LRANGE', key, index, -1)
   if index == 0 then call('DEL', key) else call('LTRIM', key, 0, index - 1) end
   for _, entry in ipairs(rewritten) do
-    hi, lo, total, charged = decode(entry)
+    local at, total, charged = open(entry, 1)
     if entry == marked then charged = charged - back end
-    if charged > 0 then call('RPUSH', key, encode(hi, lo, (total - back) % MODULUS, charged)) end
+    if charged > 0 then call('RPUSH', key, pack(ENTRY_FORMAT, at, (total - back) % MODULUS, charged)) end
   end
   local newest = entry_at(key, -1)
-  if newest then
-    hi, lo = decode(newest)
-    expire(charge, key, hi, lo)
-  end
+  if newest then keys.expire(key, open(newest, 1) + charge.period) end
 end
 
 return { parse = parse, peek = peek, commit = commit, refund = refund }

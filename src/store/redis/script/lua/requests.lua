@@ -3,7 +3,7 @@
 --
 -- script/inline.rs puts the functions of `gcra` and `window` in place of their calls.
 
-local module, KEYS, text, now_hi, now_lo, clock_ahead, reply, progress, gcra, window = ...
+local module, KEYS, text, now, clock_ahead, reply, progress, gcra, window = ...
 local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
 local GCRA, QUEUE, FIXED_WINDOW, CALENDAR_WINDOW = 100, 113, 119, 107 -- d, q, w, k
 local SHADOW = 115 -- s
@@ -39,8 +39,6 @@ while place <= #text do
         has_room, state = gcra.peek(charge, key)
         if has_room and commits and not is_free then
           gcra.commit(charge, key)
-        elseif not is_free then
-          gcra.convert_rate(charge, key)
         end
       else
         has_room, state = window.peek(charge, key)
@@ -49,20 +47,20 @@ while place <= #text do
         end
       end
       if has_room or is_free or mode == SHADOW then
-        reply[length + 1] = state == '' and 'y\1\0' or 'y\1\1'
+        reply[length + 1] = state == '' and 'y\1\0' or is_gcra and 'y\1\29' or 'y\1\22'
       else
-        reply[length + 1] = state == '' and 'n\1\0' or 'n\1\1'
+        reply[length + 1] = state == '' and 'n\1\0' or is_gcra and 'n\1\29' or 'n\1\22'
       end
       reply[length + 2] = state
       length = length + 2
     end
   elseif progress.done <= same then
     if load == error then
-      load = module('load')(module, now_hi, now_lo, clock_ahead)
+      load = module('load')(module, now, clock_ahead)
       progress.load = load
     end
     local run = module(decides and 'limits' or 'task')
-    run(load, KEYS, text, now_hi, now_lo, clock_ahead, place, first_key, keys, same, reply, progress)
+    run(load, KEYS, text, now, clock_ahead, place, first_key, keys, same, reply, progress)
     length = progress.length
   end
 

@@ -1,6 +1,6 @@
 -- Performs a request that decides nothing: a refund, a reset, or setting an override.
 
-local load, KEYS, text, _, _, _, place, first_key, key_count, _, reply, progress = ...
+local load, KEYS, text, _, _, place, first_key, key_count, _, reply, progress = ...
 local REFUND, SET_OVERRIDE, RESET = 114, 111, 120 -- r, o, x
 
 local task, count = string.byte(text, place, place + 1)
@@ -11,12 +11,12 @@ if task == REFUND then
   for i = 1, count do
     local tag, charge, next_place = string.byte(text, place)
     local rule = load(string.char(tag))
-    charge, next_place = rule.parse(text, place + 19, tag)
-    refunds[i] = { refund = rule.refund, charge = charge, mark = string.sub(text, place + 1, place + 18) }
+    charge, next_place = rule.parse(text, place + 23, tag)
+    refunds[i] = { refund = rule.refund, charge = charge, mark = string.sub(text, place + 1, place + 22) }
     place = next_place
   end
   for i = 1, count do
-    refunds[i].refund(refunds[i].charge, KEYS[first_key + i - 1], load('key').decode(refunds[i].mark))
+    refunds[i].refund(refunds[i].charge, KEYS[first_key + i - 1], refunds[i].mark)
   end
 elseif task == SET_OVERRIDE then
   load('override').set(KEYS[first_key], text, place)
