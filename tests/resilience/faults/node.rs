@@ -176,14 +176,17 @@ async fn requests_beyond_the_queue_capacity_follow_the_policy_at_once() {
     let builder = Limiter::builder([limit()]).store(store).deadline(Duration::from_secs(30));
     let limiter = builder.clone().build();
     server.pause();
-    let waiting: Vec<_> = (0..300_u64)
-        .map(|key| {
+    let mut waiting = Vec::new();
+    // The second call may take its requests from the queue only after others were rejected: more fill the queue again.
+    for _ in 0..3 {
+        for key in 0..300_u64 {
             let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.acquire(key, 1).await })
-        })
-        .collect();
+            waiting.push(tokio::spawn(async move { limiter.acquire(key, 1).await }));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     // Two calls of up to 64 requests, and 100 waiting requests.
-    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
+    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= waiting.len() - 100 - 2 * 64;
     block_in_place(|| wait_until("those that may not wait are answered", is_over));
     let answer = async |policy| builder.clone().on_store_error(policy).build().acquire("another", 1).await;
     let rejected = answer(OnStoreError::Reject).await.expect_err("a full queue");
