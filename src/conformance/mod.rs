@@ -50,6 +50,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
     check_modes(&new_store).await;
     check_penalties(&new_store).await;
     check_overrides(&new_store).await;
+    check_rates(&new_store).await;
     check_concurrency(&new_store).await;
     check_cancellation(&new_store).await;
     check_remembered_denials(&new_store).await;
