@@ -44,7 +44,7 @@ use crate::validation::{self, checked};
 ///
 /// # State
 ///
-/// The penalty keeps 16 bytes per key in memory, or one more key in Redis, which the same script reads and writes as
+/// The penalty keeps 24 bytes per key in memory, or one more key in Redis, which the same script reads and writes as
 /// the limit's own. A limit without a penalty costs nothing more. [`Limiter::reset`](crate::Limiter::reset) and
 /// [`Permit::reset`](crate::Permit::reset) clear it; refunds do not change it. Limits that share their keys' state
 /// share lockouts, too, if they have a penalty. If the size of the limit is changed, a key stays locked out. If the

@@ -41,9 +41,6 @@
 //! of the store's decision. Stores that do not implement `preview` report the tokens that are left *before* the request
 //! instead of after it. So does a Redis Cluster for limits whose keys are in different slots.
 //!
-//! After the rate of a limit has changed, an explanation by a `RedisStore` converts the backlog of the key to the new rate,
-//! as the next decision would.
-//!
 //! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may
 //! lose strikes of a penalty.
 //!

@@ -14,7 +14,7 @@ impl Limit {
     ///
     /// Clients see the size that applied. A key's usage carries over to another size with the same algorithm and
     /// period. With another algorithm or period, the key starts unused. In a bucket with another rate, the used tokens
-    /// stay used, including fractions, and come back at the rate of the key's last decision.
+    /// stay used, including fractions, and each request counts them as they come back at its own rate.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, key, when};

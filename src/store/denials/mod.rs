@@ -2,8 +2,7 @@
 //!
 //! A cached denial consists of the states of the request's keys, and the time of the answer. The algorithms decide by
 //! these states, so that a request with a smaller cost or a raised limit is sent to the database if it would be allowed.
-//! Only denials are answered here, and only at the rate that was requested, because a bucket is converted to the rate of
-//! the latest request.
+//! Only denials are answered here.
 //!
 //! The present instant of the database's clock may not be known here, but it has bounds: its clock at the answer, plus
 //! the time since the answer was received or since the request was sent. A request is denied if it is denied at the

@@ -182,7 +182,7 @@ fn the_summary_of_a_log_decides_as_the_log_does() {
             let until = summarize(&mut summary, &charge, now);
             let of = |state: &KeyState, at| {
                 let mut state = state.clone();
-                format!("{:?}", spec.rule().evaluate(&mut state.as_mut(), at, cost))
+                format!("{:?}", spec.rule().evaluate(&state.as_mut(), at, cost))
             };
             for at in [now, (now + until) / 2, until - 1] {
                 assert_eq!(of(&summary, at), of(&log, at), "{algorithm:?} {charges} {percent} {cost}");

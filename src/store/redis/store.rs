@@ -17,8 +17,8 @@ use crate::time::{Clock, SystemClock};
 /// all limits of a request together, in one round trip, at one instant of Redis' clock. Concurrent requests share
 /// round trips.
 ///
-/// A key is named `prefix:{hash}:limit:rule` and holds 18 bytes; a sliding log 18 bytes per request, a sliding window
-/// 18 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a
+/// A key is named `prefix:{hash}:limit:rule` and holds 22 or 29 bytes; a sliding log 15 bytes per request, a sliding
+/// window 15 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a
 /// bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
 ///
 /// Clones share connections and caches.
