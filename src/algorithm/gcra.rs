@@ -77,21 +77,27 @@ impl RateAlgorithm<CompactState> for Gcra {
         self.snapshot_of(&self.level(state, now), now)
     }
 
-    /// Takes the cost off the level, but at most what is left of the level after the charge: what has drained since is
-    /// not returned. A place in a queue is returned only if nobody is behind it, as others have been promised their
-    /// instants. The key keeps the rate at which it was charged.
+    /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the
+    /// refunded charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind
+    /// it, as others have been promised their instants. The key keeps the rate at which it was charged.
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
-        let mut level = self.level(state, now);
+        let level = self.level(state, now);
         let left = match self.is_queue {
             false => self.units_at(&mark.0, level.now),
             true if (state.expires_at, state.detail) == (mark.0.expires_at, mark.0.detail) => level.units,
             true => 0,
         };
-        if level.units == 0 || left == 0 {
+        let back = left.min(self.units(cost));
+        if back == 0 || level.units == 0 {
             return;
         }
-        level.units = level.units.saturating_sub(left.min(self.units(cost)));
-        *state = if level.units == 0 { CompactState::UNUSED } else { level.encode(state.detail >> 32) };
+        if level.units > back {
+            let charged = Level { units: charged_units(state).saturating_sub(back), now: state.at, expires_at: 0 };
+            *state = charged.encode(state.detail >> 32);
+        }
+        if level.units <= back || state.expires_at <= level.now {
+            *state = CompactState::UNUSED;
+        }
     }
 }
 
@@ -156,10 +162,8 @@ impl Gcra {
     /// Returns the same of a state that a limit of another amount has left.
     #[cold]
     fn units_of_other_rate(&self, state: &CompactState, now: u64) -> u128 {
-        let [amount, rounding] = [state.detail >> 32, state.detail & u64::from(u32::MAX)].map(u128::from);
-        let charged = (u128::from(state.expires_at.saturating_sub(state.at)) * amount).saturating_sub(rounding);
         let drained = (i128::from(now) - i128::from(state.at)) * i128::from(self.amount);
-        (charged as i128 - drained).max(0) as u128
+        (charged_units(state) as i128 - drained).max(0) as u128
     }
 
     /// Returns the time until `units` of a level have drained, in µs.
@@ -181,4 +185,10 @@ impl Gcra {
             reset_after: level.expires_at - now,
         }
     }
+}
+
+/// Returns the units in use right after the last charge of a state.
+fn charged_units(state: &CompactState) -> u128 {
+    let [amount, rounding] = [state.detail >> 32, state.detail & u64::from(u32::MAX)].map(u128::from);
+    (u128::from(state.expires_at.saturating_sub(state.at)) * amount).saturating_sub(rounding)
 }

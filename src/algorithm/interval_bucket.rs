@@ -53,18 +53,24 @@ impl RateAlgorithm<CompactState> for IntervalBucket {
         self.snapshot_of(&self.deficit(state, now), now)
     }
 
-    /// Refunds the cost, less all refills since the charge: they count as refills of this charge first. The key
-    /// keeps the rate at which it was charged.
+    /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last
+    /// charge: these refills count as refills of the refunded charge first. The key keeps the rate at which it was
+    /// charged.
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
         let now = self.now(state, now);
-        let mut deficit = self.deficit(state, now);
+        let deficit = self.deficit(state, now);
         let refilled = self.refills_since(mark.0.at, now).saturating_mul(self.amount.into());
         let back = cost.saturating_sub(refilled);
         if deficit.tokens == 0 || back == 0 || mark.0.expires_at <= now {
             return;
         }
-        deficit.tokens = deficit.tokens.saturating_sub(back);
-        *state = if deficit.tokens == 0 { CompactState::UNUSED } else { self.encode(&deficit, state.detail >> 32) };
+        if deficit.tokens > back {
+            let tokens = (state.detail & u64::from(u32::MAX)) - back;
+            *state = self.encode(&Deficit { tokens, refill: state.at, expires_at: 0 }, state.detail >> 32);
+        }
+        if deficit.tokens <= back || state.expires_at <= now {
+            *state = CompactState::UNUSED;
+        }
     }
 }
 

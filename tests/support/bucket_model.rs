@@ -50,7 +50,7 @@ impl BucketModel {
         self.set(level, units + i128::from(cost) * self.token(), at, self.amount.into());
     }
 
-    /// Refunds `cost` tokens of the charge with this mark.
+    /// Refunds `cost` tokens of the charge with this mark: takes them off the level that the last charge has left.
     pub fn refund(&self, level: &mut Level, mark: &Level, now: u64, cost: u64) {
         let now = i128::from(now);
         let (units, cost) = (self.units(level, now), i128::from(cost) * self.token());
@@ -65,8 +65,7 @@ impl BucketModel {
         if back > 0 && units <= back {
             *level = Level { units: 0, ..*level };
         } else if back > 0 {
-            let at = if self.draining == Draining::AtIntervals { self.next_refill(level, now) } else { now };
-            self.set(level, units - back, at, level.amount);
+            self.set(level, level.units - back, level.at, level.amount);
         }
     }
 

@@ -20,6 +20,7 @@ on_both_stores!(
     a_smaller_bucket_refills_at_its_own_rate,
     a_raised_rate_shortens_a_wait_at_once,
     a_charge_at_an_old_rate_is_not_refunded_at_the_new_one,
+    a_refund_by_a_slower_limit_postpones_no_reset,
     a_late_settlement_is_refunded,
     a_charge_followed_by_others_is_refunded,
     random_calls_agree_with_the_model,
@@ -114,6 +115,18 @@ async fn a_charge_at_an_old_rate_is_not_refunded_at_the_new_one(fixture: StoreFi
         let before = left(&slow).await;
         slow.refund(receipt).await.expect("a refund");
         assert_eq!(left(&slow).await, before, "{name}");
+    }
+}
+
+async fn a_refund_by_a_slower_limit_postpones_no_reset(fixture: StoreFixture) {
+    for (name, bucket) in buckets().into_iter().filter(|(name, _)| matches!(*name, "even" | "meter")) {
+        let [fast, slow] = [6_000, 60].map(|rate| limiter(&fixture, name, bucket(100, rate)));
+        let receipt = take(&slow, 1).await.into_receipt();
+        assert!(take(&fast, 99).await.is_allowed());
+        fixture.clock.advance(Duration::from_millis(900));
+        assert_eq!(left(&fast).await, 90, "{name}");
+        slow.refund(receipt).await.expect("a refund");
+        assert!(left(&fast).await >= 90, "{name}");
     }
 }
 

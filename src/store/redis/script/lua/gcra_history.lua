@@ -4,7 +4,7 @@
 local load, now = ...
 local keys = load('key')
 local mul_div = load('arithmetic').mul_div
-local ceil, fmod, max = math.ceil, math.fmod, math.max
+local ceil, floor, fmod, max = math.ceil, math.floor, math.fmod, math.max
 
 local BUCKET_FORMAT, BUCKET_SIZE = '<I7I7I4I4I7', 29
 
@@ -29,9 +29,9 @@ local function level(amount, from, expires, charged_at, rounding, held_amount)
   return span, n
 end
 
--- Refunds a charge, but at most what is left of the level after it. A place in a queue is returned only if nobody is
--- behind it: others have received their delays already. The key keeps the rate at which it was charged. The mark is the
--- state that the charge has left.
+-- Takes a charge off the level that the last one has left, but at most what is left of the level after the refunded
+-- charge. A place in a queue is returned only if nobody is behind it: others have received their delays already. The key
+-- keeps the rate at which it was charged. The mark is the state that the refunded charge has left.
 local function refund(charge, key, mark)
   local state = redis.call('GET', key)
   if not state then return end
@@ -50,15 +50,14 @@ local function refund(charge, key, mark)
     if left < back or left == back and left_n < back_n then back, back_n = left, left_n end
     if back == 0 and back_n == 0 then return end
   end
-  span, n = span - back, n - back_n
-  if n < 0 then span, n = span - 1, n + amount end
-  if span < 0 or span == 0 and n == 0 then return redis.call('DEL', key) end
+  if span < back or span == back and n <= back_n then return redis.call('DEL', key) end
 
-  span, back_n = convert(span, amount, held_amount)
-  n = n + back_n
-  local micros = ceil(n / held_amount)
-  expires, rounding = from + span + micros, micros * held_amount - n
-  keys.write(key, struct.pack(BUCKET_FORMAT, expires, from, rounding, held_amount, expires), expires)
+  local held_back, rest = convert(back, amount, held_amount)
+  rounding = rounding + back_n + rest
+  local whole = floor(rounding / held_amount)
+  expires, rounding = expires - held_back - whole, rounding - whole * held_amount
+  if expires <= from then return redis.call('DEL', key) end
+  keys.write(key, struct.pack(BUCKET_FORMAT, expires, charged_at, rounding, held_amount, expires), expires)
 end
 
 return { level = level, refund = refund }

@@ -15,12 +15,11 @@ local function parse(text, at)
     capacity = capacity,
     amount = amount,
     interval = interval,
-    -- The present instant, the missing tokens, the next refill, when the key expires, and the amount that it holds.
+    -- The present instant, the missing tokens, the next refill, and when the key expires.
     from = 0,
     missing = 0,
     refill = 0,
     expires = 0,
-    held_amount = 0,
   }
   return charge, next_at
 end
@@ -32,26 +31,23 @@ local function refills_since(first, instant, interval)
   return (since - fmod(since, interval)) / interval + 1
 end
 
--- Reads a key: sets how many tokens are missing now, and the next refill. Returns the key's state.
+-- Reads a key: sets how many tokens are missing now, and the next refill. Returns the key's state, the tokens that were
+-- missing after its last charge, the first refill since, and the amount of the limit that was charged.
 local function view(charge, key)
-  local state, expires, refill, missing, held_amount = keys.read(key)
+  local state, expires, first, charged, held_amount = keys.read(key)
   local interval = charge.interval
   -- If the clock has stepped back behind the interval of the last charge, time stands still.
-  local from = max(now, refill - interval)
-  local refills = refills_since(refill, from, interval)
-  missing, refill = missing - refills * charge.amount, refill + refills * interval
+  local from = max(now, first - interval)
+  local refills = refills_since(first, from, interval)
+  local missing, refill = charged - refills * charge.amount, first + refills * interval
   if missing <= 0 or expires <= from then missing, refill = 0, from + interval end
-  charge.from, charge.missing, charge.refill = from, missing, refill
-  charge.expires, charge.held_amount = expires, held_amount
-  return state
+  charge.from, charge.missing, charge.refill, charge.expires = from, missing, refill, expires
+  return state, charged, first, held_amount
 end
 
--- Writes that `missing` tokens are missing before the next refill, of a limit of this amount.
-local function store(charge, key, missing, amount)
-  local expires = charge.refill + (ceil(missing / amount) - 1) * charge.interval
-  local state = keys.encode(expires, charge.refill, missing, amount)
-  if expires == charge.expires then return keys.overwrite(key, state) end
-  keys.write(key, state, expires)
+-- Returns when a bucket is full that lacks `missing` tokens until the refill at `refill`.
+local function full_at(missing, refill, amount, interval)
+  return refill + (ceil(missing / amount) - 1) * interval
 end
 
 -- Returns whether the bucket has tokens for a charge, and the key's state.
@@ -62,18 +58,25 @@ end
 
 -- Charges the bucket that `peek` has found.
 local function commit(charge, key)
-  store(charge, key, charge.missing + charge.cost, charge.amount)
+  local missing, refill, amount = charge.missing + charge.cost, charge.refill, charge.amount
+  local expires = full_at(missing, refill, amount, charge.interval)
+  local state = keys.encode(expires, refill, missing, amount)
+  if expires == charge.expires then return keys.overwrite(key, state) end
+  keys.write(key, state, expires)
 end
 
--- Refunds a charge, less the refills since. The key keeps the amount at which it was charged. The mark is the state that the charge has left.
+-- Takes a charge, less the refills since, off the tokens that were missing after the last one. The key keeps the amount
+-- at which it was charged. The mark is the state that the refunded charge has left.
 local function refund(charge, key, mark)
-  view(charge, key)
-  local amount, interval = charge.amount, charge.interval
-  local marked_expires, first = keys.decode(mark)
-  local back = charge.cost - refills_since(first, charge.from, interval) * amount
+  local _, charged, first, held_amount = view(charge, key)
+  local interval = charge.interval
+  local marked_expires, marked_first = keys.decode(mark)
+  local back = charge.cost - refills_since(marked_first, charge.from, interval) * charge.amount
   if charge.missing == 0 or back <= 0 or marked_expires <= charge.from then return end
   if charge.missing <= back then return redis.call('DEL', key) end
-  store(charge, key, charge.missing - back, charge.held_amount)
+  local expires = full_at(charged - back, first, held_amount, interval)
+  if expires <= charge.from then return redis.call('DEL', key) end
+  keys.write(key, keys.encode(expires, first, charged - back, held_amount), expires)
 end
 
 return { parse = parse, peek = peek, commit = commit, refund = refund }
