@@ -83,7 +83,10 @@ fn decode(kinds: u8, mut rest: &[u8]) -> Option<StoredKey> {
 }
 
 fn decode_compact(bytes: &mut &[u8]) -> Option<CompactState> {
-    Some(CompactState { expires_at: take_instant(bytes)?, at: take_instant(bytes)?, detail: take_u64(bytes)? })
+    // A charge at the latest instant expires in time.
+    let at_most_charged = |at: &u64| *at <= 1 << 53;
+    let (expires_at, at) = (take_instant(bytes)?, take_instant(bytes).filter(at_most_charged)?);
+    Some(CompactState { expires_at, at, detail: take_u64(bytes)? })
 }
 
 #[cfg(test)]

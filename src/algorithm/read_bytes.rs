@@ -11,7 +11,7 @@ pub(super) fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     bytes.split_off(..8).and_then(|number| number.try_into().ok()).map(u64::from_le_bytes)
 }
 
-/// Takes an instant in µs.
+/// Takes an instant in µs, at which or until which a state counts.
 pub(super) fn take_instant(bytes: &mut &[u8]) -> Option<u64> {
     take_u64(bytes).filter(|instant| *instant < END_OF_INSTANTS)
 }

@@ -51,10 +51,10 @@ pub(super) fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u
     (share, interval.min(LONGEST))
 }
 
-/// Returns `tokens` and `percent` more, rounded down, and at most `most` and `u32::MAX`.
+/// Returns `tokens` and `percent` more, rounded down and at most `most`, but never less than `tokens`.
 pub(super) fn raised(tokens: u32, percent: u32, most: u64) -> u32 {
     let tokens = u64::from(tokens);
-    (tokens + tokens * u64::from(percent) / 100).min(most).min(u32::MAX.into()) as u32
+    (tokens + tokens * u64::from(percent) / 100).min(most).min(u32::MAX.into()).max(tokens) as u32
 }
 
 #[cfg(test)]

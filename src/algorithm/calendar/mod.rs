@@ -25,7 +25,7 @@ pub(crate) struct Calendar {
     zone: Zone,
 }
 
-/// The most units in a window. So many years are less than 2^62 µs.
+/// The most units in a window. So many years fit into 64 bits as µs.
 const MAX_EVERY: u32 = 100_000;
 
 impl Calendar {
