@@ -42,7 +42,9 @@ impl Denial {
             }
             let size = |spec: &LimitSpec| (*spec.algorithm(), *spec.ceiling(), spec.index(), spec.is_overridable());
             let kind = |spec: &LimitSpec| (spec.ceiling().tag(), spec.penalty().is_some());
-            let is_fixed = charge.spec.rule().deciding().keeps_log() || charge.spec.is_overridable();
+            let is_fixed = charge.spec.rule().deciding().keeps_log()
+                || charge.spec.is_overridable()
+                || denied.spec.is_overridable();
             denied.spec.fingerprint(denied.key) == charge.spec.fingerprint(charge.key)
                 && kind(&denied.spec) == kind(charge.spec)
                 && (!is_fixed || size(&denied.spec) == size(charge.spec))
@@ -64,9 +66,10 @@ impl Denial {
             return None;
         }
         let charges = self.resized.charges(charges);
-        let decide = |at| {
+        let decide = |at: u64| {
             let mut states = self.states.clone();
-            evaluation::decide(&mut states, &charges, Timestamp::from_micros(at), Task::Peek)
+            let at = Timestamp::from_micros(at.min(Timestamp::MAX.as_micros()));
+            evaluation::decide(&mut states, &charges, at, Task::Peek)
         };
         let decision = decide(latest);
         let outcomes = charges.iter().zip(decision.outcomes()).zip(&self.epochs);
