@@ -76,7 +76,10 @@ impl<B: CompareAndSwap> Database<B> {
         }
         match pin!(self.backend.now()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(now) => Some(now.ok()?.as_micros()),
-            Poll::Pending => None,
+            Poll::Pending => {
+                self.has_remote_clock.store(true, Ordering::Relaxed);
+                None
+            }
         }
     }
 

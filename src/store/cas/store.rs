@@ -28,11 +28,12 @@ use crate::store::{Store, StoreFuture};
 /// decision takes one read and one write for each limit that it charges; a denial takes only the read, and is then
 /// [remembered](Self::remember_denials).
 ///
-/// Requests of one process for the same key take turns; those that wait are denied as soon as one of them is. If another process has changed a key meanwhile, the request reads
-/// the time and the key again: at once after the first lost races, then after random pauses of up to 4 ms. It waits for
-/// its turn and tries again for at most half of its [deadline](crate::Builder::deadline), so that the other half is left
-/// for the last attempt. After that it fails with [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit
-/// breaker. Refunds, which have no deadline, end after 64 attempts.
+/// Requests of one process for the same key take turns; those that wait are denied as soon as an equal one is. If
+/// another process has changed a key meanwhile, the request reads the time and the key again: at once after the first
+/// lost races, then after random pauses of up to 4 ms. It waits for its turn and tries again for at most half of its
+/// [deadline](crate::Builder::deadline), so that the other half is left for the last attempt. After that it fails with
+/// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. Refunds, which have no deadline,
+/// end after 64 attempts.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
 /// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.
