@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 use crate::request::RequestHead;
+use crate::validation;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///
@@ -83,11 +84,6 @@ impl CostTable {
         costs.chain([self.otherwise])
     }
 
-    /// Returns a path without a leading slash, if there is one. No request can match it.
-    fn path_without_slash(&self) -> Option<&str> {
-        self.routes.keys().map(String::as_str).find(|path| !path.starts_with('/'))
-    }
-
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
@@ -125,15 +121,9 @@ impl CostRule {
 
     /// Returns an error if the table has a path that no request can match.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
-        let path = match self {
-            Self::Table(costs) => costs.path_without_slash(),
-            Self::Constant(_) | Self::Closure(_) => None,
-        };
-        match path {
-            Some(path) => {
-                Err(ConfigErrorKind::PathWithoutSlash { what: "cost table's path", path: path.to_owned() }.into())
-            }
-            None => Ok(()),
+        match self {
+            Self::Table(costs) => costs.routes.keys().try_for_each(|path| validation::path("cost table's path", path)),
+            Self::Constant(_) | Self::Closure(_) => Ok(()),
         }
     }
 

@@ -1,8 +1,10 @@
-//! Checks of the tokens and spans that limits are built from.
+//! Checks of the values that limits and their conditions are built from.
 
 use std::time::Duration;
 
-use crate::error::Fault;
+use http::HeaderName;
+
+use crate::error::{ConfigError, ConfigErrorKind, Fault};
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
@@ -49,6 +51,19 @@ pub(crate) const fn drain(capacity: u64, amount: u32, interval: u64) -> Result<(
         return Err(Fault::DrainTooLong { capacity, amount, interval: Duration::from_micros(interval) });
     }
     Ok(())
+}
+
+/// Returns the header called `name`.
+pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
+    name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() }.into())
+}
+
+/// Checks that a path starts with a slash, because others match nothing. `what` names the path in the error.
+pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
+    if path.starts_with('/') {
+        return Ok(());
+    }
+    Err(ConfigErrorKind::PathWithoutSlash { what, path: path.to_owned() }.into())
 }
 
 /// Unwraps a result in a `const fn`, or panics with the fault's message: at compile time in constants.

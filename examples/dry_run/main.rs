@@ -21,9 +21,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
-use tower_ratelimit::RequestHead;
 use tower_ratelimit::dry_run::{Comparison, DryRun};
 use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{RateLimitLayer, RequestHead};
 
 use crate::recording::Recorded;
 
@@ -65,7 +65,8 @@ async fn compare(old: &str, new: &str, requests: &str) -> Result<(), Box<dyn Err
 }
 
 fn load(rules: &str) -> Result<DryRun, Box<dyn Error>> {
-    Ok(DryRun::try_new(Rules::from_file(rules)?.limits(&Extractors::new())?)?)
+    let limits = Rules::from_file(rules)?.limits(&Extractors::new())?;
+    Ok(DryRun::from_builder(RateLimitLayer::builder(limits))?)
 }
 
 /// Reads recorded requests, one in a line.

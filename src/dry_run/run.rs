@@ -24,19 +24,10 @@ impl DryRun {
     ///
     /// # Panics
     ///
-    /// Panics if the limits can't be decided together. [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if the limits can't be decided together. [`from_builder`](Self::from_builder) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        or_panic(Self::try_new(limits))
-    }
-
-    /// Fallible version of [`new`](Self::new).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the limits can't be decided together.
-    pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        Self::from_builder(RateLimitLayer::builder(limits))
+        or_panic(Self::from_builder(RateLimitLayer::builder(limits)))
     }
 
     /// Creates a dry run of a layer, with its lists and costs. Its store is replaced by an empty

@@ -98,9 +98,6 @@ pub(crate) enum ConfigErrorKind {
     HeaderName {
         name: String,
     },
-    CookieName {
-        name: String,
-    },
     NeedsRequest {
         limit: String,
         what: &'static str,
@@ -274,9 +271,6 @@ impl fmt::Display for ConfigErrorKind {
             ),
             Self::HeaderName { name } => {
                 write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
-            }
-            Self::CookieName { name } => {
-                write!(f, "{name:?} is not a cookie's name: use letters, digits, dashes and underscores")
             }
             Self::NeedsRequest { limit, what } => write!(
                 f,

@@ -19,9 +19,7 @@ pub(crate) enum Fault {
     Ipv6Prefix { bits: u8 },
     DayOfMonth { day: u32 },
     NoMonth,
-    NoKeys,
     NoProcesses,
-    NoFailures,
     Denials { denials: u32 },
     NearLimit { percent: u32 },
     Doubling { first: Duration, longest: Duration },
@@ -83,12 +81,8 @@ impl Fault {
                 message.text("no month has a day ").number(day as u128).text(": use one from 1 to 31")
             }
             Self::NoMonth => message.text("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out"),
-            Self::NoKeys => message.text("max_keys is 0: remember at least 1 key"),
             Self::NoProcesses => {
                 message.text("a limit is shared by 0 processes: count all processes that share it, including this one")
-            }
-            Self::NoFailures => {
-                message.text("a circuit breaker opens after 0 failures: use at least 1, or turn it off")
             }
         }
     }

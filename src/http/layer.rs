@@ -153,20 +153,10 @@ impl RateLimitLayer {
     /// # Panics
     ///
     /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a
-    /// slash. [`try_costs`](Self::try_costs) returns an error instead.
+    /// slash.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> RouteCost {
-        or_panic(self.try_costs(costs))
-    }
-
-    /// Fallible version of [`costs`](Self::costs), for a table that is known only at runtime.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if an enforced limit could never allow one of the costs, or a path in the table does not start
-    /// with a slash.
-    pub fn try_costs(&self, costs: CostTable) -> Result<RouteCost, ConfigError> {
-        self.route_cost(CostRule::Table(Arc::new(costs)))
+        or_panic(self.route_cost(CostRule::Table(Arc::new(costs))))
     }
 
     /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes

@@ -5,9 +5,10 @@ use http::HeaderName;
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::or_panic;
 use crate::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
+use crate::validation;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///
@@ -24,20 +25,10 @@ use crate::request::{Repeated, RequestHead};
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name. [`try_header`] returns an error instead.
+/// Panics if `name` is not a valid header name.
 #[track_caller]
 pub fn header(name: &str) -> Header {
-    or_panic(try_header(name))
-}
-
-/// Fallible version of [`header`].
-///
-/// # Errors
-///
-/// Returns an error if `name` is not a valid header name.
-pub fn try_header(name: &str) -> Result<Header, ConfigError> {
-    let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
-    Ok(Header(name))
+    Header(or_panic(validation::header_name(name)))
 }
 
 /// An extractor that reads a header. Returned by [`header`].

@@ -73,14 +73,14 @@ pub use bucket_key::{Key, Shared};
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use client::{AddressFromFn, AddressSource, address_from_fn};
 pub use closure::{FromAsyncFn, FromFn, from_async_fn, from_fn};
-pub use cookie::{Cookie, cookie, try_cookie};
+pub use cookie::{Cookie, cookie};
 pub use extension::{Extension, extension};
 pub use extractor::{Extracted, KeyError, KeyExtractor};
 pub(crate) use extractor::{Hashed, PendingKey};
 pub use head::{MatchedRoute, MethodKey, Path, matched_route, method, path};
 #[cfg(feature = "rules")]
 pub(crate) use head::{OTHER_METHODS, head_as_get, is_standard};
-pub use header::{Header, header, try_header};
+pub use header::{Header, header};
 pub use key_buf::KeyBuf;
 #[cfg(feature = "rules")]
 pub(crate) use key_buf::only_part;

@@ -11,7 +11,6 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::prefix::Prefixes;
-use crate::error::ConfigError;
 use crate::hash::KeyHasher;
 use crate::request::RequestHead;
 use crate::validation::checked;
@@ -47,20 +46,10 @@ impl PeerIp {
     /// # Panics
     ///
     /// Panics if `bits` is 0, which would put all of IPv6 into one bucket, or greater than 128.
-    /// [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefixes: checked!(self.prefixes.ipv6(bits)) }
-    }
-
-    /// Fallible version of [`ipv6_prefix`](Self::ipv6_prefix).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `bits` is 0 or greater than 128.
-    pub fn try_ipv6_prefix(self, bits: u8) -> Result<Self, ConfigError> {
-        Ok(Self { prefixes: self.prefixes.ipv6(bits)? })
     }
 
     /// Sets how many leading bits of an IPv4 address make the key, from 1 to 32. Defaults to 32.
@@ -68,20 +57,10 @@ impl PeerIp {
     /// # Panics
     ///
     /// Panics if `bits` is 0, which would put all of IPv4 into one bucket, or greater than 32.
-    /// [`try_ipv4_prefix`](Self::try_ipv4_prefix) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: checked!(self.prefixes.ipv4(bits)) }
-    }
-
-    /// Fallible version of [`ipv4_prefix`](Self::ipv4_prefix).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `bits` is 0 or greater than 32.
-    pub fn try_ipv4_prefix(self, bits: u8) -> Result<Self, ConfigError> {
-        Ok(Self { prefixes: self.prefixes.ipv4(bits)? })
     }
 
     /// Returns the address that names the bucket of `address`: the first address of its network. IPv4-mapped IPv6

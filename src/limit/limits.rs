@@ -53,7 +53,7 @@ impl Limits {
     /// # Errors
     ///
     /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name,
-    /// if one can never allow its constant cost, or if one in quota mode has a penalty.
+    /// if one can never allow its constant cost, has an impossible overage, or is in quota mode and has a penalty.
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
@@ -248,6 +248,7 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
         if limit.is_quota && limit.penalty.is_some() {
             return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
         }
+        limit.check_overage(&limit.algorithm)?;
         if let Some(cost) = limit.cost.as_ref().and_then(CostRule::largest) {
             limit.check_cost(cost)?;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::definition::{Limit, Overage};
 use crate::algorithm::Algorithm;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::{ConfigError, ConfigErrorKind};
 use crate::signal::Signal;
 
 impl Limit {
@@ -28,24 +28,10 @@ impl Limit {
     /// # });
     /// ```
     ///
-    /// # Panics
-    ///
-    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
-    /// 142 years to drain. [`try_soft`](Self::try_soft)
-    /// returns an error instead.
-    #[track_caller]
+    /// It is a [mistake](crate::Builder#errors) if `percent` is 0, or if the limit and its overage exceed 2^32 − 1 tokens
+    /// or take more than 142 years to drain. It is reported when a layer or limiter is built.
     pub fn soft(self, percent: u32) -> Self {
-        or_panic(self.try_soft(percent))
-    }
-
-    /// Fallible version of [`soft`](Self::soft).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
-    /// 142 years to drain.
-    pub fn try_soft(self, percent: u32) -> Result<Self, ConfigError> {
-        self.with_overage(percent, None)
+        Self { overage: Some(Overage { percent, signal: None }), ..self }
     }
 
     /// Makes the limit elastic: adds an overage as [`soft`](Self::soft) does, but only while `signal` reports spare
@@ -63,37 +49,17 @@ impl Limit {
     ///     .elastic(100, move || is_idle.load(Ordering::Relaxed));
     /// # let _ = limit;
     /// ```
-    ///
-    /// # Panics
-    ///
-    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
-    /// 142 years to drain. [`try_elastic`](Self::try_elastic)
-    /// returns an error instead.
-    #[track_caller]
     pub fn elastic(self, percent: u32, signal: impl Signal) -> Self {
-        or_panic(self.try_elastic(percent, signal))
+        Self { overage: Some(Overage { percent, signal: Some(Arc::new(signal)) }), ..self }
     }
 
-    /// Fallible version of [`elastic`](Self::elastic).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens or take more than
-    /// 142 years to drain.
-    pub fn try_elastic(self, percent: u32, signal: impl Signal) -> Result<Self, ConfigError> {
-        self.with_overage(percent, Some(Arc::new(signal)))
-    }
-
-    fn with_overage(self, percent: u32, signal: Option<Arc<dyn Signal>>) -> Result<Self, ConfigError> {
+    /// Returns an error if the overage is 0 percent, or if `algorithm` and the overage exceed the tokens that a limit can
+    /// have.
+    pub(crate) fn check_overage(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
+        let Some(Overage { percent, .. }) = self.overage else { return Ok(()) };
         if percent == 0 {
             return Err(ConfigErrorKind::SoftZero { limit: self.name.to_string() }.into());
         }
-        self.check_overage(&self.algorithm, percent)?;
-        Ok(Self { overage: Some(Overage { percent, signal }), ..self })
-    }
-
-    /// Returns an error if `algorithm` and an overage of `percent` percent exceed the tokens that a limit can have.
-    pub(super) fn check_overage(&self, algorithm: &Algorithm, percent: u32) -> Result<(), ConfigError> {
         let ([tokens, _], [raised, _]) = (algorithm.size(), algorithm.with_overage(percent).size());
         if u64::from(raised) < u64::from(tokens) + u64::from(tokens) * u64::from(percent) / 100 {
             let capacity = algorithm.capacity();

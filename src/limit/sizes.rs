@@ -78,7 +78,7 @@ impl Limit {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
             return Err(ConfigErrorKind::OverrideAlgorithm { limit: self.name.to_string(), is, given }.into());
         }
-        self.check_overage(algorithm, self.overage_percent())
+        self.check_overage(algorithm)
     }
 
     pub(super) fn has_other_sizes(&self) -> bool {

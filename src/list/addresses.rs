@@ -26,8 +26,9 @@ use crate::when::Condition;
 ///     .build();
 ///
 /// // Later, while requests are served:
-/// blocked.replace(["198.51.100.0/24"]);
+/// blocked.replace(["198.51.100.0/24"])?;
 /// # let _ = limits;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 ///
 /// The whole address is compared, regardless of the prefix that makes the key: an entry `2001:db8::7` matches only that
@@ -77,24 +78,10 @@ impl AddressList {
 
     /// Replaces all entries, for all clones and from the next request on.
     ///
-    /// # Panics
-    ///
-    /// Panics if an entry is invalid; the list is then unchanged. [`try_replace`](Self::try_replace) returns an error
-    /// instead.
-    #[track_caller]
-    pub fn replace<I>(&self, cidrs: I)
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
-        or_panic(self.try_replace(cidrs));
-    }
-
-    /// Fallible version of [`replace`](Self::replace).
-    ///
     /// # Errors
     ///
     /// Returns an error if an entry is invalid; the list is then unchanged.
-    pub fn try_replace<I>(&self, cidrs: I) -> Result<(), ConfigError>
+    pub fn replace<I>(&self, cidrs: I) -> Result<(), ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use crate::error::{ConfigError, Fault};
-use crate::validation::checked;
-
 /// Stops calls to a failing store, and probes whether it works again.
 ///
 /// Each node of a store has its own breaker: each master of a Redis Cluster, otherwise the store as a whole.
@@ -60,28 +57,12 @@ impl CircuitBreaker {
     ///
     /// # Panics
     ///
-    /// Panics if `failures` is 0. In a constant, this is a compile-time error. [`try_failures`](Self::try_failures)
-    /// returns an error instead.
+    /// Panics if `failures` is 0. In a constant, this is a compile-time error.
     #[must_use]
     #[track_caller]
     pub const fn failures(self, failures: u32) -> Self {
-        checked!(self.opening_after(failures))
-    }
-
-    /// Fallible version of [`failures`](Self::failures).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `failures` is 0.
-    pub fn try_failures(self, failures: u32) -> Result<Self, ConfigError> {
-        Ok(self.opening_after(failures)?)
-    }
-
-    const fn opening_after(self, failures: u32) -> Result<Self, Fault> {
-        match failures {
-            0 => Err(Fault::NoFailures),
-            failures => Ok(Self { failures, ..self }),
-        }
+        assert!(failures > 0, "a circuit breaker opens after 0 failures: use at least 1, or turn it off");
+        Self { failures, ..self }
     }
 
     /// Sets the longest pause. Defaults to a second. The first pause is 100 ms, or `pause` if that is shorter.
@@ -89,27 +70,11 @@ impl CircuitBreaker {
     /// # Panics
     ///
     /// Panics if `pause` is 0. In a constant, this is a compile-time error.
-    /// [`try_longest_pause`](Self::try_longest_pause) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn longest_pause(self, pause: Duration) -> Self {
-        checked!(self.pausing(pause))
-    }
-
-    /// Fallible version of [`longest_pause`](Self::longest_pause).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `pause` is 0.
-    pub fn try_longest_pause(self, pause: Duration) -> Result<Self, ConfigError> {
-        Ok(self.pausing(pause)?)
-    }
-
-    const fn pausing(self, pause: Duration) -> Result<Self, Fault> {
-        if pause.is_zero() {
-            return Err(Fault::WaitZero { what: "longest_pause" });
-        }
-        Ok(Self { longest_pause: pause, ..self })
+        assert!(!pause.is_zero(), "longest_pause is 0: use at least 1 ns");
+        Self { longest_pause: pause, ..self }
     }
 
     pub(super) fn first_pause(&self) -> Duration {

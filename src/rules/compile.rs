@@ -210,8 +210,9 @@ impl<'a> RuleSource<'a> {
             }
         };
         let mut limit = limit.map_err(|error| Problem::new(policy.position, error.to_string()))?;
-        if let (Some(percent), Allowance::Limited(_)) = (policy.soft, policy.allowance) {
-            limit = limit.try_soft(percent).map_err(|error| Problem::new(policy.soft_at, error.to_string()))?;
+        if let (Some(percent), Allowance::Limited(algorithm)) = (policy.soft, policy.allowance) {
+            limit = limit.soft(percent);
+            limit.check_overage(&algorithm).map_err(|error| Problem::new(policy.soft_at, error.to_string()))?;
         }
         if let Some(penalty) = policy.penalty {
             limit = limit.penalty(penalty);

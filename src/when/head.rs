@@ -5,8 +5,9 @@ use std::fmt;
 use http::{HeaderName, Method};
 
 use super::condition::Condition;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::or_panic;
 use crate::request::RequestHead;
+use crate::validation;
 
 /// Matches requests by method. `GET` also matches HEAD.
 #[must_use]
@@ -34,20 +35,13 @@ impl Condition for MethodIs {
 ///
 /// # Panics
 ///
-/// Panics if `path` does not start with a slash, because it would match nothing. [`try_route`] returns an error instead.
+/// Panics if `path` does not start with a slash, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn route(path: impl Into<String>) -> Route {
-    or_panic(try_route(path))
-}
-
-/// Fallible version of [`route`].
-///
-/// # Errors
-///
-/// Returns an error if `path` does not start with a slash.
-pub fn try_route(path: impl Into<String>) -> Result<Route, ConfigError> {
-    with_slash("route", path.into()).map(Route)
+    let path = path.into();
+    or_panic(validation::path("route", &path));
+    Route(path)
 }
 
 /// A condition on the matched route. Returned by [`route`].
@@ -71,23 +65,14 @@ impl Condition for Route {
 ///
 /// # Panics
 ///
-/// Panics if `prefix` does not start with a slash, because it would match nothing. [`try_path_prefix`] returns an error
-/// instead.
+/// Panics if `prefix` does not start with a slash, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn path_prefix(prefix: impl Into<String>) -> PathPrefix {
-    or_panic(try_path_prefix(prefix))
-}
-
-/// Fallible version of [`path_prefix`].
-///
-/// # Errors
-///
-/// Returns an error if `prefix` does not start with a slash.
-pub fn try_path_prefix(prefix: impl Into<String>) -> Result<PathPrefix, ConfigError> {
-    let mut prefix = with_slash("path", prefix.into())?;
+    let mut prefix = prefix.into();
+    or_panic(validation::path("path", &prefix));
     prefix.truncate(prefix.trim_end_matches('/').len());
-    Ok(PathPrefix(prefix))
+    PathPrefix(prefix)
 }
 
 /// A condition on the path. Returned by [`path_prefix`].
@@ -104,10 +89,6 @@ impl Condition for PathPrefix {
     }
 }
 
-fn with_slash(what: &'static str, path: String) -> Result<String, ConfigError> {
-    if path.starts_with('/') { Ok(path) } else { Err(ConfigErrorKind::PathWithoutSlash { what, path }.into()) }
-}
-
 /// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte, without the
 /// whitespace around them; a list is not split at its commas.
 ///
@@ -116,21 +97,11 @@ fn with_slash(what: &'static str, path: String) -> Result<String, ConfigError> {
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name. [`try_header`] returns an error instead.
+/// Panics if `name` is not a valid header name.
 #[must_use]
 #[track_caller]
 pub fn header(name: &str, value: impl Into<String>) -> Header {
-    or_panic(try_header(name, value))
-}
-
-/// Fallible version of [`header`].
-///
-/// # Errors
-///
-/// Returns an error if `name` is not a valid header name.
-pub fn try_header(name: &str, value: impl Into<String>) -> Result<Header, ConfigError> {
-    let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
-    Ok(Header { name, value: value.into().trim_ascii().to_owned() })
+    Header { name: or_panic(validation::header_name(name)), value: value.into().trim_ascii().to_owned() }
 }
 
 /// A condition on a header. Returned by [`header`].
@@ -218,22 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn conditions_that_can_never_hold_are_rejected() {
-        for (error, expected) in [
-            (try_route("users").unwrap_err(), "the route \"users\" matches nothing: start it with a slash, \"/users\""),
-            (try_path_prefix("api").unwrap_err(), "the path \"api\" matches nothing: start it with a slash, \"/api\""),
-            (
-                try_header("x plan", "pro").unwrap_err(),
-                "\"x plan\" is not a header's name: use letters, digits and dashes",
-            ),
-        ] {
-            assert_eq!(error.to_string(), expected);
-        }
+    #[should_panic = "the route \"users\" matches nothing: start it with a slash, \"/users\""]
+    fn routes_without_a_slash_are_rejected() {
+        let _ = route("users");
     }
 
     #[test]
-    #[should_panic = "start it with a slash, \"/users\""]
-    fn routes_without_a_slash_panic() {
-        let _ = route("users");
+    #[should_panic = "the path \"api\" matches nothing: start it with a slash, \"/api\""]
+    fn paths_without_a_slash_are_rejected() {
+        let _ = path_prefix("api");
+    }
+
+    #[test]
+    #[should_panic = "\"x plan\" is not a header's name: use letters, digits and dashes"]
+    fn headers_that_can_never_exist_are_rejected() {
+        let _ = header("x plan", "pro");
     }
 }

@@ -28,8 +28,6 @@ mod time_of_day;
 pub use closure::{FromFn, from_fn};
 pub use condition::{And, Condition, Labeled, Not, Or, not};
 pub(crate) use description::Description;
-pub use head::{
-    Header, MethodIs, PathPrefix, Route, header, method, path_prefix, route, try_header, try_path_prefix, try_route,
-};
+pub use head::{Header, MethodIs, PathPrefix, Route, header, method, path_prefix, route};
 #[cfg(feature = "time-zones")]
 pub use time_of_day::{TimeOfDay, time_of_day, try_time_of_day};

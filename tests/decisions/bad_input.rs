@@ -104,7 +104,8 @@ fn buckets_must_drain_within_142_years() {
         assert!(LeakyBucketQueue::try_new(most - 1, amount, year).is_ok());
         assert_error(LeakyBucketQueue::try_new(most, amount, year), &message);
     }
-    let soft = |percent| Limit::new("yearly", TokenBucket::new(100, 1, year)).try_soft(percent);
+    let soft =
+        |percent| Limiter::builder(Limit::new("yearly", TokenBucket::new(100, 1, year)).soft(percent)).try_build();
     assert!(soft(42).is_ok());
     assert_error(
         soft(43),
@@ -160,8 +161,8 @@ fn a_limiter_without_requests_rejects_limits_that_need_one() {
 
 #[test]
 fn max_keys_of_0_is_an_error() {
-    assert_error(MemoryStore::new().try_max_keys(0), "max_keys is 0: remember at least 1 key");
-    assert!(MemoryStore::new().try_max_keys(1).is_ok());
+    assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
+    let _ = MemoryStore::new().max_keys(1);
 }
 
 #[test]
@@ -195,7 +196,7 @@ fn panics_name_the_value_and_the_remedy() {
         "a limit's name is empty: give it 1 to 64 characters"
     );
     assert_eq!(
-        panic_of(|| Limit::new("x", FixedWindow::per_day(1)).soft(0)),
+        panic_of(|| Limiter::new([Limit::new("x", FixedWindow::per_day(1)).soft(0)])),
         "the limit \"x\" is soft by 0 %: use at least 1, or leave it hard"
     );
     assert_eq!(panic_of(|| key::header("x y")), "\"x y\" is not a header's name: use letters, digits and dashes");

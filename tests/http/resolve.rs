@@ -312,9 +312,7 @@ fn tonic_says_that_a_peer_is_on_a_unix_socket() {
 #[test]
 fn invalid_proxies_are_errors() {
     let cidrs = |cidrs: &[&str]| TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string();
-    let none = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`";
-    assert_eq!(cidrs(&[]), none);
-    assert_eq!(TrustedProxies::try_hops(0).unwrap_err().to_string(), none);
+    assert_eq!(cidrs(&[]), "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`");
     for bad in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "example.org", "10.0.0.1:80", "[::1]", "10.0.0.0/", "*"] {
         let remedy = "is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address";
         assert_eq!(cidrs(&["10.0.0.0/8", bad]), format!("{bad:?} {remedy}"));
@@ -324,8 +322,6 @@ fn invalid_proxies_are_errors() {
         "the network \"fd00::1/64\" has bits beyond its prefix: write \"fd00::/64\", or the address without a prefix \
          if that alone is meant"
     );
-    let name = private().try_single_valued("x real ip").unwrap_err().to_string();
-    assert_eq!(name, "\"x real ip\" is not a header's name: use letters, digits and dashes");
 }
 
 /// CVE-2026-76835 (OAuth2 Proxy): every address was trusted.
@@ -352,7 +348,7 @@ fn trusting_all_addresses_panics() {
 }
 
 #[test]
-#[should_panic(expected = "no proxy is trusted")]
+#[should_panic(expected = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")]
 fn no_hops_panic() {
     let _ = TrustedProxies::hops(0);
 }
@@ -361,6 +357,12 @@ fn no_hops_panic() {
 #[should_panic(expected = "\"\" is not a header's name")]
 fn no_name_panics() {
     let _ = TrustedProxies::hops(1).single_valued("");
+}
+
+#[test]
+#[should_panic(expected = "\"x real ip\" is not a header's name: use letters, digits and dashes")]
+fn an_invalid_name_panics() {
+    let _ = private().single_valued("x real ip");
 }
 
 #[test]

@@ -19,11 +19,6 @@ fn values_of_zero_are_errors() {
     refused(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(
-        CircuitBreaker::new().try_failures(0),
-        "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
-    );
-    refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 ns");
-    refused(
         Share::try_one_of(0),
         "a limit is shared by 0 processes: count all processes that share it, including this one",
     );
@@ -32,9 +27,8 @@ fn values_of_zero_are_errors() {
 #[test]
 fn the_smallest_values_are_accepted() {
     assert!(Limiter::builder(one()).deadline(Duration::from_nanos(1)).try_build().is_ok());
-    assert!(CircuitBreaker::new().try_failures(1).is_ok());
     assert_eq!(Share::try_one_of(1).ok(), Some(Share::whole()));
-    let longest = CircuitBreaker::new().longest_pause(Duration::MAX);
+    let longest = CircuitBreaker::new().failures(1).longest_pause(Duration::MAX);
     assert!(RateLimitLayer::builder(one()).circuit_breaker(longest).deadline(Duration::MAX).try_build().is_ok());
 }
 
@@ -48,6 +42,18 @@ fn a_deadline_of_0_panics_at_the_line_of_the_caller() {
 #[should_panic(expected = "shared by 0 processes")]
 fn a_share_of_0_nodes_panics_at_the_line_of_the_caller() {
     let _ = Share::one_of(0);
+}
+
+#[test]
+#[should_panic(expected = "a circuit breaker opens after 0 failures: use at least 1, or turn it off")]
+fn a_breaker_that_opens_after_0_failures_panics() {
+    let _ = CircuitBreaker::new().failures(0);
+}
+
+#[test]
+#[should_panic(expected = "longest_pause is 0: use at least 1 ns")]
+fn a_breaker_without_a_pause_panics() {
+    let _ = CircuitBreaker::new().longest_pause(Duration::ZERO);
 }
 
 #[test]

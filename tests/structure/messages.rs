@@ -15,6 +15,8 @@ const REGIONS: &[(&str, char, char)] = &[
     ("fn fmt_summary(", '{', '}'),
     ("fn message(self) -> Message ", '{', '}'),
     ("fn sentence<", '{', '}'),
+    // Constructors that panic.
+    (" assert!(", '(', ')'),
     // The settings of Redis.
     ("Fault::Setting(", '(', ')'),
     ("let what = ", '=', ';'),

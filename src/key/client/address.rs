@@ -7,8 +7,9 @@ use http::{HeaderMap, HeaderName};
 use super::error::AddressError;
 use super::proxies::TrustedProxies;
 use super::{forwarded, node};
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::or_panic;
 use crate::request::{Repeated, RequestHead};
+use crate::validation;
 
 /// Finds the client's address by one header that [`TrustedProxies`] write.
 ///
@@ -70,21 +71,10 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// Panics if `name` is not a valid header name. [`try_single_valued`](Self::try_single_valued) returns an error
-    /// instead.
+    /// Panics if `name` is not a valid header name.
     #[track_caller]
     pub fn single_valued(self, name: &str) -> ClientAddress {
-        or_panic(self.try_single_valued(name))
-    }
-
-    /// Fallible version of [`single_valued`](Self::single_valued).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `name` is not a valid header name.
-    pub fn try_single_valued(self, name: &str) -> Result<ClientAddress, ConfigError> {
-        let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
-        Ok(ClientAddress { proxies: self, header: Header::Single(name) })
+        ClientAddress { proxies: self, header: Header::Single(or_panic(validation::header_name(name))) }
     }
 }
 

@@ -103,22 +103,11 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// Panics if `count` is 0. [`try_hops`](Self::try_hops) returns an error instead.
+    /// Panics if `count` is 0.
     #[track_caller]
     pub fn hops(count: usize) -> Self {
-        or_panic(Self::try_hops(count))
-    }
-
-    /// Fallible version of [`hops`](Self::hops).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `count` is 0.
-    pub fn try_hops(count: usize) -> Result<Self, ConfigError> {
-        match count {
-            0 => Err(ConfigErrorKind::NoProxies.into()),
-            _ => Ok(Self { trust: Trust::Hops(count), unix_peers: false }),
-        }
+        or_panic(if count > 0 { Ok(()) } else { Err(ConfigErrorKind::NoProxies.into()) });
+        Self { trust: Trust::Hops(count), unix_peers: false }
     }
 
     /// Also trusts peers on Unix sockets, which the server marks by [`UnixPeer`](crate::key::UnixPeer). By default,

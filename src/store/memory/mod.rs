@@ -21,10 +21,8 @@ use self::table::Slot;
 use super::evaluation::Task;
 use super::{Charge, LimitSpec, OverrideStore, Refund, Store, StoreFuture, StoreUsage};
 use crate::decision::Decision;
-use crate::error::{ConfigError, Fault};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::time::{Clock, SystemClock};
-use crate::validation::checked;
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
@@ -89,27 +87,12 @@ impl MemoryStore {
     ///
     /// # Panics
     ///
-    /// Panics if `keys` is 0. [`try_max_keys`](Self::try_max_keys) returns an error instead.
+    /// Panics if `keys` is 0.
     #[must_use]
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
-        checked!(self.bounded(keys))
-    }
-
-    /// Fallible version of [`max_keys`](Self::max_keys), for numbers from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `keys` is 0.
-    pub fn try_max_keys(self, keys: usize) -> Result<Self, ConfigError> {
-        Ok(self.bounded(keys)?)
-    }
-
-    fn bounded(self, keys: usize) -> Result<Self, Fault> {
-        if keys == 0 {
-            return Err(Fault::NoKeys);
-        }
-        Ok(Self { clock: self.clock, hasher: self.hasher, overrides: self.overrides, ..Self::sized(keys) })
+        assert!(keys > 0, "max_keys is 0: remember at least 1 key");
+        Self { clock: self.clock, hasher: self.hasher, overrides: self.overrides, ..Self::sized(keys) }
     }
 
     /// Sets the most [overrides](crate::Overrides) that the store holds. Defaults to 100,000. One takes some 50 bytes,

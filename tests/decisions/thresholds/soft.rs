@@ -122,11 +122,12 @@ async fn a_route_may_cost_as_much_as_limit_and_overage() {
 #[test]
 fn implausible_settings_are_errors() {
     let limit = || Limit::new("daily", FixedWindow::new(4_000_000_000, DAY));
-    let error = limit().try_soft(0).unwrap_err().to_string();
+    let built = |limit| tower_ratelimit::Limiter::builder([limit]).try_build();
+    let error = built(limit().soft(0)).unwrap_err().to_string();
     assert_eq!(error, "the limit \"daily\" is soft by 0 %: use at least 1, or leave it hard");
-    let error = limit().try_elastic(10, || true).unwrap_err().to_string();
+    let error = built(limit().elastic(10, || true)).unwrap_err().to_string();
     assert!(error.starts_with("the limit \"daily\" of 4000000000 and 10 % of that are more than"), "{error}");
-    assert!(limit().try_soft(7).is_ok());
+    assert!(built(limit().soft(7)).is_ok());
     let none = tower_ratelimit::Limiter::new([Limit::new("few", FixedWindow::new(9, DAY)).soft(10)]);
     let decision = none.acquire("key", 10).into_ready().unwrap().unwrap();
     assert_eq!(decision.verdict(), Verdict::Deny { retry_after: None }, "10 % of 9 are no whole token");
