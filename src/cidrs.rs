@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 
 /// A set of disjoint networks, sorted by address.
 #[derive(Clone, Debug)]
@@ -55,18 +55,24 @@ impl Cidrs {
 /// Parses a network, or a single address.
 fn network(text: &str) -> Result<IpNet, ConfigError> {
     let Some(network) = strict(text) else {
-        let text = text.to_owned();
         // Some programs read numbers with leading zeros as octal, so the network is ambiguous.
-        let without_zeros = strict(&without_leading_zeros(&text)).map(|network| network.to_string());
+        let without_zeros = strict(&without_leading_zeros(text)).map(|network| network.to_string());
         return Err(match without_zeros {
-            Some(network) => ConfigErrorKind::CidrLeadingZeros { text, network },
-            None => ConfigErrorKind::Cidr { text },
-        }
-        .into());
+            Some(network) => ConfigError::new(format!(
+                "the network {text:?} has a number with a leading zero, which some programs read as octal: \
+                 write {network:?} if that is meant"
+            )),
+            None => ConfigError::new(format!(
+                "{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address"
+            )),
+        });
     };
     if network.addr() != network.network() {
         let network = network.trunc().to_string();
-        return Err(ConfigErrorKind::CidrHostBits { text: text.to_owned(), network }.into());
+        return Err(ConfigError::new(format!(
+            "the network {text:?} has bits beyond its prefix: write {network:?}, or the address without a prefix if \
+             that alone is meant"
+        )));
     }
     Ok(canonical(network))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::decision::Decision;
-use crate::error::{ConfigError, ConfigErrorKind, StoreError};
+use crate::error::{ConfigError, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
@@ -109,7 +109,9 @@ impl LimitHandle {
     /// Finds the limit among those of a client.
     pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
         let found = client.limits().iter().find(|(limit, _)| limit.name() == &*self.name);
-        found.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: self.name.to_string() }.into())
+        found.ok_or_else(|| {
+            ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
+        })
     }
 }
 

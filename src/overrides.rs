@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::error::{ConfigError, ConfigErrorKind, StoreError};
+use crate::error::{ConfigError, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
@@ -138,7 +138,10 @@ impl Overrides {
         let (limit, _) = self.find(&client).map_err(OverrideError::Invalid)?;
         limit.check_override(&algorithm).map_err(OverrideError::Invalid)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
-            return Err(OverrideError::Invalid(ConfigErrorKind::OverrideExpiry { after }.into()));
+            return Err(OverrideError::Invalid(ConfigError::new(format!(
+                "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
+                 is removed"
+            ))));
         }
         let value = Override::new(algorithm, expires_after);
         self.call_store(&key, |store, spec, key| store.set(spec, key, value)).await.map_err(OverrideError::Store)
@@ -167,7 +170,10 @@ impl Overrides {
     fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
         let (limit, spec) = self.limit.find(client)?;
         if !limit.is_overridable() {
-            return Err(ConfigErrorKind::NotOverridable { limit: self.limit.name().to_owned() }.into());
+            return Err(ConfigError::new(format!(
+                "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
+                self.limit.name()
+            )));
         }
         Ok((limit, spec))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use crate::error::{ConfigError, ConfigErrorKind, Fault};
+use crate::error::{ConfigError, Fault};
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
@@ -55,7 +55,8 @@ pub(crate) const fn drain(capacity: u64, amount: u32, interval: u64) -> Result<(
 
 /// Returns the header called `name`.
 pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
-    name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() }.into())
+    let invalid = |_| ConfigError::new(format!("{name:?} is not a header's name: use letters, digits and dashes"));
+    name.parse().map_err(invalid)
 }
 
 /// Checks that a path starts with a slash, because others match nothing. `what` names the path in the error.
@@ -63,7 +64,8 @@ pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
     if path.starts_with('/') {
         return Ok(());
     }
-    Err(ConfigErrorKind::PathWithoutSlash { what, path: path.to_owned() }.into())
+    let with_slash = format!("/{path}");
+    Err(ConfigError::new(format!("the {what} {path:?} matches nothing: start it with a slash, {with_slash:?}")))
 }
 
 /// Unwraps a result in a `const fn`, or panics with the fault's message: at compile time in constants.

@@ -1,6 +1,5 @@
 //! Values out of their range.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::message::Message;
@@ -10,7 +9,6 @@ use super::message::Message;
 pub(crate) enum Fault {
     Zero { what: &'static str },
     PeriodZero { what: &'static str },
-    WaitZero { what: &'static str },
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     DrainTooLong { capacity: u64, amount: u32, interval: Duration },
@@ -21,7 +19,6 @@ pub(crate) enum Fault {
     NoMonth,
     NoProcesses,
     Denials { denials: u32 },
-    NearLimit { percent: u32 },
     Doubling { first: Duration, longest: Duration },
 }
 
@@ -32,7 +29,6 @@ impl Fault {
         match self {
             Self::Zero { what } => message.text(what).text(" is 0: allow at least 1 token, or leave the limit out"),
             Self::PeriodZero { what } => message.text(what).text(" is 0: use at least 1 µs"),
-            Self::WaitZero { what } => message.text(what).text(" is 0: use at least 1 ns"),
             Self::PeriodTooLong { what, is } => {
                 message.text(what).text(" ").span(is).text(" is longer than 366 days: shorten it")
             }
@@ -62,9 +58,6 @@ impl Fault {
                 .text("a lockout begins after ")
                 .number(denials as u128)
                 .text(" denials: use 1 to 1,000, or leave the penalty out"),
-            Self::NearLimit { percent } => {
-                message.text("near_limit is ").number(percent as u128).text(" percent: use 1 to 100")
-            }
             Self::Doubling { first, longest } => message
                 .text("the first lockout lasts ")
                 .span(first)
@@ -98,10 +91,4 @@ const fn fewer_buckets(micros: u128, buckets: u32) -> Option<u32> {
         fewer -= 1;
     }
     None
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.message().as_str())
-    }
 }

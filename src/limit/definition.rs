@@ -10,7 +10,7 @@ use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::CostRule;
-use crate::error::{ConfigError, ConfigErrorKind, RulePosition, or_panic};
+use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
 use crate::request::RequestHead;
@@ -91,13 +91,17 @@ impl Limit {
     pub fn try_new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Result<Self, ConfigError> {
         let name = name.into();
         if name.is_empty() {
-            return Err(ConfigErrorKind::NameEmpty.into());
+            return Err(ConfigError::new("a limit's name is empty: give it 1 to 64 characters"));
         }
-        if name.chars().count() > MAX_NAME_LEN {
-            return Err(ConfigErrorKind::NameTooLong { name }.into());
+        let length = name.chars().count();
+        if length > MAX_NAME_LEN {
+            return Err(ConfigError::new(format!("the limit's name {name:?} has {length} characters: use at most 64")));
         }
         if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {
-            return Err(ConfigErrorKind::NameCharacter { name, character }.into());
+            return Err(ConfigError::new(format!(
+                "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, punctuation and \
+                 spaces, which HTTP headers can carry"
+            )));
         }
         Ok(Self {
             name: name.into(),
@@ -320,8 +324,16 @@ impl Limit {
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
         let capacity = self.algorithm.with_overage(self.overage_percent()).capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
-            let (limit, rule) = (self.name.to_string(), self.rule_position.clone());
-            return Err(ConfigErrorKind::CostOverCapacity { limit, cost, capacity, rule }.into());
+            let own_cost = match self.rule_position {
+                None => "give the limit a cost of its own with `Limit::cost`",
+                Some(_) => "set its field `cost`",
+            };
+            let error = ConfigError::new(format!(
+                "a cost of {cost} can never pass the limit {:?}, which holds {capacity}: lower the cost, raise the limit, \
+                 or {own_cost}",
+                self.name
+            ));
+            return Err(error.at(self.rule_position.clone()));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use super::metric_detail::DetailsByLimit;
 use crate::charge::Charge;
 use crate::cost::CostRule;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 use crate::hash::KeyHasher;
 use crate::limit_spec::{LimitSettings, LimitSpec, Mode};
 use crate::request::RequestHead;
@@ -42,7 +42,10 @@ const MAX_LIMITS: usize = 8_192;
 pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
     let needing = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_from_request()?)));
     match needing {
-        Some((limit, what)) => Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()),
+        Some((limit, what)) => Err(ConfigError::new(format!(
+            "the limit {limit:?} takes its {what} from a request, but a `Limiter` has none: decide it where you call \
+             `acquire`, or use a `RateLimitLayer`"
+        ))),
         None => Ok(()),
     }
 }
@@ -238,15 +241,19 @@ impl Limits {
 /// Checks each limit, and the number and the names of all.
 fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
     if limits.len() > MAX_LIMITS {
-        return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MAX_LIMITS }.into());
+        return Err(ConfigError::new(format!("{} limits are too many: use at most {MAX_LIMITS}", limits.len())));
     }
     let mut names = HashSet::new();
     for limit in limits {
         if !names.insert(&*limit.name) {
-            return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
+            let message = format!("two limits are named {:?}: give each a name of its own", limit.name);
+            return Err(ConfigError::new(message));
         }
         if limit.is_quota && limit.penalty.is_some() {
-            return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
+            return Err(ConfigError::new(format!(
+                "the limit {:?} is in quota mode and has a penalty, but does not deny requests by itself: leave one out",
+                limit.name
+            )));
         }
         limit.check_overage(&limit.algorithm)?;
         if let Some(cost) = limit.cost.as_ref().and_then(CostRule::largest) {
@@ -282,7 +289,7 @@ fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimi
     let matches = indexed.iter().map(|indexed| indexed.index.max_matches(&|position| policy(indexed, position)));
     let most = matches.sum::<usize>() + unindexed.len();
     if most > MAX_PER_REQUEST {
-        return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MAX_PER_REQUEST }.into());
+        return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::definition::{Limit, Overage};
 use crate::algorithm::Algorithm;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 use crate::signal::Signal;
 
 impl Limit {
@@ -58,12 +58,17 @@ impl Limit {
     pub(crate) fn check_overage(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
         let Some(Overage { percent, .. }) = self.overage else { return Ok(()) };
         if percent == 0 {
-            return Err(ConfigErrorKind::SoftZero { limit: self.name.to_string() }.into());
+            let message = format!("the limit {:?} is soft by 0 %: use at least 1, or leave it hard", self.name);
+            return Err(ConfigError::new(message));
         }
         let ([tokens, _], [raised, _]) = (algorithm.size(), algorithm.with_overage(percent).size());
         if u64::from(raised) < u64::from(tokens) + u64::from(tokens) * u64::from(percent) / 100 {
-            let capacity = algorithm.capacity();
-            return Err(ConfigErrorKind::SoftTooLarge { limit: self.name.to_string(), percent, capacity }.into());
+            return Err(ConfigError::new(format!(
+                "the limit {:?} of {} and {percent} % of that are more than the 4,294,967,295 tokens that a limit can \
+                 have, or take more than 142 years to drain: lower one",
+                self.name,
+                algorithm.capacity()
+            )));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::definition::Limit;
 use crate::algorithm::Algorithm;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
@@ -76,7 +76,11 @@ impl Limit {
     pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
         if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
-            return Err(ConfigErrorKind::OverrideAlgorithm { limit: self.name.to_string(), is, given }.into());
+            return Err(ConfigError::new(format!(
+                "{given} is not a size of the limit {:?}, which is {is}: use the same algorithm and period, and change only \
+                 the tokens",
+                self.name
+            )));
         }
         self.check_overage(algorithm)
     }

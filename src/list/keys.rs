@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::{ConfigError, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
@@ -73,7 +73,10 @@ impl KeyList {
     /// Returns an error if the extractor is asynchronous.
     pub fn try_new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Result<Self, ConfigError> {
         if extractor.is_async() {
-            return Err(ConfigErrorKind::ListIsAsync.into());
+            return Err(ConfigError::new(
+                "a list can't have an asynchronous extractor, because lists are checked before anything that waits: look \
+                 the key up in an outer layer, and use `key::extension`",
+            ));
         }
         let hasher = KeyHasher::random();
         let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, keys)));

@@ -9,7 +9,7 @@ use super::client_config::ClientConfig;
 use super::local_store::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
-use crate::error::{ConfigError, Fault};
+use crate::error::ConfigError;
 use crate::hash::KeyHasher;
 use crate::limit::{Limits, LimitsSnapshot};
 use crate::on_store_error::OnStoreError;
@@ -46,10 +46,10 @@ impl StoreClient {
     /// Returns an error if the deadline is 0, or `near_percent` is not 1 to 100.
     pub(crate) fn new(mut limits: Limits, mut config: ClientConfig, is_replaceable: bool) -> Result<Self, ConfigError> {
         if config.deadline.is_zero() {
-            return Err(Fault::WaitZero { what: "deadline" }.into());
+            return Err(ConfigError::new("deadline is 0: use at least 1 ns"));
         }
         if !(1..=100).contains(&config.near_percent) {
-            return Err(Fault::NearLimit { percent: config.near_percent }.into());
+            return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
         if config.is_shadow {
             limits.shadow();

@@ -87,5 +87,5 @@ fn in_zone(windows: CalendarWindow, zone: &str) -> Result<CalendarWindow, Config
     if zone.eq_ignore_ascii_case("UTC") {
         return Ok(windows);
     }
-    Err(crate::error::ConfigErrorKind::NoTimeZones { zone: zone.to_owned() }.into())
+    Err(ConfigError::new(format!("the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")))
 }

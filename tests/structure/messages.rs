@@ -15,10 +15,10 @@ const REGIONS: &[(&str, char, char)] = &[
     ("fn fmt_summary(", '{', '}'),
     ("fn message(self) -> Message ", '{', '}'),
     ("fn sentence<", '{', '}'),
-    // Constructors that panic.
     (" assert!(", '(', ')'),
-    // The settings of Redis.
-    ("Fault::Setting(", '(', ')'),
+    // Invalid configurations.
+    ("ConfigError::new(", '(', ')'),
+    ("Fault::setting(", '(', ')'),
     ("let what = ", '=', ';'),
     // Errors of the compiler about the traits of the crate.
     ("on_unimplemented(\n    message = ", '=', ','),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::error::AddressError;
 use crate::cidrs::Cidrs;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::{ConfigError, or_panic};
 use crate::key::peer::Peer;
 use crate::request::RequestHead;
 
@@ -40,6 +40,8 @@ enum PeerRole {
     /// A trusted proxy, and its address unless it is on a Unix socket.
     Proxy(Option<IpAddr>),
 }
+
+const NO_PROXIES: &str = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`";
 
 impl TrustedProxies {
     /// Trusts peers and hops in these networks: `10.0.0.0/8`, `fd00::/8`, or a single address. Networks may overlap.
@@ -85,10 +87,13 @@ impl TrustedProxies {
     {
         let cidrs = Cidrs::parse(cidrs)?;
         if cidrs.is_empty() {
-            return Err(ConfigErrorKind::NoProxies.into());
+            return Err(ConfigError::new(NO_PROXIES));
         }
         if let Some(family) = cidrs.covered_family() {
-            return Err(ConfigErrorKind::CidrsCoverFamily { family }.into());
+            return Err(ConfigError::new(format!(
+                "the trusted networks cover all of {family}, so that every client could choose its address: name the \
+                 proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
+            )));
         }
         Ok(Self { trust: Trust::Cidrs(cidrs), unix_peers: false })
     }
@@ -106,7 +111,7 @@ impl TrustedProxies {
     /// Panics if `count` is 0.
     #[track_caller]
     pub fn hops(count: usize) -> Self {
-        or_panic(if count > 0 { Ok(()) } else { Err(ConfigErrorKind::NoProxies.into()) });
+        assert!(count > 0, "{NO_PROXIES}");
         Self { trust: Trust::Hops(count), unix_peers: false }
     }
 

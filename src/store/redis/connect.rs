@@ -3,7 +3,7 @@
 use super::config::RedisConfig;
 use super::error::Fault;
 use super::store::RedisStore;
-use crate::error::{ConfigError, StoreError};
+use crate::error::StoreError;
 
 impl RedisStore {
     /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
@@ -12,8 +12,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a [`ConfigError`]), if
-    /// Redis does not answer or rejects the credentials, or if a command that the store needs is not permitted.
+    /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that the
+    /// store needs is not permitted.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         RedisConfig::node(url).connect().await
     }
@@ -25,8 +26,8 @@ impl RedisConfig {
     /// # Errors
     ///
     /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
-    /// [`ConfigError`]), if Redis does not answer or rejects the credentials, or if a command that the store needs is
-    /// not permitted.
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that the
+    /// store needs is not permitted.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(invalid)?;
         deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.address()), fault))?;
@@ -39,7 +40,8 @@ impl RedisConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error if the configuration is invalid. Its [`source`](std::error::Error::source) is a [`ConfigError`].
+    /// Returns an error if the configuration is invalid. Its [`source`](std::error::Error::source) is a
+    /// [`ConfigError`](crate::ConfigError).
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(invalid)?;
         deployment.open_in_background();
@@ -50,7 +52,7 @@ impl RedisConfig {
 /// Returns the error of an invalid configuration.
 fn invalid(fault: Fault) -> StoreError {
     match fault {
-        Fault::Setting(error) => StoreError::unusable(None, ConfigError::from(error)),
+        Fault::Setting(error) => StoreError::unusable(None, error),
         fault => StoreError::unusable(None, fault),
     }
 }
@@ -60,6 +62,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
+    use crate::error::ConfigError;
 
     #[test]
     fn an_invalid_configuration_is_a_config_error() {

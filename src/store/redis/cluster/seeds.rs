@@ -3,7 +3,7 @@
 use deadpool_redis::redis::cluster::NodeAddress;
 use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo};
 
-use crate::error::RedisConfigError;
+use crate::error::ConfigError;
 use crate::store::redis::connection::{ConnectionPool, Source};
 use crate::store::redis::error::Fault;
 
@@ -31,11 +31,18 @@ impl Seeds {
         queue_capacity: usize,
     ) -> Result<Self, Fault> {
         let address = |seed: &ConnectionInfo| {
-            NodeAddress::try_from(seed.addr())
-                .map_err(|_| Fault::Setting(RedisConfigError::ClusterAddress { address: seed.addr().to_string() }))
+            NodeAddress::try_from(seed.addr()).map_err(|_| {
+                Fault::setting(format_args!(
+                    "a Cluster is not reachable through the Unix socket {}: write redis://host:port",
+                    seed.addr()
+                ))
+            })
         };
         let addresses = seeds.iter().map(address).collect::<Result<_, _>>()?;
-        let first = seeds.into_iter().next().ok_or(Fault::Setting(RedisConfigError::NoSeeds))?;
+        let first = seeds.into_iter().next().ok_or_else(|| {
+            let message = "there is no URL: give that of one master of the Cluster, or better of several";
+            Fault::Setting(ConfigError::new(message))
+        })?;
         Ok(Self { first, addresses, timeouts, connections, queue_capacity })
     }
 

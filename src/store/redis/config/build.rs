@@ -10,7 +10,6 @@ use super::sentinel;
 #[cfg(feature = "redis-tls")]
 use super::tls;
 use super::url::{address, check_tls_feature, credentials_of, parse, uses_tls, with_credentials};
-use crate::error::RedisConfigError;
 use crate::store::redis::batch::{Queue, Server};
 use crate::store::redis::cluster::{Cluster, Seeds};
 use crate::store::redis::connection::{self, ConnectionPool, Source};
@@ -25,15 +24,15 @@ impl RedisConfig {
     /// Returns [`Fault::Setting`] if the configuration is invalid.
     pub(in crate::store::redis) fn build(&self) -> Result<Deployment, Fault> {
         if !(1..=1024).contains(&self.connections) {
-            return Err(Fault::Setting(RedisConfigError::Connections { connections: self.connections }));
+            return Err(Fault::setting(format_args!("{} connections: use 1 to 1024", self.connections)));
         }
         if self.queue_capacity == 0 {
-            return Err(Fault::Setting(RedisConfigError::QueueCapacity));
+            return Err(Fault::setting("queue_capacity is 0: let at least 1 request wait"));
         }
         let timeouts = [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)];
         for (setting, timeout) in timeouts {
             if timeout < Duration::from_millis(1) {
-                return Err(Fault::Setting(RedisConfigError::Timeout { setting, timeout }));
+                return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
             }
         }
         let source = match &self.urls {
@@ -89,7 +88,7 @@ impl RedisConfig {
         if is_used {
             tls::install_provider();
         } else if !self.certificates.is_empty() {
-            return Err(Fault::Setting(RedisConfigError::UnusedCertificates));
+            return Err(Fault::setting("certificates are given, but no URL uses TLS: write rediss://"));
         }
         Ok(())
     }
@@ -97,18 +96,20 @@ impl RedisConfig {
     fn sentinel_client(&self, master: &str, urls: &[String]) -> Result<SentinelClient, Fault> {
         let sentinels = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
         let Some(first) = sentinels.first() else {
-            return Err(Fault::Setting(RedisConfigError::NoSentinel));
+            return Err(Fault::setting("there is no Sentinel: give at least one URL"));
         };
         if sentinels.iter().any(|sentinel| uses_tls(sentinel) != uses_tls(first)) {
-            return Err(Fault::Setting(RedisConfigError::SentinelSchemes));
+            return Err(Fault::setting("some Sentinels use TLS and some do not: use one scheme for all"));
         }
         if self.sentinel_credentials.is_none()
             && sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first))
         {
-            return Err(Fault::Setting(RedisConfigError::SentinelCredentials));
+            return Err(Fault::setting("the Sentinels' URLs have different users or passwords: use one for all"));
         }
         if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
-            return Err(Fault::Setting(RedisConfigError::SentinelDatabase));
+            return Err(Fault::setting(
+                "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
+            ));
         }
 
         let master_uses_tls = self.master_tls.unwrap_or(uses_tls(first));

@@ -5,7 +5,6 @@ use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 #[cfg(feature = "redis-tls")]
 use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
-use crate::error::RedisConfigError;
 use crate::store::redis::connection::tcp_settings;
 use crate::store::redis::error::Fault;
 
@@ -24,7 +23,7 @@ pub(super) fn client(
     }
     // Without TLS, redis-rs requires a `String`.
     let client = SentinelClient::build(sentinels, String::from(name), Some(master), SentinelServerType::Master);
-    client.map_err(|error| Fault::Setting(RedisConfigError::Client { reason: error.to_string() }))
+    client.map_err(Fault::setting)
 }
 
 /// Creates a client like [`client`], for a master that uses TLS with custom certificates.
@@ -59,5 +58,5 @@ pub(super) fn client_with_certificates(
         builder = builder.set_client_to_sentinel_password(password);
     }
     let client = builder.set_client_to_redis_certificates(certificates).build();
-    client.map_err(|error| Fault::Setting(RedisConfigError::Client { reason: error.to_string() }))
+    client.map_err(Fault::setting)
 }

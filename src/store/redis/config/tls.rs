@@ -7,7 +7,6 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 
 /// Certificates in PEM. Without `roots`, those of the system apply.
@@ -29,7 +28,7 @@ impl Certificates {
             return Ok(info);
         }
         let client = Client::build_with_tls(info, self.parse()?)
-            .map_err(|error| Fault::Setting(RedisConfigError::Certificates { reason: error.to_string() }))?;
+            .map_err(|error| Fault::setting(format_args!("the certificates can't be read: {error}")))?;
         Ok(client.get_connection_info().clone())
     }
 
@@ -39,7 +38,10 @@ impl Certificates {
         let given = [("ca_certificates", self.roots.as_ref()), ("client_certificate", client.map(|(cert, _)| cert))];
         for (setting, pem) in given.into_iter().filter_map(|(setting, pem)| Some((setting, pem?))) {
             if !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_))) {
-                return Err(Fault::Setting(RedisConfigError::NoCertificate { setting }));
+                return Err(Fault::setting(format_args!(
+                    "{setting} holds no certificate: use the text of a PEM file, which begins with \
+                     -----BEGIN CERTIFICATE-----"
+                )));
             }
         }
         Ok(TlsCertificates {

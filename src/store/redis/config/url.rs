@@ -2,7 +2,7 @@
 
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
-use crate::error::RedisConfigError;
+use crate::error::ConfigError;
 use crate::store::redis::error::Fault;
 
 #[derive(Clone, PartialEq)]
@@ -26,7 +26,11 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     if scheme == "rediss" || scheme == "valkeys" {
         check_tls_feature()?;
     }
-    url.into_connection_info().map_err(|error| Fault::Setting(RedisConfigError::Url { reason: error.to_string() }))
+    url.into_connection_info().map_err(|error| {
+        Fault::Setting(ConfigError::new(format!(
+            "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS: {error}"
+        )))
+    })
 }
 
 /// Returns an error unless the crate was built with TLS.
@@ -34,7 +38,7 @@ pub(super) fn check_tls_feature() -> Result<(), Fault> {
     #[cfg(feature = "redis-tls")]
     return Ok(());
     #[cfg(not(feature = "redis-tls"))]
-    Err(Fault::Setting(RedisConfigError::TlsFeature))
+    Err(Fault::setting("a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`"))
 }
 
 pub(super) fn uses_tls(info: &ConnectionInfo) -> bool {

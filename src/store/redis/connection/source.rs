@@ -14,7 +14,6 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use tokio::sync::Mutex;
 
-use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script;
 
@@ -73,9 +72,7 @@ impl Source {
         let manager = manager.map_err(Fault::Url)?;
         // This fails only for timeouts of the pool, which are not set.
         let pool = Pool::builder(manager).max_size(connections).build();
-        let pool = pool.map_err(|_| {
-            Fault::Setting(RedisConfigError::Client { reason: "the connection pool is misconfigured".into() })
-        })?;
+        let pool = pool.map_err(|_| Fault::setting("the connection pool is misconfigured"))?;
         Ok(Self::new(Server::Node(pool), disconnections))
     }
 
@@ -113,8 +110,7 @@ impl Source {
                 Ok(connection) => Connection::take(connection),
                 Err(PoolError::Backend(error)) => return Err(Fault::from_connect_error(error)),
                 Err(other) => {
-                    let reason = format!("the connection pool failed: {other}");
-                    return Err(Fault::Setting(RedisConfigError::Client { reason }));
+                    return Err(Fault::setting(format_args!("the connection pool failed: {other}")));
                 }
             },
             Server::Sentinel(client, config) => {

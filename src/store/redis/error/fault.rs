@@ -1,10 +1,11 @@
 //! The errors of a store, classified by what they imply.
 
+use std::fmt;
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::RedisConfigError;
+use crate::error::ConfigError;
 use crate::node::Node;
 
 /// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
@@ -13,7 +14,7 @@ pub(in crate::store::redis) enum Fault {
     /// The URL is invalid.
     Url(RedisError),
     /// The configuration is invalid.
-    Setting(RedisConfigError),
+    Setting(ConfigError),
     /// No connection could be opened, so that nothing was sent.
     Connect(Arc<Fault>),
     /// The server can't be reached.
@@ -60,6 +61,11 @@ pub(in crate::store::redis) enum Redirect<'a> {
 }
 
 impl Fault {
+    /// Creates the fault of an invalid setting.
+    pub(in crate::store::redis) fn setting(message: impl fmt::Display) -> Self {
+        Self::Setting(ConfigError::new(format!("the configuration of Redis is invalid: {message}")))
+    }
+
     /// Creates a fault from the server's error message for one request.
     pub(in crate::store::redis) fn script(error: String) -> Self {
         if is_permission_error(&error) { Self::Permission(error) } else { Self::Script(error) }
