@@ -1,5 +1,6 @@
 //! Errors of a store.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -21,37 +22,16 @@ use crate::node::Node;
 /// assert_eq!(error.to_string(), "the rate limit store could not decide: the cable is out");
 /// ```
 pub struct StoreError {
-    cause: Cause,
+    kind: StoreErrorKind,
+    /// What happened, as a sentence about the store.
+    what: Cow<'static, str>,
+    source: Option<Source>,
     node: Option<Node>,
+    /// Whether the store works, but could not decide one request.
+    is_of_one_request: bool,
 }
 
-enum Cause {
-    /// The store can't be used yet, or not as it is configured.
-    #[cfg(feature = "redis")]
-    Unusable {
-        /// The store's address, without credentials.
-        at: Option<String>,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    Failed(Box<dyn std::error::Error + Send + Sync>),
-    /// The store works, but could not decide one request.
-    RequestFailed(Box<dyn std::error::Error + Send + Sync>),
-    TimedOut {
-        deadline: Duration,
-    },
-    #[cfg(feature = "redis")]
-    QueueFull(Box<dyn std::error::Error + Send + Sync>),
-    Contention,
-    BreakerOpen,
-    NotSupported,
-    OverridesFull {
-        max: usize,
-    },
-    ChargeCount {
-        given: usize,
-        limits: usize,
-    },
-}
+type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// The kinds of [`StoreError`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -84,19 +64,23 @@ pub enum StoreErrorKind {
 }
 
 impl StoreError {
-    const fn of(cause: Cause) -> Self {
-        Self { cause, node: None }
+    fn of(kind: StoreErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, what: what.into(), source: None, node: None, is_of_one_request: false }
+    }
+
+    fn with_source(self, source: impl Into<Source>) -> Self {
+        Self { source: Some(source.into()), ..self }
     }
 
     /// Wraps the cause of a failure of the store. It counts for the [circuit breaker](crate::CircuitBreaker).
     pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::of(Cause::Failed(source.into()))
+        Self::of(StoreErrorKind::Failed, "could not decide").with_source(source)
     }
 
     /// Wraps the cause why a working store can't decide one request, such as invalid data under its keys. It does not
     /// count for the [circuit breaker](crate::CircuitBreaker).
     pub fn of_one_request(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::of(Cause::RequestFailed(source.into()))
+        Self { is_of_one_request: true, ..Self::new(source) }
     }
 
     /// Sets the node that failed, for stores [with several](crate::Store::node).
@@ -111,71 +95,81 @@ impl StoreError {
         self.node.as_ref()
     }
 
+    /// Returns the kind of failure.
+    #[must_use]
+    pub const fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
     /// Returns whether the error concerns one request rather than the store.
     pub(crate) const fn is_of_one_request(&self) -> bool {
-        matches!(
-            self.cause,
-            Cause::RequestFailed(_) | Cause::NotSupported | Cause::OverridesFull { .. } | Cause::ChargeCount { .. }
-        )
+        self.is_of_one_request
     }
 
     /// Returns whether other requests were in the way, which does not show whether the store works.
     pub(crate) const fn is_inconclusive(&self) -> bool {
-        matches!(self.kind(), StoreErrorKind::QueueFull | StoreErrorKind::Contention)
+        matches!(self.kind, StoreErrorKind::QueueFull | StoreErrorKind::Contention)
     }
 
     /// Wraps the cause why the store, whose address may be `at`, can't be used at all.
     #[cfg(feature = "redis")]
-    pub(crate) fn unusable(at: Option<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::of(Cause::Unusable { at, source: source.into() })
+    pub(crate) fn unusable(at: Option<String>, source: impl Into<Source>) -> Self {
+        let at = at.map_or_else(String::new, |at| format!("at {at} "));
+        Self::of(StoreErrorKind::Failed, at + "can't be used").with_source(source)
     }
 
-    pub(crate) const fn timed_out(deadline: Duration) -> Self {
-        Self::of(Cause::TimedOut { deadline })
+    pub(crate) fn timed_out(deadline: Duration) -> Self {
+        Self::of(StoreErrorKind::TimedOut, format!("did not answer within {deadline:?}"))
     }
 
     /// Wraps the description of the queue that is full.
     #[cfg(feature = "redis")]
-    pub(crate) fn queue_full(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::of(Cause::QueueFull(source.into()))
+    pub(crate) fn queue_full(source: impl Into<Source>) -> Self {
+        let what = "was not called, because too many requests are waiting for it";
+        Self::of(StoreErrorKind::QueueFull, what).with_source(source)
     }
 
-    pub(crate) const fn contention() -> Self {
-        Self::of(Cause::Contention)
+    pub(crate) fn contention() -> Self {
+        Self::of(
+            StoreErrorKind::Contention,
+            "gave up, because other requests changed or held a key of the request: too many requests charge it at once, \
+             or the store is slow",
+        )
     }
 
-    pub(crate) const fn breaker_open() -> Self {
-        Self::of(Cause::BreakerOpen)
+    pub(crate) fn breaker_open() -> Self {
+        Self::of(
+            StoreErrorKind::BreakerOpen,
+            "was not called, because its circuit breaker is open after repeated failures",
+        )
     }
 
-    pub(crate) const fn not_supported() -> Self {
-        Self::of(Cause::NotSupported)
+    pub(crate) fn not_supported() -> Self {
+        let error = Self::of(
+            StoreErrorKind::NotSupported,
+            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward the methods for overrides to the \
+             store that yours wraps",
+        );
+        Self { is_of_one_request: true, ..error }
     }
 
-    pub(crate) const fn full(max: usize) -> Self {
-        Self::of(Cause::OverridesFull { max })
+    pub(crate) fn full(max: usize) -> Self {
+        let error = Self::of(
+            StoreErrorKind::Full,
+            format!("has {max} overrides, its maximum: remove some, or raise `MemoryStore::max_overrides`"),
+        );
+        Self { is_of_one_request: true, ..error }
     }
 
-    pub(crate) const fn charge_count(given: usize, limits: usize) -> Self {
-        Self::of(Cause::ChargeCount { given, limits })
-    }
-
-    /// Returns the kind of failure.
-    #[must_use]
-    pub const fn kind(&self) -> StoreErrorKind {
-        match self.cause {
-            #[cfg(feature = "redis")]
-            Cause::Unusable { .. } => StoreErrorKind::Failed,
-            Cause::Failed(_) | Cause::RequestFailed(_) => StoreErrorKind::Failed,
-            Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
-            #[cfg(feature = "redis")]
-            Cause::QueueFull(_) => StoreErrorKind::QueueFull,
-            Cause::Contention => StoreErrorKind::Contention,
-            Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
-            Cause::NotSupported => StoreErrorKind::NotSupported,
-            Cause::OverridesFull { .. } => StoreErrorKind::Full,
-            Cause::ChargeCount { given, limits } => StoreErrorKind::ChargeCount { given, limits },
-        }
+    pub(crate) fn charge_count(given: usize, limits: usize) -> Self {
+        let error = Self::of(
+            StoreErrorKind::ChargeCount { given, limits },
+            format!(
+                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it takes \
+                 nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
+            ),
+        );
+        Self { is_of_one_request: true, ..error }
     }
 }
 
@@ -187,7 +181,13 @@ impl fmt::Debug for StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_summary(f)?;
+        match (&self.kind, &self.node) {
+            // The caller's mistake.
+            (StoreErrorKind::ChargeCount { .. }, _) => {}
+            (_, Some(node)) => write!(f, "the rate limit store at {node} ")?,
+            (_, None) => f.write_str("the rate limit store ")?,
+        }
+        f.write_str(&self.what)?;
         let mut source = std::error::Error::source(self);
         let mut previous = String::new();
         while let Some(error) = source {
@@ -203,60 +203,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl StoreError {
-    /// Writes what happened, without the causes.
-    fn fmt_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = self.node.as_ref().map_or_else(String::new, |node| format!(" at {node}"));
-        match &self.cause {
-            #[cfg(feature = "redis")]
-            Cause::Unusable { at: Some(at), .. } => write!(f, "the rate limit store at {at} can't be used"),
-            #[cfg(feature = "redis")]
-            Cause::Unusable { at: None, .. } => write!(f, "the rate limit store can't be used"),
-            Cause::Failed(_) | Cause::RequestFailed(_) => write!(f, "the rate limit store{at} could not decide"),
-            Cause::TimedOut { deadline } => write!(f, "the rate limit store{at} did not answer within {deadline:?}"),
-            #[cfg(feature = "redis")]
-            Cause::QueueFull(_) => {
-                write!(f, "the rate limit store{at} was not called, because too many requests are waiting for it")
-            }
-            Cause::Contention => write!(
-                f,
-                "the rate limit store{at} gave up, because other requests changed or held a key of the request: too \
-                 many requests charge it at once, or the store is slow"
-            ),
-            Cause::BreakerOpen => {
-                write!(
-                    f,
-                    "the rate limit store{at} was not called, because its circuit breaker is open after repeated failures"
-                )
-            }
-            Cause::NotSupported => write!(
-                f,
-                "the rate limit store does not support overrides: use `MemoryStore` or `RedisStore`, or forward the methods \
-                 for overrides to the store that yours wraps"
-            ),
-            Cause::OverridesFull { max } => write!(
-                f,
-                "the rate limit store has {max} overrides, its maximum: remove some, or raise \
-                 `MemoryStore::max_overrides`"
-            ),
-            Cause::ChargeCount { given, limits } => write!(
-                f,
-                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it \
-                 takes nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
-            ),
-        }
-    }
-}
-
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            #[cfg(feature = "redis")]
-            Cause::Unusable { source, .. } => Some(&**source),
-            #[cfg(feature = "redis")]
-            Cause::QueueFull(source) => Some(&**source),
-            Cause::Failed(source) | Cause::RequestFailed(source) => Some(&**source),
-            _ => None,
-        }
+        self.source.as_deref().map(|source| source as _)
     }
 }

@@ -12,7 +12,7 @@ const REGIONS: &[(&str, char, char)] = &[
     ("tracing::info!(", '(', ')'),
     ("fmt::Display for ", '{', '}'),
     // The texts of `StoreError`, of invalid values, and of rejections.
-    ("fn fmt_summary(", '{', '}'),
+    ("Self::of(", '(', ')'),
     ("fn message(self) -> Message ", '{', '}'),
     ("fn sentence<", '{', '}'),
     (" assert!(", '(', ')'),
