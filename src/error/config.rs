@@ -1,10 +1,10 @@
 //! Errors in a configuration.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::fault::Fault;
-use super::rule_position::RulePosition;
 
 /// An invalid configuration. The message names the invalid value and the remedy.
 ///
@@ -94,3 +94,24 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+/// The position of a limit in a rules file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RulePosition {
+    /// The file, unless the rules were read from text.
+    pub(crate) file: Option<Arc<Path>>,
+    /// The line, from 1.
+    pub(crate) line: usize,
+    /// The column in characters, from 1.
+    pub(crate) column: usize,
+}
+
+/// Writes `limits.yaml:7:15`, or `7:15` without a file.
+impl fmt::Display for RulePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+        }
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}

@@ -13,6 +13,8 @@ const REGIONS: &[(&str, char, char)] = &[
     ("fmt::Display for ", '{', '}'),
     // The texts of `StoreError`, of invalid values, and of rejections.
     ("Self::of(", '(', ')'),
+    ("StoreError::new(", '(', ')'),
+    ("StoreError::of_one_request(", '(', ')'),
     ("fn message(self) -> Message ", '{', '}'),
     ("fn sentence<", '{', '}'),
     (" assert!(", '(', ')'),

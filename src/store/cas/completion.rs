@@ -11,7 +11,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::error::CasError;
 use crate::error::StoreError;
 
 /// The maximum time that an operation takes after its caller gave up, and that its reversal takes: tasks must not
@@ -69,5 +68,9 @@ where
             let _ = timeout(TIMEOUT, undo(unused)).await;
         }
     });
-    result.await.unwrap_or_else(|_| Err(StoreError::of_one_request(CasError::Aborted)))
+    result.await.unwrap_or_else(|_| {
+        Err(StoreError::of_one_request(
+            "the task of the request has ended: its Tokio runtime has shut down, or the database's client has panicked",
+        ))
+    })
 }

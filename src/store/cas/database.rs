@@ -8,7 +8,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::backend::{CompareAndSwap, Versioned};
-use super::error::CasError;
 use super::key_locks::KeyLocks;
 use crate::algorithm::StoredKey;
 use crate::charge::Charge;
@@ -97,7 +96,8 @@ impl<B: CompareAndSwap> Database<B> {
     pub(super) async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Versioned>>, StoreError> {
         let found = self.backend.get_all(keys).await?;
         if found.len() != keys.len() {
-            return Err(StoreError::new(CasError::ValueCount { keys: keys.len(), values: found.len() }));
+            let (keys, values) = (keys.len(), found.len());
+            return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
         }
         Ok(found)
     }
