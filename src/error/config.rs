@@ -24,7 +24,7 @@ pub struct ConfigError {
     rule: Option<Arc<RulePosition>>,
 }
 
-/// The errors that several chapters create.
+/// The errors that calendars and times of day share.
 #[cfg(feature = "time-zones")]
 pub(crate) enum ConfigErrorKind {
     TimeZone { zone: String },

@@ -13,7 +13,6 @@ use super::key_part::KeyPart;
 use super::prefix::Prefixes;
 use crate::hash::KeyHasher;
 use crate::request::RequestHead;
-use crate::validation::checked;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`PeerIp::ipv6_prefix`] changes that.
@@ -49,7 +48,7 @@ impl PeerIp {
     #[must_use]
     #[track_caller]
     pub const fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefixes: checked!(self.prefixes.ipv6(bits)) }
+        Self { prefixes: self.prefixes.ipv6(bits) }
     }
 
     /// Sets how many leading bits of an IPv4 address make the key, from 1 to 32. Defaults to 32.
@@ -60,7 +59,7 @@ impl PeerIp {
     #[must_use]
     #[track_caller]
     pub const fn ipv4_prefix(self, bits: u8) -> Self {
-        Self { prefixes: checked!(self.prefixes.ipv4(bits)) }
+        Self { prefixes: self.prefixes.ipv4(bits) }
     }
 
     /// Returns the address that names the bucket of `address`: the first address of its network. IPv4-mapped IPv6

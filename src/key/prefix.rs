@@ -19,18 +19,20 @@ impl Prefixes {
     /// 32 bits of IPv4 and 64 of IPv6: a client usually controls the rest.
     pub(super) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
 
-    pub(super) const fn ipv4(self, bits: u8) -> Result<Self, Fault> {
+    #[track_caller]
+    pub(super) const fn ipv4(self, bits: u8) -> Self {
         if bits < 1 || bits > 32 {
-            return Err(Fault::Ipv4Prefix { bits });
+            panic!("{}", Fault::Ipv4Prefix { bits }.message().as_str());
         }
-        Ok(Self { ipv4: bits, ..self })
+        Self { ipv4: bits, ..self }
     }
 
-    pub(super) const fn ipv6(self, bits: u8) -> Result<Self, Fault> {
+    #[track_caller]
+    pub(super) const fn ipv6(self, bits: u8) -> Self {
         if bits < 1 || bits > 128 {
-            return Err(Fault::Ipv6Prefix { bits });
+            panic!("{}", Fault::Ipv6Prefix { bits }.message().as_str());
         }
-        Ok(Self { ipv6: bits, ..self })
+        Self { ipv6: bits, ..self }
     }
 
     /// Appends the network of `address` to `key`.
@@ -87,7 +89,7 @@ mod tests {
     fn mapped_addresses_are_canonicalized_before_masking() {
         let bytes = |address: &str| {
             let mut key = KeyBuf::default();
-            Prefixes::DEFAULT.ipv6(56).unwrap().write(address.parse().unwrap(), &mut key);
+            Prefixes::DEFAULT.ipv6(56).write(address.parse().unwrap(), &mut key);
             key.as_bytes().to_vec()
         };
         assert_eq!(bytes("::ffff:192.0.2.1"), bytes("192.0.2.1"));

@@ -9,7 +9,6 @@ use crate::key::key_buf::KeyBuf;
 use crate::key::key_part::KeyPart;
 use crate::key::prefix::Prefixes;
 use crate::request::RequestHead;
-use crate::validation::checked;
 
 /// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as
 /// with [`peer_ip`](crate::key::peer_ip): the same address is the same key with both.
@@ -76,7 +75,7 @@ impl ClientIp {
     #[must_use]
     #[track_caller]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefixes: checked!(self.prefixes.ipv6(bits)), ..self }
+        Self { prefixes: self.prefixes.ipv6(bits), ..self }
     }
 
     /// Sets how many leading bits of an IPv4 address make the key, from 1 to 32. Defaults to 32.
@@ -87,7 +86,7 @@ impl ClientIp {
     #[must_use]
     #[track_caller]
     pub fn ipv4_prefix(self, bits: u8) -> Self {
-        Self { prefixes: checked!(self.prefixes.ipv4(bits)), ..self }
+        Self { prefixes: self.prefixes.ipv4(bits), ..self }
     }
 
     /// Returns the address that names the bucket of `address`: the first address of its network. IPv4-mapped IPv6
