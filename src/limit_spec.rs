@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use crate::algorithm::{Algorithm, LimitRule, Penalty, Size};
+use crate::algorithm::{Algorithm, Penalty, Size};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::reported_details::RequestDetail;
 
@@ -18,7 +18,8 @@ pub struct LimitSpec {
     hash: KeyHash,
     /// The hash that separates the states of its penalty.
     penalty_hash: Option<KeyHash>,
-    rule: LimitRule,
+    /// The limit with its overage.
+    algorithm: Algorithm,
     counts_strikes: bool,
     reports_overage: bool,
     is_override: bool,
@@ -81,7 +82,7 @@ impl LimitSpec {
         Self {
             hash,
             penalty_hash: settings.penalty.map(|_| penalty_hash()),
-            rule: LimitRule::new(algorithm, settings.overage_percent),
+            algorithm: algorithm.with_overage(settings.overage_percent),
             counts_strikes: true,
             reports_overage: false,
             is_override: false,
@@ -149,13 +150,9 @@ impl LimitSpec {
 
     /// Updates the rule, and drops the data of the store. The identity stays the same.
     fn with_updated_rule(self) -> Self {
-        let (algorithm, percent) = (&self.settings.algorithm, self.settings.overage_percent);
-        let rule = if self.reports_overage {
-            LimitRule::new(&algorithm.with_overage(percent), 0)
-        } else {
-            LimitRule::new(algorithm, percent)
-        };
-        Self { rule, store_data: OnceLock::new(), ..self }
+        let algorithm = self.settings.algorithm.with_overage(self.settings.overage_percent);
+        let algorithm = if self.reports_overage { algorithm.with_overage_as_capacity() } else { algorithm };
+        Self { algorithm, store_data: OnceLock::new(), ..self }
     }
 
     /// Returns the name of the limit. Limits with the same name, algorithm and period (or calendar) share the states of
@@ -165,17 +162,11 @@ impl LimitSpec {
         &self.settings.name
     }
 
-    /// Returns the algorithm from which `remaining` is computed. It excludes the overage, unless responses report
-    /// overage.
+    /// Returns the algorithm that decides, with its [overage](Algorithm::overage), if requests can use that now.
     #[must_use]
+    #[inline]
     pub fn algorithm(&self) -> &Algorithm {
-        self.rule.algorithm()
-    }
-
-    /// Returns the algorithm that decides: the limit with its overage (see [`Limit::soft`](crate::Limit::soft)).
-    #[must_use]
-    pub fn ceiling(&self) -> &Algorithm {
-        self.rule.ceiling()
+        &self.algorithm
     }
 
     /// Returns the penalty for keys that the limit denies too often, if it has one.
@@ -247,15 +238,10 @@ impl LimitSpec {
         data.clone().downcast().unwrap_or_else(|_| Arc::new(derive()))
     }
 
-    /// Returns the rule that decides.
-    pub(crate) fn rule(&self) -> &LimitRule {
-        &self.rule
-    }
-
     /// Returns the largest cost that can ever be allowed, including overage.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
-        self.rule.capacity()
+        self.algorithm.hard_capacity()
     }
 
     /// Returns whether this is the size of an override rather than the limit's own.
@@ -293,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_override_keeps_the_overage_and_how_it_is_reported() {
-        let capacities = |spec: &LimitSpec| [spec.algorithm(), spec.ceiling()].map(Algorithm::capacity);
+        let capacities = |spec: &LimitSpec| [spec.algorithm().capacity(), spec.capacity()];
         assert_eq!(capacities(&spec()), [10, 12]);
         assert_eq!(capacities(&spec().with_override([100, 0]).unwrap()), [100, 120]);
         let reported = spec().with_overage_reported();

@@ -73,8 +73,7 @@ impl Query {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()
             }
             "leaky-bucket-queue" => {
-                let queue = LeakyBucketQueue::try_new(1, self.amount()?, self.span("interval")?)?;
-                queue.try_waiting(self.tokens("waiting", 5)?)?.into()
+                LeakyBucketQueue::try_new(self.tokens("waiting", 5)?, self.amount()?, self.span("interval")?)?.into()
             }
             other => return Err(SettingsError::UnknownAlgorithm { name: other.to_owned() }),
         })

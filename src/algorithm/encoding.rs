@@ -12,10 +12,9 @@
 //! | | 4, n · 12 | the number of older entries, and of each the start of its bucket (8) and the total up to it (4) |
 //! | penalty | 8, 8, 8 | as a compact state |
 
-use super::key_state::KeyState;
 use super::log::Log;
 use super::read_bytes::{take_instant, take_u64};
-use super::state::CompactState;
+use super::state::{CompactState, KeyState};
 
 /// All that is stored for a key under one limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +40,7 @@ const HAS_PENALTY: u8 = 1 << 1;
 impl StoredKey {
     /// Returns the instant, in µs, from which the key is unused again and its bytes can be dropped.
     pub(crate) fn expires_at(&self) -> u64 {
-        self.state.expires_at().max(self.penalty.expires_at)
+        self.state.as_state().expires_at().max(self.penalty.expires_at)
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -95,17 +94,17 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{
-        Algorithm, CalendarWindow, ChargeMark, FixedWindow, LeakyBucket, LeakyBucketQueue, LimitRule, Penalty, Refill,
-        SlidingLog, SlidingWindowCounter, TokenBucket,
+        Algorithm, CalendarWindow, ChargeMark, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, SlidingLog,
+        SlidingWindowCounter, TokenBucket,
     };
 
     const NOON: u64 = 1_767_225_600_000_000;
 
     fn stored(algorithm: impl Into<Algorithm>, charges: u64) -> StoredKey {
-        let rule = LimitRule::new(&algorithm.into(), 0);
-        let mut state = rule.deciding().unused();
+        let algorithm = algorithm.into();
+        let mut state = KeyState::unused(&algorithm);
         for at in 0..charges {
-            rule.commit(&mut state.as_mut(), NOON + at, 1);
+            state.as_state_mut().charge(&algorithm, NOON + at, 1);
         }
         StoredKey { state, penalty: CompactState::UNUSED }
     }
@@ -184,7 +183,6 @@ mod tests {
         };
         let penalty = Penalty::after(3, day);
         for algorithm in algorithms {
-            let rule = LimitRule::new(&algorithm, 0);
             for state in states() {
                 let bytes = [&[2, 0][..], &state.to_bytes()].concat();
                 let Ok(stored) = StoredKey::from_bytes(&bytes) else { continue };
@@ -192,12 +190,11 @@ mod tests {
                     for cost in [0, 1, 10, 11] {
                         let mut state = stored.state.clone();
                         let mut decided = state.clone();
-                        rule.peek(&state.as_mut(), now, cost);
-                        rule.snapshot(&state.as_mut(), now);
-                        rule.decide(&mut decided.as_mut(), now, cost);
+                        algorithm.evaluate(state.as_state(), now, cost);
+                        algorithm.decide(decided.as_state_mut(), now, cost);
                         for at in [0, NOON, 1 << 53] {
                             let mark = ChargeMark(CompactState { expires_at: NOON, at, detail: NOON });
-                            rule.refund(&mut state.as_mut(), mark, now, cost);
+                            state.as_state_mut().refund(&algorithm, mark, now, cost);
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::penalty::Penalty;
-use super::rate_algorithm::{Availability, QuotaSnapshot};
+use super::rule::{Availability, QuotaSnapshot};
 use super::state::CompactState;
 
 /// A lockout that a strike has begun.

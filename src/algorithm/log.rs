@@ -1,11 +1,11 @@
 //! A log of charges, the state of sliding logs and sliding windows.
 //!
-//! Time is divided into buckets of `width` µs. A token counts in the bucket of its charge and in those that follow, for
-//! a `period` in all. A log of every request has buckets of 1 µs.
+//! A sliding window divides time into buckets. A token counts in the bucket of its charge and in those that follow, for
+//! a period in all. A log of every request has buckets of 1 µs.
 
-use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
 use super::read_bytes::{take_instant, take_u32};
-use super::state::{ChargeMark, CompactState};
+use super::settings::{Algorithm, Kind};
+use super::state::{ChargeMark, CompactState, KeyState, State};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -96,16 +96,6 @@ impl Log {
     }
 }
 
-/// A limit on the tokens of a log.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LogWindow {
-    pub(crate) limit: u64,
-    /// The length of a bucket, in µs: a divisor of the period.
-    pub(crate) width: u64,
-    /// In µs.
-    pub(crate) period: u64,
-}
-
 /// The part of a log that counts at an instant.
 struct View {
     /// The start of the current bucket.
@@ -120,150 +110,134 @@ struct View {
     used: u64,
 }
 
-impl RateAlgorithm<Log> for LogWindow {
-    #[inline]
-    fn peek(&self, log: &Log, now: u64, cost: u64) -> Availability {
-        let view = self.view(log, now);
-        let Some(most) = self.limit.checked_sub(cost) else { return Availability::Never };
-        match view.used.checked_sub(most) {
-            None | Some(0) => Availability::NOW,
-            Some(excess) => Availability::After(self.time_until_expired(log, &view, excess, now)),
-        }
+impl State for Log {
+    fn expires_at(&self) -> u64 {
+        self.expires_at
     }
 
-    /// The mark holds the start of the bucket.
     #[inline]
-    fn commit(&self, log: &mut Log, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
-        let view = self.view(log, now);
-        let newest = self.newest(log);
-        if view.expired > 0 || view.oldest != log.oldest {
-            log.expire(&view);
+    fn used(&self, rule: &Algorithm, now: u64) -> u64 {
+        self.view(rule, now).used
+    }
+
+    #[inline]
+    fn wait(&self, rule: &Algorithm, now: u64, most: u64) -> u64 {
+        let view = self.view(rule, now);
+        // Every entry holds at least one token.
+        let bucket = match view.used.saturating_sub(most) {
+            0 => return 0,
+            1 => view.oldest,
+            excess if excess == view.used => self.newest(rule),
+            excess => self.last_of(rule, &view, excess),
+        };
+        (bucket + rule.span).saturating_sub(now)
+    }
+
+    /// Charges a key. The mark holds the start of the bucket.
+    #[inline]
+    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> ChargeMark {
+        let view = self.view(rule, now);
+        let newest = self.newest(rule);
+        if view.expired > 0 || view.oldest != self.oldest {
+            self.expire(&view);
         }
         if view.used == 0 {
-            log.oldest = view.current;
+            self.oldest = view.current;
         } else if newest != view.current {
-            log.push(Entry { start: newest, total: log.total });
+            self.push(Entry { start: newest, total: self.total });
         }
         // No more than the limit, which fits.
-        log.total = log.total.wrapping_add(cost as u32);
-        log.expires_at = view.current + self.period;
-        let snapshot = QuotaSnapshot {
-            remaining: self.limit - view.used - cost,
-            more_after: Some((log.oldest + self.period).saturating_sub(now)),
-            reset_after: log.expires_at.saturating_sub(now),
-        };
-        (ChargeMark(CompactState { at: view.current, ..CompactState::UNUSED }), snapshot)
+        self.total = self.total.wrapping_add(cost as u32);
+        self.expires_at = view.current + rule.span;
+        ChargeMark(CompactState { at: view.current, ..CompactState::UNUSED })
     }
 
-    #[inline]
-    fn snapshot(&self, log: &Log, now: u64) -> QuotaSnapshot {
-        let view = self.view(log, now);
-        if view.used == 0 {
-            return QuotaSnapshot::unused(self.limit);
-        }
-        let excess = view.used.saturating_sub(self.limit);
-        QuotaSnapshot {
-            remaining: self.limit.saturating_sub(view.used),
-            more_after: Some(self.time_until_expired(log, &view, excess + 1, now)),
-            reset_after: log.expires_at.saturating_sub(now),
-        }
+    fn to_key_state(&self) -> KeyState {
+        KeyState::Log(self.clone())
     }
 
     /// Takes `cost` out of the bucket of the charge, which takes time in proportion to the number of later entries.
-    fn refund(&self, log: &mut Log, mark: ChargeMark, now: u64, cost: u64) {
-        let View { oldest, used, .. } = self.view(log, now);
+    fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+        let View { oldest, used, .. } = self.view(rule, now);
         let bucket = mark.0.at;
         if used == 0 || bucket < oldest {
             return;
         }
-        let newest = self.newest(log);
-        let index = log.older.partition_point(|entry| entry.start < bucket);
-        let is_newest = index == log.older.len();
-        let (start, total) = log.older.get(index).map_or((newest, log.total), |entry| (entry.start, entry.total));
+        let newest = self.newest(rule);
+        let index = self.older.partition_point(|entry| entry.start < bucket);
+        let is_newest = index == self.older.len();
+        let (start, total) = self.older.get(index).map_or((newest, self.total), |entry| (entry.start, entry.total));
         if start != bucket {
             return;
         }
-        let charged = total.wrapping_sub(log.total_before(index));
+        let charged = total.wrapping_sub(self.total_before(index));
         let back = u64::from(charged).min(cost) as u32;
-        for entry in &mut log.older[index..] {
+        for entry in &mut self.older[index..] {
             entry.total = entry.total.wrapping_sub(back);
         }
-        log.total = log.total.wrapping_sub(back);
+        self.total = self.total.wrapping_sub(back);
         if back < charged {
             return;
         }
         if !is_newest {
-            log.older.remove(index);
-            if bucket == log.oldest {
-                log.oldest = log.older.get(index).map_or(newest, |entry| entry.start);
+            self.older.remove(index);
+            if bucket == self.oldest {
+                self.oldest = self.older.get(index).map_or(newest, |entry| entry.start);
             }
-        } else if bucket == log.oldest {
-            *log = Log::default();
-        } else if let Some(last) = log.older.pop() {
-            log.expires_at = last.start + self.period;
+        } else if bucket == self.oldest {
+            *self = Self::default();
+        } else if let Some(last) = self.older.pop() {
+            self.expires_at = last.start + rule.span;
         }
     }
 }
 
-impl LogWindow {
-    /// Returns the start of the newest bucket of a log.
+impl Log {
+    /// Returns the start of the newest bucket.
     #[inline]
-    fn newest(&self, log: &Log) -> u64 {
-        log.expires_at.saturating_sub(self.period)
+    fn newest(&self, rule: &Algorithm) -> u64 {
+        self.expires_at.saturating_sub(rule.span)
     }
 
     #[inline]
-    fn view(&self, log: &Log, now: u64) -> View {
+    fn view(&self, rule: &Algorithm, now: u64) -> View {
         // If the clock has stepped back behind the newest bucket, time stands still in that.
-        let current = (now - now % self.width).max(self.newest(log));
+        let current = bucket_of(rule, now).max(self.newest(rule));
         // Usually the oldest entry still counts.
-        if log.oldest + self.period > current {
-            let used = log.total.wrapping_sub(log.base).into();
-            return View { current, oldest: log.oldest, base: log.base, expired: 0, used };
+        if self.oldest + rule.span > current {
+            let used = self.total.wrapping_sub(self.base).into();
+            return View { current, oldest: self.oldest, base: self.base, expired: 0, used };
         }
-        self.view_past_expired(log, current)
+        self.view_past_expired(rule, current)
     }
 
     /// Returns the view of a log whose oldest entries have expired.
     #[inline(never)]
-    fn view_past_expired(&self, log: &Log, current: u64) -> View {
-        if log.expires_at <= current {
-            return View { current, oldest: current, base: log.total, expired: log.older.len(), used: 0 };
+    fn view_past_expired(&self, rule: &Algorithm, current: u64) -> View {
+        if self.expires_at <= current {
+            return View { current, oldest: current, base: self.total, expired: self.older.len(), used: 0 };
         }
-        let expired = log.older.partition_point(|entry| entry.start + self.period <= current);
-        let oldest = log.older.get(expired).map_or(self.newest(log), |entry| entry.start);
-        let base = log.total_before(expired);
-        View { current, oldest, base, expired, used: log.total.wrapping_sub(base).into() }
-    }
-
-    /// Returns the time until `tokens` of those that count have expired, in µs.
-    #[inline]
-    fn time_until_expired(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u64 {
-        // Every entry holds at least one token.
-        let bucket = match tokens {
-            0..=1 => view.oldest,
-            _ if tokens >= view.used => self.newest(log),
-            _ => self.last_of(log, view, tokens),
-        };
-        (bucket + self.period).saturating_sub(now)
+        let expired = self.older.partition_point(|entry| entry.start + rule.span <= current);
+        let oldest = self.older.get(expired).map_or(self.newest(rule), |entry| entry.start);
+        let base = self.total_before(expired);
+        View { current, oldest, base, expired, used: self.total.wrapping_sub(base).into() }
     }
 
     /// Returns the start of the bucket that holds the last of the first `tokens` that count.
     #[inline(never)]
-    fn last_of(&self, log: &Log, view: &View, tokens: u64) -> u64 {
+    fn last_of(&self, rule: &Algorithm, view: &View, tokens: u64) -> u64 {
         let upto = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));
-        let index = log.older.partition_point(|entry| entry.start < view.oldest || upto(entry) < tokens);
-        log.older.get(index).map_or(self.newest(log), |entry| entry.start)
+        let index = self.older.partition_point(|entry| entry.start < view.oldest || upto(entry) < tokens);
+        self.older.get(index).map_or(self.newest(rule), |entry| entry.start)
     }
 
-    /// Rebuilds a log from entries, oldest first: an instant of the bucket, the total up to and including it, and the
+    /// Creates a log from entries, oldest first: an instant of the bucket, the total up to and including it, and the
     /// tokens charged in it. The first one is the oldest that counts. Returns `None` if they are out of order.
     #[allow(dead_code, reason = "only used by stores that keep logs elsewhere")]
-    pub(crate) fn rebuild(&self, entries: impl IntoIterator<Item = (u64, u32, u32)>) -> Option<Log> {
-        let mut log = Log::default();
+    pub(crate) fn of_entries(rule: &Algorithm, entries: impl IntoIterator<Item = (u64, u32, u32)>) -> Option<Self> {
+        let mut log = Self::default();
         for (index, (instant, total, charged)) in entries.into_iter().enumerate() {
-            let start = instant - instant % self.width;
-            let newest = self.newest(&log);
+            let (start, newest) = (bucket_of(rule, instant), log.newest(rule));
             if index == 0 {
                 (log.oldest, log.base) = (start, total.wrapping_sub(charged));
             } else if start < newest || total.wrapping_sub(log.base) < log.total.wrapping_sub(log.base) {
@@ -271,8 +245,18 @@ impl LogWindow {
             } else if start > newest {
                 log.older.push(Entry { start: newest, total: log.total });
             }
-            (log.expires_at, log.total) = (start + self.period, total);
+            (log.expires_at, log.total) = (start + rule.span, total);
         }
         Some(log)
+    }
+}
+
+/// Returns the start of the bucket that contains `now`.
+#[inline]
+fn bucket_of(rule: &Algorithm, now: u64) -> u64 {
+    match rule.kind {
+        Kind::SlidingWindow { buckets } => now - now % (rule.span / u64::from(buckets)),
+        // A log of every request is a log of buckets of 1 µs.
+        _ => now,
     }
 }

@@ -1,87 +1,346 @@
-//! The interface of the settings of algorithms.
+//! The numbers that a limit decides by.
 
-use super::size::Size;
-use super::state_period::StatePeriod;
+use std::fmt;
+use std::time::Duration;
 
-/// The settings of an algorithm, such as [`FixedWindow`](super::FixedWindow).
-pub(super) trait Settings: Copy {
-    /// Returns the period to which the state of a key belongs.
-    fn state_period(&self) -> StatePeriod;
+use super::calendar::Calendar;
+use super::mul_div::{div_ceil, mul_div_ceil};
+use crate::error::Fault;
+use crate::time::Timestamp;
+use crate::validation::{self, LONGEST};
 
-    /// Returns the largest cost that can ever be allowed, in tokens.
-    fn capacity(&self) -> u64;
-
-    /// Returns the span over which the capacity is allowed, in µs.
-    fn window(&self) -> u64;
-
-    /// Returns the tokens of the limit: all that an override changes.
-    fn size(&self) -> Size;
-
-    /// Returns the settings with another size, or `None` if that is out of range.
-    fn with_size(self, size: Size) -> Option<Self>;
-
-    /// Returns the settings with `percent` more capacity, rounded down to whole tokens, and at most as much as is in range.
-    fn with_overage(self, percent: u32) -> Self;
-
-    /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others.
-    fn share(self, parts: u32) -> Self;
+/// Any of the [algorithms](crate::algorithm), with its numbers.
+///
+/// ```
+/// use tower_ratelimit::{Algorithm, TokenBucket};
+///
+/// let algorithm = Algorithm::from(TokenBucket::per_second(10).burst(20));
+/// assert_eq!(algorithm.capacity(), 20);
+/// assert_eq!(algorithm.to_string(), "a token bucket of 10 per 1 s with a capacity of 20");
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Algorithm {
+    pub(crate) kind: Kind,
+    /// The tokens that a bucket regains per interval. 0 for windows.
+    pub(crate) amount: u32,
+    /// The tokens beyond the capacity that are allowed and flagged.
+    pub(crate) overage: u32,
+    /// The tokens of a window, or those that fit into a bucket. A queue has room for one more than may wait.
+    pub(crate) capacity: u64,
+    /// The period of a window, or the interval of a bucket, in µs. 0 for a calendar.
+    pub(crate) span: u64,
 }
 
-/// The methods of [`Settings`] that windows with a `limit` and a `period` have in common.
-macro_rules! window_settings {
-    () => {
-        fn capacity(&self) -> u64 {
-            self.limit.into()
-        }
-
-        fn window(&self) -> u64 {
-            self.period
-        }
-
-        fn size(&self) -> $crate::algorithm::size::Size {
-            [self.limit, 0]
-        }
-
-        fn with_size(mut self, [limit, _]: $crate::algorithm::size::Size) -> Option<Self> {
-            self.limit = limit;
-            (limit > 0).then_some(self)
-        }
-
-        fn with_overage(mut self, percent: u32) -> Self {
-            self.limit = $crate::algorithm::size::raised(self.limit, percent, u64::MAX);
-            self
-        }
-
-        fn share(mut self, parts: u32) -> Self {
-            (self.limit, self.period) = $crate::algorithm::size::share_of_window(self.limit, self.period, parts);
-            self
-        }
-    };
+/// The rule by which an algorithm decides.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum Kind {
+    FixedWindow,
+    CalendarWindow(Calendar),
+    SlidingLog,
+    SlidingWindow { buckets: u32 },
+    SlidingWindowCounter(Rounding),
+    TokenBucket(Refill),
+    LeakyBucket,
+    LeakyBucketQueue,
 }
-pub(super) use window_settings;
 
-/// The methods of [`Settings`] that limits with a `capacity` and an `amount` per `interval` have in common.
-macro_rules! bucket_settings {
-    () => {
-        fn capacity(&self) -> u64 {
-            Self::capacity(self)
+impl Kind {
+    /// Lowers the number of buckets until they divide the period.
+    const fn fit(self, period: u64) -> Self {
+        let Self::SlidingWindow { mut buckets } = self else { return self };
+        while !period.is_multiple_of(buckets as u64) {
+            buckets -= 1;
         }
-
-        fn size(&self) -> $crate::algorithm::size::Size {
-            [self.capacity, self.amount]
-        }
-
-        fn with_size(mut self, [capacity, amount]: $crate::algorithm::size::Size) -> Option<Self> {
-            (self.capacity, self.amount) = (capacity, amount);
-            (capacity > 0 && amount > 0 && self.checked().is_ok()).then_some(self)
-        }
-
-        fn with_overage(mut self, percent: u32) -> Self {
-            let most = $crate::validation::most_tokens(self.amount, self.interval);
-            let more_than_set = Self::capacity(&self) - u64::from(self.capacity);
-            self.capacity = $crate::algorithm::size::raised(self.capacity, percent, most - more_than_set);
-            self
-        }
-    };
+        Self::SlidingWindow { buckets }
+    }
 }
-pub(super) use bucket_settings;
+
+/// The direction in which a [`SlidingWindowCounter`](crate::SlidingWindowCounter) rounds the weighted count of the
+/// previous window.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Rounding {
+    /// Counts a fraction of a token as a whole one: never admits more than the estimate.
+    #[default]
+    Up,
+    /// Drops a fraction of a token.
+    Down,
+}
+
+/// The way in which a [`TokenBucket`](crate::TokenBucket) regains tokens.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Refill {
+    /// Continuously, in fractions of a token.
+    #[default]
+    Continuous,
+    /// All tokens of an interval at once, at its end. Intervals begin when a full bucket is first used.
+    Interval,
+}
+
+/// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of a
+/// bucket.
+pub(crate) type Size = [u32; 2];
+
+impl Algorithm {
+    /// Creates a window of `limit` tokens per `period`.
+    pub(super) const fn window_of(kind: Kind, limit: u32, period: Duration) -> Result<Self, Fault> {
+        match (validation::tokens("limit", limit), validation::span("period", period)) {
+            (Ok(limit), Ok(span)) => {
+                Ok(Self { kind: kind.fit(span), amount: 0, overage: 0, capacity: limit as u64, span })
+            }
+            (Err(fault), _) | (_, Err(fault)) => Err(fault),
+        }
+    }
+
+    /// Creates a bucket of `capacity` tokens, which regains `amount` tokens per `interval`.
+    pub(super) const fn bucket(kind: Kind, capacity: u32, amount: u32, interval: Duration) -> Result<Self, Fault> {
+        let tokens = (validation::tokens("capacity", capacity), validation::tokens("amount", amount));
+        match (tokens, validation::span("interval", interval)) {
+            ((Ok(_), Ok(amount)), Ok(span)) => {
+                Self { kind, amount, overage: 0, capacity: 0, span }.with_capacity("capacity", capacity)
+            }
+            ((Err(fault), _), _) | ((_, Err(fault)), _) | (_, Err(fault)) => Err(fault),
+        }
+    }
+
+    /// Returns the bucket with another capacity, which is called `what` in errors.
+    pub(super) const fn with_capacity(mut self, what: &'static str, capacity: u32) -> Result<Self, Fault> {
+        if let Err(fault) = validation::tokens(what, capacity) {
+            return Err(fault);
+        }
+        self.capacity = capacity as u64 + self.is_queue() as u64;
+        match validation::drain(self.capacity, self.amount, self.span) {
+            Ok(()) => Ok(self),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Returns the largest cost that can ever be allowed without overage, in tokens.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Returns the tokens beyond the [`capacity`](Self::capacity) that are allowed and flagged: see
+    /// [`Limit::soft`](crate::Limit::soft).
+    #[must_use]
+    pub fn overage(&self) -> u64 {
+        self.overage.into()
+    }
+
+    /// Returns the largest cost that can ever be allowed, including overage.
+    #[inline]
+    pub(crate) fn hard_capacity(&self) -> u64 {
+        self.capacity + u64::from(self.overage)
+    }
+
+    /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, or the time in
+    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone without
+    /// clock changes: 31 days for months, 366 for years.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        Duration::from_micros(match self.kind {
+            Kind::CalendarWindow(calendar) => calendar.longest() as u64 * 1_000_000,
+            Kind::TokenBucket(Refill::Interval) => self.capacity.div_ceil(self.amount.into()) * self.span,
+            _ if self.is_bucket() => div_ceil(u128::from(self.capacity) * u128::from(self.span), self.amount.into()),
+            _ => self.span,
+        })
+    }
+
+    /// Returns the same at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length of the window that
+    /// contains it.
+    #[must_use]
+    pub fn window_at(&self, at: Timestamp) -> Duration {
+        match self.kind {
+            Kind::CalendarWindow(calendar) => {
+                let (start, end) = calendar.window((at.as_micros() / 1_000_000) as i64);
+                Duration::from_secs((end - start) as u64)
+            }
+            _ => self.window(),
+        }
+    }
+
+    pub(crate) const fn is_bucket(&self) -> bool {
+        self.amount > 0
+    }
+
+    pub(crate) const fn is_queue(&self) -> bool {
+        matches!(self.kind, Kind::LeakyBucketQueue)
+    }
+
+    /// Returns whether the state of a key is a log.
+    #[inline]
+    pub(crate) const fn keeps_log(&self) -> bool {
+        matches!(self.kind, Kind::SlidingLog | Kind::SlidingWindow { .. })
+    }
+
+    /// Returns the tag in storage keys, which separates the states of this algorithm from those of others, and the name
+    /// in words.
+    fn tag_and_name(&self) -> (&'static str, &'static str) {
+        match self.kind {
+            Kind::FixedWindow => ("fw", "fixed window"),
+            Kind::CalendarWindow(_) => ("cw", "calendar window"),
+            Kind::SlidingLog => ("sl", "sliding log"),
+            Kind::SlidingWindow { .. } => ("sw", "sliding window"),
+            Kind::SlidingWindowCounter(Rounding::Up) => ("sc", "sliding window counter"),
+            Kind::SlidingWindowCounter(Rounding::Down) => ("sc", "sliding window counter (rounded down)"),
+            Kind::TokenBucket(Refill::Continuous) => ("tb", "token bucket"),
+            Kind::TokenBucket(Refill::Interval) => ("ti", "token bucket (at intervals)"),
+            Kind::LeakyBucket => ("lb", "leaky bucket"),
+            Kind::LeakyBucketQueue => ("lq", "leaky bucket queue"),
+        }
+    }
+
+    /// Returns the tag in storage keys.
+    pub(crate) fn tag(&self) -> &'static str {
+        self.tag_and_name().0
+    }
+
+    /// Returns the period that the state of a key is relative to, as it appears in storage keys: `60s`, `1500000u`,
+    /// `3600s.10`, `m15.Europe/Berlin`.
+    pub(crate) fn state_period(&self) -> String {
+        let span = match self.span {
+            span if span.is_multiple_of(1_000_000) => format!("{}s", span / 1_000_000),
+            span => format!("{span}u"),
+        };
+        match self.kind {
+            Kind::CalendarWindow(calendar) => calendar.to_string(),
+            Kind::SlidingWindow { buckets } => format!("{span}.{buckets}"),
+            _ => span,
+        }
+    }
+
+    /// Returns the tokens of the limit.
+    pub(crate) fn size(&self) -> Size {
+        [(self.capacity - u64::from(self.is_queue())) as u32, self.amount]
+    }
+
+    /// Returns the algorithm with another size and without overage, or `None` if that is out of range.
+    pub(crate) fn with_size(mut self, [capacity, amount]: Size) -> Option<Self> {
+        self.overage = 0;
+        if self.is_bucket() {
+            self.amount = validation::tokens("amount", amount).ok()?;
+            return self.with_capacity("capacity", capacity).ok();
+        }
+        self.capacity = validation::tokens("limit", capacity).ok()?.into();
+        Some(self)
+    }
+
+    /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as is
+    /// in range.
+    pub(crate) fn with_overage(self, percent: u32) -> Self {
+        let [tokens, amount] = self.size();
+        let most = if self.is_bucket() { validation::most_tokens(amount, self.span) } else { u64::MAX };
+        let overage = u64::from(tokens) * u64::from(percent) / 100;
+        let overage = overage.min((u32::MAX - tokens).into()).min(most.saturating_sub(self.capacity));
+        Self { overage: overage as u32, ..self }
+    }
+
+    /// Returns the algorithm with its overage as a part of the capacity.
+    pub(crate) fn with_overage_as_capacity(self) -> Self {
+        Self { capacity: self.hard_capacity(), overage: 0, ..self }
+    }
+
+    /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others. Together,
+    /// the shares never exceed the limit, if each of them can have a token.
+    pub(crate) fn share(self, parts: u32) -> Self {
+        let [tokens, amount] = self.size();
+        let share = share_of_tokens(tokens, parts);
+        let mut part = Self { capacity: u64::from(share) + u64::from(self.is_queue()), overage: 0, ..self };
+        match &mut part.kind {
+            Kind::CalendarWindow(calendar) => {
+                *calendar = calendar.with_every(share_of_period(tokens, calendar.every().into(), parts));
+            }
+            Kind::TokenBucket(Refill::Interval) => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
+            _ if self.is_bucket() => (part.amount, part.span) = share_of_rate(amount, self.span, parts),
+            _ => part.span = share_of_period(tokens, self.span, parts),
+        }
+        part
+    }
+}
+
+/// As in error messages: `a fixed window of 3 per 60 s`.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
+        let tokens = if self.is_bucket() { amount } else { capacity };
+        write!(f, "a {name} of {tokens} per ")?;
+        match self.kind {
+            Kind::CalendarWindow(calendar) => f.write_str(&calendar.describe())?,
+            _ => write!(f, "{} s", self.span as f64 / 1e6)?,
+        }
+        match self.kind {
+            Kind::SlidingWindow { buckets } => write!(f, " in {buckets} buckets"),
+            _ if self.is_bucket() => write!(f, " with a capacity of {capacity}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the largest whole share of `tokens` that each of `parts` processes can have, at least 1.
+fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
+    (tokens / parts).max(1)
+}
+
+/// Returns the period of one of `parts` shares of `limit` tokens per `period`: if there is less than a token for each,
+/// several whole periods, so that windows keep their boundaries and divide into as many buckets.
+fn share_of_period(limit: u32, period: u64, parts: u32) -> u64 {
+    period * u64::from(parts.div_ceil(limit)).min(LONGEST / period)
+}
+
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that
+/// would exceed the longest interval. The interval is the same for all amounts, so that usage survives their changes.
+fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
+    match interval.checked_mul(parts.into()) {
+        Some(interval) if interval <= LONGEST => (amount, interval),
+        _ => {
+            let tokens = u128::from(amount) * u128::from(LONGEST) / (u128::from(interval) * u128::from(parts));
+            // At most `amount`, as no interval is longer than the longest.
+            ((tokens as u32).max(1), LONGEST)
+        }
+    }
+}
+
+/// Returns one of `parts` shares of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that
+/// keeps the rate, rounded up to µs.
+fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
+    let share = share_of_tokens(amount, parts);
+    let interval = mul_div_ceil(interval, u64::from(share) * u64::from(parts), amount.into());
+    (share, interval.min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_window_never_exceed_it() {
+        let share = |limit, period, parts| (share_of_tokens(limit, parts), share_of_period(limit, period, parts));
+        assert_eq!(share(10, 60, 1), (10, 60));
+        assert_eq!(share(10, 60, 4), (2, 60));
+        assert_eq!(share(3, 60, 4), (1, 120));
+        assert_eq!(share(1, 60, 4), (1, 240));
+        assert_eq!(share(1, LONGEST, u32::MAX), (1, LONGEST));
+        assert_eq!(share(1, LONGEST / 3 - 1, 4), (1, (LONGEST / 3 - 1) * 3));
+    }
+
+    #[test]
+    fn shares_of_a_rate_are_exact() {
+        assert_eq!(share_of_rate(10, 60, 1), (10, 60));
+        assert_eq!(share_of_rate(10, 60, 4), (10, 240));
+        assert_eq!(share_of_rate(7, 60, 4), (7, 240));
+        assert_eq!(share_of_rate(8, LONGEST, 4), (2, LONGEST));
+        assert_eq!(share_of_rate(7, LONGEST, 4), (1, LONGEST));
+        assert_eq!(share_of_rate(u32::MAX, LONGEST, 2), (u32::MAX / 2, LONGEST));
+        assert_eq!(share_of_rate(1, LONGEST, u32::MAX), (1, LONGEST));
+    }
+
+    #[test]
+    fn shares_of_a_refill_keep_the_rate() {
+        assert_eq!(share_of_refill(10, 60, 1), (10, 60));
+        assert_eq!(share_of_refill(10, 60, 4), (2, 48));
+        assert_eq!(share_of_refill(3, 60, 4), (1, 80));
+        assert_eq!(share_of_refill(7, 10, 3), (2, 9));
+        assert_eq!(share_of_refill(1, LONGEST, u32::MAX), (1, LONGEST));
+        assert_eq!(share_of_refill(u32::MAX, LONGEST, 1), (u32::MAX, LONGEST));
+    }
+}

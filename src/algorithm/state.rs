@@ -1,12 +1,40 @@
 //! The state of a key, and the mark of a charge.
 
+use super::log::Log;
+use super::settings::Algorithm;
+
+/// The operations of an algorithm on the state of a key, from which all decisions follow.
+///
+/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `charge` and `refund` have
+/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands still
+/// for a key until the clock has caught up.
+pub(crate) trait State {
+    /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
+    /// without knowing the algorithm. 0 for an unused key.
+    fn expires_at(&self) -> u64;
+
+    /// Returns the tokens in use, rounded up.
+    fn used(&self, algorithm: &Algorithm, now: u64) -> u64;
+
+    /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
+    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64;
+
+    /// Charges `cost`, which is at least 1 and fits. Returns the mark for a refund.
+    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> ChargeMark;
+
+    /// Returns a copy of the state.
+    fn to_key_state(&self) -> KeyState;
+
+    /// Refunds a charge of `cost`, as far as it still counts.
+    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64);
+}
+
 /// The state of a key in 24 bytes, whose meaning depends on the algorithm. The default is an unused key.
 ///
 /// All algorithms but the logs keep one.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CompactState {
-    /// The instant, in µs, from which the state means the same as the default, so that a store can drop it without
-    /// knowing the algorithm.
+    /// The instant at which the state expires, in µs. 0 for an unused key.
     pub(crate) expires_at: u64,
     /// Another instant, in µs.
     pub(crate) at: u64,
@@ -16,6 +44,11 @@ pub(crate) struct CompactState {
 
 impl CompactState {
     pub(crate) const UNUSED: Self = Self { expires_at: 0, at: 0, detail: 0 };
+
+    /// Returns the halves of the detail, the upper one first.
+    pub(super) const fn halves(&self) -> [u64; 2] {
+        [self.detail >> 32, self.detail & u32::MAX as u64]
+    }
 
     pub(crate) const fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
@@ -51,5 +84,33 @@ impl ChargeMark {
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 24] {
         self.0.to_bytes()
+    }
+}
+
+/// The state of a key under any algorithm.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum KeyState {
+    Compact(CompactState),
+    Log(Log),
+}
+
+impl KeyState {
+    /// Returns the state of an unused key.
+    pub(crate) fn unused(algorithm: &Algorithm) -> Self {
+        if algorithm.keeps_log() { Self::Log(Log::default()) } else { Self::Compact(CompactState::UNUSED) }
+    }
+
+    pub(crate) fn as_state(&self) -> &dyn State {
+        match self {
+            Self::Compact(state) => state,
+            Self::Log(log) => log,
+        }
+    }
+
+    pub(crate) fn as_state_mut(&mut self) -> &mut dyn State {
+        match self {
+            Self::Compact(state) => state,
+            Self::Log(log) => log,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Outcome, Verdict};
 use crate::time::{Timestamp, ceil_seconds};
 
@@ -17,8 +17,8 @@ pub(super) enum Replenishment {
 
 impl Replenishment {
     pub(super) fn of(algorithm: &Algorithm) -> Self {
-        match algorithm {
-            Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_) => Self::Window(*algorithm),
+        match algorithm.kind {
+            Kind::FixedWindow | Kind::CalendarWindow(_) => Self::Window(*algorithm),
             _ => Self::Rolling { capacity: algorithm.capacity(), micros: algorithm.window().as_micros() },
         }
     }
@@ -26,7 +26,7 @@ impl Replenishment {
     /// Returns the calendar window, if the limit is one: its length depends on the date.
     pub(super) fn calendar(&self) -> Option<&Algorithm> {
         match self {
-            Self::Window(calendar @ Algorithm::CalendarWindow(_)) => Some(calendar),
+            Self::Window(window) if matches!(window.kind, Kind::CalendarWindow(_)) => Some(window),
             _ => None,
         }
     }

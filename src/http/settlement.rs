@@ -157,7 +157,7 @@ async fn available_tokens(
     denied: Decision,
 ) -> Result<Vec<u64>, StoreError> {
     // A decision does not contain the remaining overage. A peek at the limit with all its overage does.
-    let decision = if balances.iter().any(|balance| balance.target.spec.ceiling() != balance.target.spec.algorithm()) {
+    let decision = if balances.iter().any(|balance| balance.target.spec.algorithm().overage() > 0) {
         let ceilings: Vec<Balance> = balances.iter().map(Balance::at_ceiling).collect();
         peek_charges(ledger, by, &charges(&ceilings, Balance::missing)).await?
     } else {

@@ -322,7 +322,7 @@ impl Limit {
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.with_overage(self.overage_percent()).capacity();
+        let capacity = self.algorithm.with_overage(self.overage_percent()).hard_capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let own_cost = match self.rule_position {
                 None => "give the limit a cost of its own with `Limit::cost`",

@@ -61,8 +61,8 @@ impl Limit {
             let message = format!("the limit {:?} is soft by 0 %: use at least 1, or leave it hard", self.name);
             return Err(ConfigError::new(message));
         }
-        let ([tokens, _], [raised, _]) = (algorithm.size(), algorithm.with_overage(percent).size());
-        if u64::from(raised) < u64::from(tokens) + u64::from(tokens) * u64::from(percent) / 100 {
+        let [tokens, _] = algorithm.size();
+        if algorithm.with_overage(percent).overage() < u64::from(tokens) * u64::from(percent) / 100 {
             return Err(ConfigError::new(format!(
                 "the limit {:?} of {} and {percent} % of that are more than the 4,294,967,295 tokens that a limit can \
                  have, or take more than 142 years to drain: lower one",

@@ -75,7 +75,7 @@ impl Limit {
     /// Returns an error if `algorithm` can't be an override of this limit.
     pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
         if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
-            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
+            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::to_string);
             return Err(ConfigError::new(format!(
                 "{given} is not a size of the limit {:?}, which is {is}: use the same algorithm and period, and change only \
                  the tokens",

@@ -49,10 +49,10 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
         }
     }
     let windows = match unit.as_str() {
-        "day" => CalendarWindow::try_daily(limit),
-        "week" => CalendarWindow::try_weekly(limit, starts.unwrap_or_default()),
-        "month" => CalendarWindow::try_monthly(limit),
-        "year" => CalendarWindow::try_yearly(limit),
+        "day" => CalendarWindow::daily(limit),
+        "week" => CalendarWindow::weekly(limit, starts.unwrap_or_default()),
+        "month" => CalendarWindow::monthly(limit),
+        "year" => CalendarWindow::yearly(limit),
         _ => {
             // Unknown units are reported elsewhere.
             if period::UNITS.iter().any(|(name, _)| *name == unit) {
@@ -66,7 +66,6 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
     let mut noted = |at, read: Result<CalendarWindow, ConfigError>| {
         read.map_err(|error| problems.push(Problem::new(at, error.to_string()))).ok()
     };
-    let windows = noted(zone_at, windows)?;
     let windows = match day {
         Some((day, at)) if unit == "month" => {
             let day = u8::try_from(day).map_err(|_| Fault::DayOfMonth { day }.into());

@@ -8,6 +8,12 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket, Weekday,
 };
 
+/// Returns the name of an algorithm, without its numbers: `a token bucket`.
+pub fn kind(algorithm: &Algorithm) -> String {
+    let text = algorithm.to_string();
+    text.split_once(" of ").map_or("", |(kind, _)| kind).to_owned()
+}
+
 /// Returns every algorithm, with `tokens` at once and per `period`. The window of a calendar is about as long, and at
 /// least a day.
 pub fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 9] {

@@ -48,7 +48,7 @@ impl Entry {
     /// Refunds the charge with this mark.
     pub(super) fn refund(&mut self, mark: ChargeMark, at: Timestamp, charge: &Charge<'_>) {
         self.after = self.before.clone();
-        charge.spec.rule().refund(&mut self.after.state.as_mut(), mark, at.as_micros(), charge.cost);
+        self.after.state.as_state_mut().refund(charge.spec.algorithm(), mark, at.as_micros(), charge.cost);
     }
 
     /// Returns whether the request has written another state than it would write now.
@@ -62,11 +62,11 @@ impl Entry {
 }
 
 fn unused(charge: &Charge<'_>) -> StoredKey {
-    StoredKey { state: charge.spec.rule().deciding().unused(), penalty: CompactState::UNUSED }
+    StoredKey { state: KeyState::unused(charge.spec.algorithm()), penalty: CompactState::UNUSED }
 }
 
 fn decode(bytes: &[u8], charge: &Charge<'_>) -> Result<StoredKey, DecodeError> {
     let stored = StoredKey::from_bytes(bytes)?;
     let is_log = matches!(stored.state, KeyState::Log(_));
-    if is_log == charge.spec.rule().deciding().keeps_log() { Ok(stored) } else { Err(DecodeError::Malformed) }
+    if is_log == charge.spec.algorithm().keeps_log() { Ok(stored) } else { Err(DecodeError::Malformed) }
 }

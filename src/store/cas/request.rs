@@ -10,7 +10,7 @@ use super::error::undecodable;
 use super::refund::refund_all;
 use super::retry::Retries;
 use super::stored_override::StoredOverride;
-use crate::algorithm::{Availability, CompactState, StateMut};
+use crate::algorithm::{Availability, CompactState, State};
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -33,8 +33,8 @@ pub(super) enum Operation {
 struct EntryStates<'a>(&'a mut [Entry]);
 
 impl KeyStates for EntryStates<'_> {
-    fn state(&mut self, charge: usize) -> StateMut<'_> {
-        self.0[charge].after.state.as_mut()
+    fn state(&mut self, charge: usize) -> &mut dyn State {
+        self.0[charge].after.state.as_state_mut()
     }
 
     fn penalty(&mut self, charge: usize) -> CompactState {

@@ -36,15 +36,14 @@ impl Denial {
     pub(super) fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(denied, charge): (&OwnedCharge, &Charge<'_>)| {
             // The summary of a log is of one cost.
-            let same_cost = denied.cost == charge.cost || !charge.spec.rule().deciding().keeps_log();
+            let same_cost = denied.cost == charge.cost || !charge.spec.algorithm().keeps_log();
             if Arc::ptr_eq(&denied.spec, charge.spec) {
                 return denied.key == charge.key && same_cost;
             }
-            let size = |spec: &LimitSpec| (*spec.algorithm(), *spec.ceiling(), spec.index(), spec.is_overridable());
-            let kind = |spec: &LimitSpec| (spec.ceiling().tag(), spec.penalty().is_some());
-            let is_fixed = charge.spec.rule().deciding().keeps_log()
-                || charge.spec.is_overridable()
-                || denied.spec.is_overridable();
+            let size = |spec: &LimitSpec| (*spec.algorithm(), spec.index(), spec.is_overridable());
+            let kind = |spec: &LimitSpec| (spec.algorithm().tag(), spec.penalty().is_some());
+            let is_fixed =
+                charge.spec.algorithm().keeps_log() || charge.spec.is_overridable() || denied.spec.is_overridable();
             denied.spec.fingerprint(denied.key) == charge.spec.fingerprint(charge.key)
                 && kind(&denied.spec) == kind(charge.spec)
                 && (!is_fixed || size(&denied.spec) == size(charge.spec))

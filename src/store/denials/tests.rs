@@ -36,7 +36,7 @@ fn begin(denials: &Arc<DenialCache>, charges: &[Charge<'_>], changes: bool) -> I
 
 fn unused(charges: &[Charge<'_>]) -> CopiedStates {
     let unused = |charge: &Charge<'_>| StoredKey {
-        state: charge.spec.rule().deciding().unused(),
+        state: KeyState::unused(charge.spec.algorithm()),
         penalty: CompactState::UNUSED,
     };
     CopiedStates(charges.iter().map(unused).collect())
@@ -175,15 +175,12 @@ fn the_summary_of_a_log_decides_as_the_log_does() {
             let mut log = unused(&[charge]).0.remove(0).state;
             let step = 400_000;
             for number in 0..charges {
-                spec.rule().decide(&mut log.as_mut(), NOON + number * step, 1 + number % 3);
+                spec.algorithm().decide(log.as_state_mut(), NOON + number * step, 1 + number % 3);
             }
             let now = NOON + charges * step;
             let mut summary = log.clone();
             let until = summarize(&mut summary, &charge, now);
-            let of = |state: &KeyState, at| {
-                let mut state = state.clone();
-                format!("{:?}", spec.rule().evaluate(&state.as_mut(), at, cost))
-            };
+            let of = |state: &KeyState, at| format!("{:?}", spec.algorithm().evaluate(state.as_state(), at, cost));
             for at in [now, (now + until) / 2, until - 1] {
                 assert_eq!(of(&summary, at), of(&log, at), "{algorithm:?} {charges} {percent} {cost}");
             }

@@ -1,7 +1,7 @@
 //! The decision on a request, from the states of its keys, wherever these are stored.
 //!
 //! Each concept that surrounds an algorithm has one place: overage is a part of the limit's
-//! [rule](crate::algorithm::LimitRule), penalties are applied in [`penalty`], quota mode in [`quota`], and overrides
+//! [algorithm](crate::algorithm::Algorithm), penalties are applied in [`penalty`], quota mode in [`quota`], and overrides
 //! replace a limit before it is decided, in [`resize`].
 
 pub(crate) mod penalty;
@@ -11,7 +11,7 @@ pub(crate) mod resize;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Availability, CompactState, Evaluation, StateMut};
+use crate::algorithm::{Availability, CompactState, Evaluation, State};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::time::Timestamp;
@@ -28,7 +28,7 @@ pub(crate) enum Task {
 /// The stored states of a request's keys, by the position of their charges in the request.
 pub(crate) trait KeyStates {
     /// Returns the state of a charge's key, or that of an unused key.
-    fn state(&mut self, charge: usize) -> StateMut<'_>;
+    fn state(&mut self, charge: usize) -> &mut dyn State;
 
     /// Returns the state of the penalty of a charge's key, or that of an unused key.
     fn penalty(&mut self, charge: usize) -> CompactState;
@@ -72,7 +72,7 @@ pub(crate) fn decide(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Ti
 
 /// Returns whether a charge is available under its limit and its penalty.
 fn peek(states: &mut impl KeyStates, index: usize, charge: &Charge<'_>, now: u64) -> Availability {
-    let availability = charge.spec.rule().peek(&states.state(index), now, charge.cost);
+    let availability = charge.spec.algorithm().availability(states.state(index), now, charge.cost);
     match charge.spec.penalty() {
         None => availability,
         Some(_) => penalty::restrict(&states.penalty(index), charge.cost, availability, now),
@@ -89,13 +89,15 @@ fn outcome(
     commits: bool,
     now: u64,
 ) -> Outcome {
-    let rule = charge.spec.rule();
+    let rule = charge.spec.algorithm();
     let evaluation = if commits && availability.is_now() && charge.cost > 0 {
-        let (mark, snapshot) = rule.commit(&mut states.state(index), now, charge.cost);
+        let state = states.state(index);
+        let mark = state.charge(rule, now, charge.cost);
+        let snapshot = rule.snapshot(state, now);
         states.store(index, snapshot.remaining);
         Evaluation { availability, mark, snapshot }
     } else {
-        let snapshot = rule.snapshot(&states.state(index), now);
+        let snapshot = rule.snapshot(states.state(index), now);
         if task == Task::Decide && availability.is_after() {
             states.mark_denied(index);
         }

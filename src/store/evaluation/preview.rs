@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{KeyStates, Task, decide};
-use crate::algorithm::{Availability, CompactState, StateMut, StoredKey};
+use crate::algorithm::{Availability, CompactState, State, StoredKey};
 use crate::charge::Charge;
 use crate::decision::Decision;
 use crate::time::Timestamp;
@@ -14,14 +14,14 @@ pub(crate) struct CopiedStates(pub(crate) SmallVec<[StoredKey; 1]>);
 
 /// Decides a request as [`decide`] would now, including what would be left, and changes nothing.
 pub(crate) fn preview(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
-    let copy = |charge| StoredKey { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
+    let copy = |charge| StoredKey { state: states.state(charge).to_key_state(), penalty: states.penalty(charge) };
     let mut copies = CopiedStates((0..charges.len()).map(copy).collect());
     decide(&mut copies, charges, at, Task::Decide).without_charges()
 }
 
 impl KeyStates for CopiedStates {
-    fn state(&mut self, charge: usize) -> StateMut<'_> {
-        self.0[charge].state.as_mut()
+    fn state(&mut self, charge: usize) -> &mut dyn State {
+        self.0[charge].state.as_state_mut()
     }
 
     fn penalty(&mut self, charge: usize) -> CompactState {

@@ -9,7 +9,7 @@ use super::rank::EvictionRank;
 use super::request_states::RequestStates;
 use super::shard::{EntryKey, EntryMut, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, Evaluation};
+use crate::algorithm::{Availability, Evaluation, KeyState};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
@@ -48,7 +48,7 @@ impl MemoryStore {
         match shard.find(key) {
             Slot::Occupied(slot) if takes => decide_entry(charge, shard.entry_mut(key, slot), now, ready),
             Slot::Occupied(slot) => {
-                ready(charge.spec.rule().evaluate(&shard.entry_mut(key, slot).state, now, charge.cost))
+                ready(charge.spec.algorithm().evaluate(shard.entry_mut(key, slot).state, now, charge.cost))
             }
             Slot::Vacant(_) => ready(self.decide_new(shard, key, charge, now, task)),
         }
@@ -56,14 +56,14 @@ impl MemoryStore {
 
     /// Decides the charge of a new key, and stores the key if it is charged.
     fn decide_new(&self, shard: &mut Shard, key: EntryKey, charge: &Charge<'_>, now: u64, task: Task) -> Evaluation {
-        let rule = charge.spec.rule();
-        let mut state = rule.deciding().unused();
+        let rule = charge.spec.algorithm();
+        let mut state = KeyState::unused(rule);
         if task == Task::Peek {
-            return rule.evaluate(&state.as_mut(), now, charge.cost);
+            return rule.evaluate(state.as_state(), now, charge.cost);
         }
-        let evaluation = rule.decide(&mut state.as_mut(), now, charge.cost);
+        let evaluation = rule.decide(state.as_state_mut(), now, charge.cost);
         // Nothing is stored of a denial or a cost of 0.
-        if state.expires_at() > 0 && shard.make_room(1, &[], self.max_keys, now) {
+        if state.as_state().expires_at() > 0 && shard.make_room(1, &[], self.max_keys, now) {
             shard.insert(key, state, EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity()));
         }
         evaluation
@@ -131,7 +131,7 @@ impl MemoryStore {
     }
 
     /// Decides and charges a few known keys, one after the other. Returns `None`, with nothing changed, if a limit
-    /// denies or a charge needs more than its limit's [rule](crate::algorithm::LimitRule).
+    /// denies or a charge needs more than its limit's algorithm.
     ///
     /// Most requests are allowed and have known keys: this takes less than half the instructions of
     /// [`evaluation::decide`] ("four limits" in `.ci/instructions`).
@@ -196,13 +196,12 @@ impl MemoryStore {
 
 /// Decides a charge by the entry of its key, and passes the evaluation to `then`.
 #[inline]
-fn decide_entry<R>(charge: &Charge<'_>, mut entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
-    charge.spec.rule().decide_then(&mut entry.state, now, charge.cost, |evaluation| {
-        if let Some(rank) = rank(charge, &evaluation) {
-            entry.fingerprint.set_rank(rank);
-        }
-        then(evaluation)
-    })
+fn decide_entry<R>(charge: &Charge<'_>, entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
+    let evaluation = charge.spec.algorithm().decide(entry.state, now, charge.cost);
+    if let Some(rank) = rank(charge, &evaluation) {
+        entry.fingerprint.set_rank(rank);
+    }
+    then(evaluation)
 }
 
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing

@@ -183,12 +183,12 @@ impl MemoryStore {
         let entry = EntryKey::new(&Charge { spec, key, cost });
         let mut shard = self.lock(self.shard_of(key));
         let Slot::Occupied(slot) = shard.find(entry) else { return };
-        let mut kept = shard.entry_mut(entry, slot);
-        spec.rule().refund(&mut kept.state, mark, now, cost);
+        let kept = shard.entry_mut(entry, slot);
+        kept.state.refund(spec.algorithm(), mark, now, cost);
         if kept.state.expires_at() == 0 {
             shard.remove(entry, slot);
         } else {
-            let remaining = spec.rule().snapshot(&kept.state, now).remaining;
+            let remaining = spec.algorithm().snapshot(kept.state, now).remaining;
             kept.fingerprint.set_rank(EvictionRank::new(remaining, spec.capacity()));
         }
     }

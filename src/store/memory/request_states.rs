@@ -6,7 +6,7 @@ use super::MemoryStore;
 use super::rank::EvictionRank;
 use super::shard::{EntryKey, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, CompactState, KeyState, StateMut};
+use crate::algorithm::{Availability, CompactState, KeyState, State};
 use crate::charge::Charge;
 use crate::store::evaluation::KeyStates;
 
@@ -53,13 +53,13 @@ impl<'r, 's> RequestStates<'r, 's> {
 }
 
 impl KeyStates for RequestStates<'_, '_> {
-    fn state(&mut self, charge: usize) -> StateMut<'_> {
+    fn state(&mut self, charge: usize) -> &mut dyn State {
         let key = EntryKey::new(&self.charges[charge]);
         match self.slot(charge) {
             Slot::Occupied(slot) => self.shard(charge).entry_mut(key, slot).state,
             Slot::Vacant(_) => {
-                self.new = self.charges[charge].spec.rule().deciding().unused();
-                self.new.as_mut()
+                self.new = KeyState::unused(self.charges[charge].spec.algorithm());
+                self.new.as_state_mut()
             }
         }
     }
@@ -100,7 +100,7 @@ impl KeyStates for RequestStates<'_, '_> {
             Slot::Vacant(_) => {
                 let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
                 let shard = self.shard(charge);
-                if new.expires_at() > 0 && shard.keys() < max_keys {
+                if new.as_state().expires_at() > 0 && shard.keys() < max_keys {
                     shard.insert(key, new, rank);
                     self.forget_slots();
                 }

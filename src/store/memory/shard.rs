@@ -9,7 +9,7 @@ use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
 use super::table::{Slot, Table};
-use crate::algorithm::{CompactState, KeyState, Log, StateMut};
+use crate::algorithm::{CompactState, KeyState, Log, State};
 use crate::charge::Charge;
 
 /// The locked shards of a request, each with its index.
@@ -63,7 +63,7 @@ pub(super) struct EntryKey {
 impl EntryKey {
     /// Returns the entry of a charge's key under its limit.
     pub(super) fn new(charge: &Charge<'_>) -> Self {
-        let keeps_log = charge.spec.rule().deciding().keeps_log();
+        let keeps_log = charge.spec.algorithm().keeps_log();
         Self { fingerprint: charge.spec.fingerprint(charge.key), keeps_log }
     }
 
@@ -76,21 +76,21 @@ impl EntryKey {
 
 /// An entry of either table.
 pub(super) struct EntryMut<'a> {
-    pub(super) state: StateMut<'a>,
+    pub(super) state: &'a mut dyn State,
     pub(super) fingerprint: &'a mut RankedFingerprint,
 }
 
 impl<'a> From<&'a mut Entry<CompactState>> for EntryMut<'a> {
     #[inline]
     fn from(entry: &'a mut Entry<CompactState>) -> Self {
-        Self { state: StateMut::Compact(&mut entry.state), fingerprint: &mut entry.fingerprint }
+        Self { state: &mut entry.state, fingerprint: &mut entry.fingerprint }
     }
 }
 
 impl<'a> From<&'a mut Entry<Log>> for EntryMut<'a> {
     #[inline]
     fn from(entry: &'a mut Entry<Log>) -> Self {
-        Self { state: StateMut::Log(&mut entry.state), fingerprint: &mut entry.fingerprint }
+        Self { state: &mut entry.state, fingerprint: &mut entry.fingerprint }
     }
 }
 

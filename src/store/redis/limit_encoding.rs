@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::script::{LimitArgs, Mode, Request, Task, args};
-use crate::algorithm::Algorithm;
+use crate::algorithm::Kind;
 use crate::store::LimitSpec;
 use crate::store::key_name::escape;
 
@@ -27,7 +27,7 @@ fn key_suffix(spec: &LimitSpec) -> String {
 }
 
 fn template(spec: &LimitSpec) -> Option<Arc<[u8]>> {
-    if spec.penalty().is_some() || matches!(spec.algorithm(), Algorithm::CalendarWindow(_)) {
+    if spec.penalty().is_some() || matches!(spec.algorithm().kind, Kind::CalendarWindow(_)) {
         return None;
     }
     let mut request = Request::new(Task::Acquire, 1);
@@ -37,12 +37,12 @@ fn template(spec: &LimitSpec) -> Option<Arc<[u8]>> {
 
 /// Returns the arguments of a limit that is charged `cost` at about `now` (in µs), without its override and penalty.
 pub(super) fn limit_args(spec: &LimitSpec, cost: u64, now: u64, key: String) -> LimitArgs<'static> {
-    let rule = spec.rule().deciding();
+    let rule = spec.algorithm();
     let mode = match spec {
         _ if !spec.is_enforced() => Mode::Shadow,
         _ if spec.is_quota() => Mode::Quota,
         _ => Mode::Enforced,
     };
-    let numbers = args::args(rule, cost, spec.algorithm().capacity(), now);
+    let numbers = args::args(rule, cost, now);
     LimitArgs { tag: args::tag(rule), mode, key, args: numbers, expected_override: None, penalty: None }
 }

@@ -121,10 +121,16 @@ fn refused(built: Result<CalendarWindow, ConfigError>, text: &str) {
 #[test]
 fn impossible_settings_are_errors() {
     let text = "limit is 0: allow at least 1 token, or leave the limit out";
-    refused(CalendarWindow::try_daily(0), text);
-    refused(CalendarWindow::try_weekly(0, Weekday::Monday), text);
-    refused(CalendarWindow::try_monthly(0), text);
-    refused(CalendarWindow::try_yearly(0), text);
+    let builds: [fn() -> CalendarWindow; 4] = [
+        || CalendarWindow::daily(0),
+        || CalendarWindow::weekly(0, Weekday::Monday),
+        || CalendarWindow::monthly(0),
+        || CalendarWindow::yearly(0),
+    ];
+    for build in builds {
+        let panic = std::panic::catch_unwind(build).expect_err("it did not panic");
+        assert_eq!(panic.downcast_ref::<String>().expect("a text"), text);
+    }
     let monthly = CalendarWindow::monthly(1);
     assert!((1..=31).all(|day| monthly.try_from_day(day).is_ok()));
     refused(monthly.try_from_day(0), "no month has a day 0: use one from 1 to 31");

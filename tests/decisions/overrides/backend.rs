@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, Builder, CircuitBreaker, HttpOptions, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer,
-    RedisConfig, RedisStore, Store, Timestamp,
+    Algorithm, Builder, CircuitBreaker, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock,
+    MemoryStore, RateLimitLayer, RedisConfig, RedisStore, Store, Timestamp, TokenBucket,
 };
 
-use support::limits::{Patient, all};
+use support::limits::{Patient, all, kind};
 use support::redis_server::RedisServer;
 
 /// A store whose clock stands at midnight.
@@ -60,17 +60,16 @@ pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) 
 /// Returns the same limit with another capacity. The rate of a bucket stays the same, because a change of the rate
 /// converts its backlog.
 pub(crate) fn holding(limit: Algorithm, tokens: u32) -> Algorithm {
-    let (_, size) = all(tokens, limit.window()).into_iter().find(|(_, of)| is_alike(of, &limit)).unwrap();
-    match limit {
-        Algorithm::TokenBucket(bucket) => bucket.burst(tokens).into(),
-        Algorithm::LeakyBucket(bucket) => bucket.burst(tokens).into(),
-        Algorithm::LeakyBucketQueue(queue) => queue.waiting(tokens - 1).into(),
+    let (_, size) = all(tokens, limit.window()).into_iter().find(|(_, of)| kind(of) == kind(&limit)).unwrap();
+    // All buckets that `all` creates regain their capacity within their interval.
+    let (amount, interval) = (limit.capacity() as u32, limit.window());
+    match kind(&limit).as_str() {
+        "a token bucket" => TokenBucket::new(tokens, amount, interval).into(),
+        "a token bucket (at intervals)" => TokenBucket::new(tokens, amount, interval).at_intervals().into(),
+        "a leaky bucket" => LeakyBucket::new(tokens, amount, interval).into(),
+        "a leaky bucket queue" => LeakyBucketQueue::new(tokens - 1, amount, interval).into(),
         _ => size,
     }
-}
-
-fn is_alike(one: &Algorithm, other: &Algorithm) -> bool {
-    std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
 /// Returns the remaining tokens of a limiter's first limit.

@@ -91,10 +91,10 @@ fn outcome(
     counts_strikes: bool,
 ) -> Option<Outcome> {
     let (spec, cost) = (charge.spec, charge.cost);
-    let mut state = decode(spec.rule().deciding(), found.state)?;
-    let mut state = state.as_mut();
-    let rule = spec.rule();
-    let evaluation = if is_charged { rule.decide(&mut state, now, cost) } else { rule.evaluate(&state, now, cost) };
+    let algorithm = spec.algorithm();
+    let mut state = decode(algorithm, found.state)?;
+    let state = state.as_state_mut();
+    let evaluation = if is_charged { algorithm.decide(state, now, cost) } else { algorithm.evaluate(state, now, cost) };
     Some(match found.penalty {
         None => Outcome::evaluated(charge, evaluation),
         Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counts_strikes, now),

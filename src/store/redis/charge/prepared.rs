@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::override_cache::{CachedOverride, OverrideCache};
-use crate::algorithm::Algorithm;
+use crate::algorithm::Kind;
 use crate::hash::KeyHash;
 use crate::store::redis::error::Fault;
 use crate::store::redis::limit_encoding::LimitEncoding;
@@ -57,7 +57,7 @@ impl PreparedCharge {
 
     /// Returns whether its arguments depend on the current calendar window.
     pub(in crate::store::redis) fn is_calendar(&self) -> bool {
-        matches!(self.spec.algorithm(), Algorithm::CalendarWindow(_))
+        matches!(self.spec.algorithm().kind, Kind::CalendarWindow(_))
     }
 
     /// Returns the instant (in µs) at which its override expires.

@@ -44,9 +44,9 @@ pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, charge
 pub(in crate::store::redis) fn refund(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
     for Refund { spec, key, cost, mark } in refunds {
-        let rule = spec.rule().deciding();
+        let rule = spec.algorithm();
         // Refunds do not depend on the instant.
-        let numbers = args::args(rule, *cost, spec.algorithm().capacity(), 0);
+        let numbers = args::args(rule, *cost, 0);
         request.refund(key::name(prefix, spec, *key), args::tag(rule), *mark, &numbers);
     }
     request

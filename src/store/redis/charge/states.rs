@@ -1,7 +1,7 @@
 //! The states in a reply.
 
 use super::prepared::PreparedCharge;
-use crate::algorithm::{CompactState, KeyState, PreparedAlgorithm, StoredKey};
+use crate::algorithm::{Algorithm, CompactState, KeyState, StoredKey};
 use crate::store::redis::script::{Reply, state};
 
 /// Returns the states that the keys of a decided request held before, for cached denials, or those of unused keys in
@@ -9,8 +9,8 @@ use crate::store::redis::script::{Reply, state};
 pub(in crate::store::redis) fn states(charges: &[PreparedCharge], reply: &Reply) -> Vec<StoredKey> {
     let mut keys = reply.states();
     let stored = charges.iter().map(PreparedCharge::charge).map(|charge| {
-        let rule = charge.spec.rule().deciding();
-        let state = decode(rule, keys.next().unwrap_or_default()).unwrap_or_else(|| rule.unused());
+        let rule = charge.spec.algorithm();
+        let state = decode(rule, keys.next().unwrap_or_default()).unwrap_or_else(|| KeyState::unused(rule));
         let penalty = charge.spec.penalty().and_then(|_| state::decode(keys.next()?));
         StoredKey { state, penalty: penalty.unwrap_or(CompactState::UNUSED) }
     });
@@ -18,9 +18,9 @@ pub(in crate::store::redis) fn states(charges: &[PreparedCharge], reply: &Reply)
 }
 
 /// Decodes the state of a key under a rule, or returns `None` if no script can have stored it.
-pub(super) fn decode(rule: &PreparedAlgorithm, stored: &[u8]) -> Option<KeyState> {
-    Some(match rule {
-        PreparedAlgorithm::LogWindow(rule) => KeyState::Log(state::decode_log(rule, stored)?),
-        _ => KeyState::Compact(state::decode(stored)?),
+pub(super) fn decode(rule: &Algorithm, stored: &[u8]) -> Option<KeyState> {
+    Some(match rule.keeps_log() {
+        true => KeyState::Log(state::decode_log(rule, stored)?),
+        false => KeyState::Compact(state::decode(stored)?),
     })
 }

@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::gcra::Gcra;
-use crate::algorithm::{Penalty, PreparedAlgorithm, Rounding};
+use crate::algorithm::{Algorithm, Kind, Penalty, Refill, Rounding};
 
 pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 12]>;
 
@@ -11,55 +10,45 @@ pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 12]>;
 /// limit's capacity was at the time of the charge.
 const MAX_COST: u64 = 1 << 33;
 
-/// Returns the letter that selects the file of a rule.
-pub(in crate::store::redis) fn tag(rule: &PreparedAlgorithm) -> u8 {
-    match rule {
-        PreparedAlgorithm::Gcra(rule) if rule.is_queue => b'q',
-        PreparedAlgorithm::Gcra(_) => b'd',
-        PreparedAlgorithm::IntervalBucket(_) => b'i',
-        PreparedAlgorithm::FixedWindow(_) => b'w',
-        PreparedAlgorithm::CalendarWindow(_) => b'k',
-        PreparedAlgorithm::SlidingWindowCounter(_) => b'c',
-        PreparedAlgorithm::LogWindow(_) => b'l',
+/// Returns the letter that selects the file of an algorithm.
+pub(in crate::store::redis) fn tag(rule: &Algorithm) -> u8 {
+    match rule.kind {
+        Kind::LeakyBucketQueue => b'q',
+        Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket => b'd',
+        Kind::TokenBucket(Refill::Interval) => b'i',
+        Kind::FixedWindow => b'w',
+        Kind::CalendarWindow(_) => b'k',
+        Kind::SlidingWindowCounter(_) => b'c',
+        Kind::SlidingLog | Kind::SlidingWindow { .. } => b'l',
     }
 }
 
-/// Returns the arguments for a charge of `cost`, which is the first of them, at about `now` (in µs). `remaining` will be
-/// reported of a limit of `reported_capacity` tokens.
-pub(in crate::store::redis) fn args(
-    rule: &PreparedAlgorithm,
-    cost: u64,
-    reported_capacity: u64,
-    now: u64,
-) -> ScriptArgs {
+/// Returns the arguments for a charge of `cost`, which is the first of them, at about `now` (in µs).
+pub(in crate::store::redis) fn args(rule: &Algorithm, cost: u64, now: u64) -> ScriptArgs {
+    let capacity = rule.hard_capacity();
     // Or a smaller cost that exceeds the capacity as well.
-    let bounded = |capacity: u64| cost.min(MAX_COST.max(capacity + 1));
-    match rule {
-        PreparedAlgorithm::Gcra(rule) => gcra(rule, bounded(rule.capacity)),
-        PreparedAlgorithm::IntervalBucket(rule) => {
-            numbers([bounded(rule.capacity), rule.capacity, rule.amount.into(), rule.interval])
-        }
-        PreparedAlgorithm::FixedWindow(rule) => {
-            let limit = rule.limit.into();
-            numbers([bounded(limit), limit, rule.period])
-        }
-        PreparedAlgorithm::CalendarWindow(rule) => {
+    let cost = cost.min(MAX_COST.max(capacity + 1));
+    match rule.kind {
+        Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket(rule, cost),
+        Kind::TokenBucket(Refill::Interval) => numbers([cost, capacity, rule.amount.into(), rule.span]),
+        Kind::FixedWindow => numbers([cost, capacity, rule.span]),
+        Kind::CalendarWindow(calendar) => {
             // The edges, in seconds, of the window that contains `now`, the one before and the two after, as no script
             // knows calendars.
-            let (start, end) = rule.calendar.window((now / 1_000_000) as i64);
-            let (before, _) = rule.calendar.window(start - 1);
-            let (_, next) = rule.calendar.window(end);
-            let (_, next_but_one) = rule.calendar.window(next);
-            let mut args = numbers([bounded(rule.limit.into()), rule.limit.into()]);
+            let (start, end) = calendar.window((now / 1_000_000) as i64);
+            let (before, _) = calendar.window(start - 1);
+            let (_, next) = calendar.window(end);
+            let (_, next_but_one) = calendar.window(next);
+            let mut args = numbers([cost, capacity]);
             args.extend([before, start, end, next, next_but_one].map(|edge| edge as f64));
             args
         }
-        PreparedAlgorithm::SlidingWindowCounter(rule) => {
-            let limit = rule.limit.into();
-            numbers([bounded(limit), limit, rule.period, u64::from(rule.rounding == Rounding::Up)])
+        Kind::SlidingWindowCounter(rounding) => {
+            numbers([cost, capacity, rule.span, u64::from(rounding == Rounding::Up)])
         }
-        PreparedAlgorithm::LogWindow(rule) => {
-            numbers([bounded(rule.limit), rule.limit, rule.width, rule.period, reported_capacity])
+        Kind::SlidingLog => numbers([cost, capacity, 1, rule.span, rule.capacity]),
+        Kind::SlidingWindow { buckets } => {
+            numbers([cost, capacity, rule.span / u64::from(buckets), rule.span, rule.capacity])
         }
     }
 }
@@ -73,17 +62,17 @@ pub(in crate::store::redis) fn penalty(penalty: &Penalty, counts: bool) -> Scrip
 
 /// A script counts a level as the time in which it drains, to the 1/amount of a µs. Costs and capacities are converted
 /// to such times here, so that it only adds and compares.
-fn gcra(rule: &Gcra, cost: u64) -> ScriptArgs {
+fn bucket(rule: &Algorithm, cost: u64) -> ScriptArgs {
     let span = |tokens: u64| {
-        let (units, amount) = (u128::from(tokens) * u128::from(rule.interval), u128::from(rule.amount));
+        let (units, amount) = (u128::from(tokens) * u128::from(rule.span), u128::from(rule.amount));
         [(units / amount) as f64, (units % amount) as f64]
     };
     // The largest level with which the cost is available: negative if it never is.
-    let [room, room_rest] = rule.capacity.checked_sub(cost).map_or([-1.0, 0.0], span);
+    let [room, room_rest] = rule.hard_capacity().checked_sub(cost).map_or([-1.0, 0.0], span);
     let [cost_span, cost_rest] = span(cost);
     // How much longer than needed a key with a level is kept, so that few charges have to move its expiry: a sixteenth
     // of the time that a full bucket takes to drain.
-    let slack = (span(rule.capacity)[0] / 16.0).floor();
+    let slack = (span(rule.hard_capacity())[0] / 16.0).floor();
     SmallVec::from_slice(&[cost as f64, rule.amount.into(), room, room_rest, cost_span, cost_rest, slack])
 }
 

@@ -27,7 +27,7 @@ mod tests {
     use super::args;
     use super::text::{ALGORITHMS, OTHERS, modules};
     use crate::algorithm::{
-        Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
+        Algorithm, CalendarWindow, FixedWindow, Kind, LeakyBucket, LeakyBucketQueue, Refill, SlidingLog, SlidingWindow,
         SlidingWindowCounter, TokenBucket,
     };
 
@@ -37,20 +37,19 @@ mod tests {
         let first = FixedWindow::new(1, minute).into();
         let next = |last: &Algorithm| {
             // The match is exhaustive, so no kind can be left out.
-            Some(match last {
-                Algorithm::FixedWindow(_) => SlidingLog::new(1, minute).into(),
-                Algorithm::SlidingLog(_) => SlidingWindow::new(1, minute).into(),
-                Algorithm::SlidingWindow(_) => SlidingWindowCounter::new(1, minute).into(),
-                Algorithm::SlidingWindowCounter(_) => LeakyBucket::new(1, 1, minute).into(),
-                Algorithm::LeakyBucket(_) => LeakyBucketQueue::new(1, 1, minute).into(),
-                Algorithm::LeakyBucketQueue(_) => CalendarWindow::daily(1).into(),
-                Algorithm::CalendarWindow(_) => TokenBucket::new(1, 1, minute).into(),
-                Algorithm::TokenBucket(_) => return None,
+            Some(match last.kind {
+                Kind::FixedWindow => SlidingLog::new(1, minute).into(),
+                Kind::SlidingLog => SlidingWindow::new(1, minute).into(),
+                Kind::SlidingWindow { .. } => SlidingWindowCounter::new(1, minute).into(),
+                Kind::SlidingWindowCounter(_) => LeakyBucket::new(1, 1, minute).into(),
+                Kind::LeakyBucket => LeakyBucketQueue::new(1, 1, minute).into(),
+                Kind::LeakyBucketQueue => CalendarWindow::daily(1).into(),
+                Kind::CalendarWindow(_) => TokenBucket::new(1, 1, minute).into(),
+                Kind::TokenBucket(Refill::Continuous) => TokenBucket::new(1, 1, minute).at_intervals().into(),
+                Kind::TokenBucket(Refill::Interval) => return None,
             })
         };
-        let mut all: Vec<_> = std::iter::successors(Some(first), next).collect();
-        all.push(TokenBucket::new(1, 1, minute).at_intervals().into());
-        all
+        std::iter::successors(Some(first), next).collect()
     }
 
     /// The files of algorithms, by tag.
@@ -79,7 +78,7 @@ mod tests {
     #[test]
     fn each_algorithm_has_a_file_and_each_file_an_algorithm() {
         let codecs: BTreeSet<String> =
-            algorithms().iter().map(|algorithm| char::from(args::tag(&algorithm.prepare())).into()).collect();
+            algorithms().iter().map(|algorithm| char::from(args::tag(algorithm)).into()).collect();
         let files: BTreeSet<String> = rules().into_iter().map(|(tag, _)| tag.to_owned()).collect();
         assert_eq!(codecs, files);
     }

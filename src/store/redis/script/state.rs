@@ -2,8 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::log::LogWindow;
-use crate::algorithm::{CompactState, Log};
+use crate::algorithm::{Algorithm, CompactState, Log};
 
 /// The length of a state: 7 bytes for each instant, 4 for each half of the detail. That of a bucket is followed by the
 /// instant until which its key is kept.
@@ -41,13 +40,13 @@ pub(in crate::store::redis) fn decode(bytes: &[u8]) -> Option<CompactState> {
 /// The first entry is the oldest one that counts, and the last one the newest. A script may leave out entries between
 /// them that its answer does not depend on: the log then decides as if their tokens had been charged in the bucket of
 /// the next entry.
-pub(in crate::store::redis) fn decode_log(rule: &LogWindow, bytes: &[u8]) -> Option<Log> {
+pub(in crate::store::redis) fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
     let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
     let entry = |entry: &[u8; ENTRY]| {
         let (instant, counts) = entry.split_at(INSTANT);
         (number(instant), number(&counts[..4]) as u32, number(&counts[4..]) as u32)
     };
-    rule.rebuild(entries.iter().map(entry).collect::<SmallVec<[_; 4]>>())
+    Log::of_entries(rule, entries.iter().map(entry).collect::<SmallVec<[_; 4]>>())
 }
 
 /// Returns a little-endian number of up to 8 bytes.
@@ -60,6 +59,7 @@ pub(in crate::store::redis) fn number(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::SlidingLog;
 
     #[test]
     fn states_survive_a_round_trip() {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn malformed_states_are_errors() {
-        let log = LogWindow { limit: 1, width: 1, period: 1 };
+        let log = SlidingLog::per_second(1).into();
         assert_eq!(decode(b"17"), None);
         assert_eq!(decode_log(&log, b"17"), None);
     }

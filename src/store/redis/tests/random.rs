@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, StatePeriod, TokenBucket, Weekday,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 pub(super) use super::split_mix::Random;
@@ -105,10 +105,9 @@ impl Random {
 
     /// Returns the same bucket with another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
-        let StatePeriod::Micros(span) = algorithm.state_period() else { return *algorithm };
         let [one, other] = [self.tokens(), self.tokens()];
         match algorithm.tag() {
-            tag @ ("tb" | "ti" | "lb" | "lq") => bucket(tag, one, other, span),
+            tag @ ("tb" | "ti" | "lb" | "lq") => bucket(tag, one, other, algorithm.span),
             _ => *algorithm,
         }
     }

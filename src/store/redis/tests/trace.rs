@@ -8,10 +8,7 @@ use smallvec::SmallVec;
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{
-    Algorithm, Availability, ChargeMark, CompactState, KeyState, LimitRule, Lockout, Penalty, PreparedAlgorithm,
-    QuotaSnapshot,
-};
+use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, KeyState, Lockout, Penalty, QuotaSnapshot};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::{LimitSettings, Mode};
@@ -22,13 +19,10 @@ use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task, state};
 use crate::store::{Charge, LimitSpec, Refund};
 
-/// A rule without overage.
-fn rule(algorithm: &Algorithm) -> LimitRule {
-    LimitRule::new(algorithm, 0)
-}
-
-fn unused(algorithm: &Algorithm) -> KeyState {
-    algorithm.prepare().unused()
+/// Returns the limit, and the limit with its overage as a part of the capacity, which decides.
+fn limit_and_ceiling(spec: &LimitSpec) -> [Algorithm; 2] {
+    let algorithm = *spec.algorithm();
+    [Algorithm { overage: 0, ..algorithm }, algorithm.with_overage_as_capacity()]
 }
 
 /// A request, and its expected decision.
@@ -127,7 +121,7 @@ impl<'a> Trace<'a> {
             redis,
             spec,
             key: hasher.hash(&seed.to_le_bytes()),
-            memories: algorithms.iter().map(unused).collect(),
+            memories: algorithms.iter().map(KeyState::unused).collect(),
             penalties: vec![CompactState::UNUSED; algorithms.len()],
             receipts: Vec::new(),
             now,
@@ -230,12 +224,13 @@ impl<'a> Trace<'a> {
         let keys = fake.keys.borrow();
         let limits = self.spec.iter().zip(&self.memories).map(|(spec, memory)| {
             let name = key::name("t", spec, self.key);
-            let kept = match (spec.rule().deciding(), keys.get(name.as_bytes())) {
-                (PreparedAlgorithm::Gcra(_), Some((Held::Text(held), _))) => state::number(&held[state::STATE..]),
-                _ => memory.expires_at(),
+            let expires_at = memory.as_state().expires_at();
+            let kept = match keys.get(name.as_bytes()) {
+                Some((Held::Text(held), _)) if held.len() > state::STATE => state::number(&held[state::STATE..]),
+                _ => expires_at,
             };
-            assert!(kept >= memory.expires_at(), "{kept} {memory:?}");
-            (name, memory.expires_at(), kept)
+            assert!(kept >= expires_at, "{kept} {memory:?}");
+            (name, expires_at, kept)
         });
         let penalties = self.spec.iter().zip(&self.penalties).map(|(spec, record)| {
             (key::of_penalty(key::name("t", spec, self.key)), record.expires_at, record.expires_at)
@@ -267,7 +262,7 @@ impl<'a> Trace<'a> {
             3 if self.random.one_in(4) => {
                 let keys: Vec<_> = self.spec.iter().map(|spec| (spec, self.key)).collect();
                 let request = requests::reset("t", &keys);
-                self.memories = self.spec.iter().map(|spec| unused(spec.algorithm())).collect();
+                self.memories = self.spec.iter().map(|spec| KeyState::unused(spec.algorithm())).collect();
                 self.penalties.fill(CompactState::UNUSED);
                 (request, Step::Change)
             }
@@ -284,7 +279,7 @@ impl<'a> Trace<'a> {
         for &(limit, cost, mark) in &receipt {
             let spec = &self.spec[limit];
             let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
-            rule(spec.ceiling()).refund(&mut self.memories[limit].as_mut(), mark, self.now, part);
+            self.memories[limit].as_state_mut().refund(spec.algorithm(), mark, self.now, part);
             refunds.push(Refund { spec, key: self.key, cost: part, mark });
         }
         (requests::refund("t", &refunds), Step::Change)
@@ -309,7 +304,7 @@ impl<'a> Trace<'a> {
             .iter()
             .zip(&mut self.memories)
             .zip(&costs)
-            .map(|((spec, memory), &cost)| rule(spec.ceiling()).peek(&memory.as_mut(), self.now, cost))
+            .map(|((spec, memory), &cost)| limit_and_ceiling(spec)[1].availability(memory.as_state(), self.now, cost))
             .collect();
         let own = rooms.clone();
         let penalised = |(((room, spec), record), &cost): (((Availability, &Arc<LimitSpec>), &CompactState), &u64)| {
@@ -322,14 +317,14 @@ impl<'a> Trace<'a> {
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (limit, spec) in self.spec.iter().enumerate() {
-            let (mut memory, limited) = (self.memories[limit].as_mut(), rule(spec.algorithm()));
-            let is_over = rooms[limit].is_now() && !limited.peek(&memory, self.now, costs[limit]).is_now();
+            let ([limited, ceiling], memory) = (limit_and_ceiling(spec), self.memories[limit].as_state_mut());
+            let is_over = rooms[limit].is_now() && !limited.availability(memory, self.now, costs[limit]).is_now();
             let mut mark = ChargeMark::NONE;
             if take && rooms[limit].is_now() && costs[limit] > 0 {
-                mark = rule(spec.ceiling()).commit(&mut memory, self.now, costs[limit]).0;
+                mark = memory.charge(&ceiling, self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
             }
-            let mut standing = limited.snapshot(&memory, self.now);
+            let mut standing = limited.snapshot(memory, self.now);
             let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
             if let Some(by) = spec.penalty() {
                 let record = &mut self.penalties[limit];

@@ -1,0 +1,97 @@
+//! Buckets that drain continuously: token buckets, leaky buckets and queues.
+//!
+//! This is the generic cell rate algorithm (GCRA, ITU-T Recommendation I.371, annex A), in its continuous-state leaky
+//! bucket form. The *level* of a key is the tokens in use. A charge raises it, and `amount` tokens drain from it per
+//! `interval`. To keep it exact, it is counted in units of 1/`interval` of a token: a token is `interval` units, and
+//! `amount` units drain per microsecond.
+//!
+//! The state holds the level after the last charge as the instant at which it has drained, the *theoretical arrival
+//! time*: rounded up to µs (`expires_at`), by how many units it was rounded up (the lower half of `detail`), and the
+//! amount at which it drains (the upper half). With the instant of the last charge (`at`), that tells the level in
+//! tokens to a limit of another amount, too, which drains it at its own rate from then on.
+
+use super::mul_div::div_ceil;
+use super::settings::Algorithm;
+use super::state::{ChargeMark, CompactState};
+
+pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    div_ceil(level(rule, state, now.max(state.at)), rule.span)
+}
+
+pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
+    let from = now.max(state.at);
+    match level(rule, state, from).saturating_sub(units(rule, most)) {
+        0 => 0,
+        // At the rate of another limit, all of it may have drained earlier.
+        excess => from.saturating_add(div_ceil(excess, rule.amount.into())).min(state.expires_at) - now,
+    }
+}
+
+/// Charges a key. The mark is the state that the charge leaves.
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+    // If the clock has stepped back behind the last charge, time stands still.
+    let now = now.max(state.at);
+    *state = encode(level(rule, state, now) + units(rule, cost), now, rule.amount);
+    ChargeMark(*state)
+}
+
+/// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
+/// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as others
+/// have been promised their instants. The key keeps the rate at which it was charged.
+pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+    let now = now.max(state.at);
+    let units_in_use = level(rule, state, now);
+    let left = match rule.is_queue() {
+        false => level(rule, &mark.0, now),
+        true if (state.expires_at, state.detail) == (mark.0.expires_at, mark.0.detail) => units_in_use,
+        true => 0,
+    };
+    let back = left.min(units(rule, cost));
+    if back == 0 || units_in_use == 0 {
+        return;
+    }
+    if units_in_use > back {
+        *state = encode(charged(state).saturating_sub(back), state.at, (state.detail >> 32) as u32);
+    }
+    if units_in_use <= back || state.expires_at <= now {
+        *state = CompactState::UNUSED;
+    }
+}
+
+/// Converts tokens to units.
+fn units(rule: &Algorithm, tokens: u64) -> u128 {
+    u128::from(tokens) * u128::from(rule.span)
+}
+
+/// Returns the units of a state that have not drained at `now`.
+#[inline]
+fn level(rule: &Algorithm, state: &CompactState, now: u64) -> u128 {
+    if state.expires_at <= now {
+        return 0;
+    }
+    let [amount, rounding] = state.halves();
+    if amount == u64::from(rule.amount) {
+        return (u128::from(state.expires_at - now) * u128::from(amount)).saturating_sub(rounding.into());
+    }
+    let drained = (i128::from(now) - i128::from(state.at)) * i128::from(rule.amount);
+    (charged(state) as i128 - drained).max(0) as u128
+}
+
+/// Returns the units in use right after the last charge.
+fn charged(state: &CompactState) -> u128 {
+    let [amount, rounding] = state.halves().map(u128::from);
+    (u128::from(state.expires_at.saturating_sub(state.at)) * amount).saturating_sub(rounding)
+}
+
+/// Encodes a level that is not 0 at `now`, as it drains at this amount.
+#[inline]
+fn encode(units: u128, now: u64, amount: u32) -> CompactState {
+    let micros = div_ceil(units, amount.max(1).into());
+    // The difference is less than the amount, so computing it modulo 2^32 is exact.
+    let rounding = (micros as u32).wrapping_mul(amount).wrapping_sub(units as u32);
+    CompactState {
+        expires_at: now.saturating_add(micros),
+        at: now,
+        detail: u64::from(amount) << 32 | u64::from(rounding),
+    }
+}

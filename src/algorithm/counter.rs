@@ -1,0 +1,100 @@
+//! A counter for the current window, and a weighted one for the previous window.
+//!
+//! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`, the
+//! previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded as the
+//! current one.
+
+use super::mul_div::{mul_div, mul_div_ceil};
+use super::settings::{Algorithm, Kind, Rounding};
+use super::state::{ChargeMark, CompactState};
+
+/// The counts of the current window, which begins at `start`, and of the previous one.
+#[derive(Clone, Copy)]
+struct Windows {
+    start: u64,
+    previous: u64,
+    current: u64,
+}
+
+pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    let windows = windows(rule, state, now);
+    // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
+    let covered = rule.span - now.saturating_sub(windows.start);
+    let weighted = match rounds_up(rule) {
+        true => mul_div_ceil(windows.previous, covered, rule.span),
+        false => mul_div(windows.previous, covered, rule.span),
+    };
+    weighted + windows.current
+}
+
+pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
+    if used(rule, state, now) <= most {
+        return 0;
+    }
+    let windows = windows(rule, state, now);
+    let at = match most.checked_sub(windows.current) {
+        Some(most) => windows.start + faded_to(rule, most, windows.previous),
+        None => windows.start + rule.span + faded_to(rule, most, windows.current),
+    };
+    at - now
+}
+
+/// Charges a key. The mark is the state that the charge leaves.
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+    let mut windows = windows(rule, state, now);
+    windows.current += cost;
+    *state = encode(rule, windows);
+    ChargeMark(*state)
+}
+
+pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+    let mut windows = windows(rule, state, now);
+    let charged = mark.0.expires_at.saturating_sub(2 * rule.span);
+    if charged == windows.start {
+        windows.current = windows.current.saturating_sub(cost);
+    } else if charged + rule.span == windows.start {
+        windows.previous = windows.previous.saturating_sub(cost);
+    } else {
+        return;
+    }
+    *state = encode(rule, windows);
+}
+
+/// Returns the windows that count at `now`.
+fn windows(rule: &Algorithm, state: &CompactState, now: u64) -> Windows {
+    let start = now - now % rule.span;
+    let [previous, current] = state.halves();
+    if state.expires_at <= start {
+        Windows { start, previous: 0, current: 0 }
+    } else if state.expires_at <= start + rule.span {
+        Windows { start, previous: current, current: 0 }
+    } else {
+        Windows { start: start.max(state.expires_at.saturating_sub(2 * rule.span)), previous, current }
+    }
+}
+
+fn encode(rule: &Algorithm, windows: Windows) -> CompactState {
+    let Windows { start, previous, current } = windows;
+    let (expires_at, detail) = match (previous, current) {
+        (0, 0) => return CompactState::UNUSED,
+        (_, 0) => (start + rule.span, previous),
+        _ => (start + 2 * rule.span, previous << 32 | current),
+    };
+    CompactState { expires_at, at: 0, detail }
+}
+
+/// Returns how far into the next window a `count` is weighted as `most` or less, in µs.
+fn faded_to(rule: &Algorithm, most: u64, count: u64) -> u64 {
+    if count == 0 {
+        return 0;
+    }
+    let covered = match rounds_up(rule) {
+        true => mul_div(most, rule.span, count),
+        false => mul_div_ceil(most + 1, rule.span, count) - 1,
+    };
+    rule.span - covered.min(rule.span)
+}
+
+fn rounds_up(rule: &Algorithm) -> bool {
+    rule.kind == Kind::SlidingWindowCounter(Rounding::Up)
+}

@@ -1,0 +1,40 @@
+//! A counter per window, which begins and ends at fixed instants: multiples of a period, or the edges of a calendar.
+//!
+//! The state is the end of the window (`expires_at`), and its count (`detail`). A window keeps the end that it began
+//! with. If the clock steps back behind it, it stays the current one.
+
+use super::settings::{Algorithm, Kind};
+use super::state::{ChargeMark, CompactState};
+
+const SECOND: u64 = 1_000_000;
+
+pub(super) fn used(state: &CompactState, now: u64) -> u64 {
+    if state.expires_at > now { state.detail } else { 0 }
+}
+
+pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
+    if used(state, now) > most { state.expires_at - now } else { 0 }
+}
+
+/// Charges a key. The mark is the state that the charge leaves.
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+    if state.expires_at <= now {
+        let expires_at = match rule.kind {
+            Kind::CalendarWindow(calendar) => calendar.end((now / SECOND) as i64) as u64 * SECOND,
+            _ => now - now % rule.span + rule.span,
+        };
+        *state = CompactState { expires_at, at: 0, detail: 0 };
+    }
+    state.detail += cost;
+    ChargeMark(*state)
+}
+
+pub(super) fn refund(state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+    // A window that has ended stays as it is: the clock may step back into it.
+    if state.expires_at == mark.0.expires_at && state.expires_at > now {
+        state.detail = state.detail.saturating_sub(cost);
+        if state.detail == 0 {
+            *state = CompactState::UNUSED;
+        }
+    }
+}
