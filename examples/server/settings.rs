@@ -73,7 +73,11 @@ impl Query {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()
             }
             "leaky-bucket-queue" => {
-                LeakyBucketQueue::try_new(self.tokens("waiting", 5)?, self.amount()?, self.span("interval")?)?.into()
+                let waiting = self.tokens("waiting", 5)?;
+                if waiting == 0 {
+                    return Err(SettingsError::Zero { parameter: "waiting" });
+                }
+                LeakyBucketQueue::try_new(waiting, self.amount()?, self.span("interval")?)?.into()
             }
             other => return Err(SettingsError::UnknownAlgorithm { name: other.to_owned() }),
         })
@@ -124,6 +128,7 @@ pub(crate) enum SettingsError {
     NotASpan { parameter: &'static str, seconds: f64 },
     NotAChoice { parameter: &'static str, value: String, words: Vec<&'static str> },
     TooLarge { parameter: &'static str, tokens: u32 },
+    Zero { parameter: &'static str },
     Invalid(ConfigError),
 }
 
@@ -152,6 +157,7 @@ impl fmt::Display for SettingsError {
             Self::TooLarge { parameter, tokens } => {
                 write!(f, "{parameter} is {tokens}: use at most {MAX_TOKENS} on this server")
             }
+            Self::Zero { parameter } => write!(f, "{parameter} is 0: allow at least 1 token"),
             Self::Invalid(error) => error.fmt(f),
         }
     }
