@@ -14,25 +14,26 @@ use super::mul_div::div_ceil;
 use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};
 
+#[inline]
 pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
     div_ceil(level(rule, state, now.max(state.at)), rule.span)
 }
 
+#[inline]
 pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let from = now.max(state.at);
-    match level(rule, state, from).saturating_sub(units(rule, most)) {
-        0 => 0,
-        // At the rate of another limit, all of it may have drained earlier.
-        excess => from.saturating_add(div_ceil(excess, rule.amount.into())).min(state.expires_at) - now,
+    let (level, most) = (level(rule, state, from), units(rule, most));
+    if level <= most {
+        return 0;
     }
+    // At the rate of another limit, all of it may have drained earlier.
+    from.saturating_add(div_ceil(level - most, rule.amount.into())).min(state.expires_at) - now
 }
 
-/// Charges a key. The mark is the state that the charge leaves.
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     // If the clock has stepped back behind the last charge, time stands still.
     let now = now.max(state.at);
     *state = encode(level(rule, state, now) + units(rule, cost), now, rule.amount);
-    ChargeMark(*state)
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded

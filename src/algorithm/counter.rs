@@ -39,12 +39,10 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
     at - now
 }
 
-/// Charges a key. The mark is the state that the charge leaves.
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let mut windows = windows(rule, state, now);
     windows.current += cost;
     *state = encode(rule, windows);
-    ChargeMark(*state)
 }
 
 pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {

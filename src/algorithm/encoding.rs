@@ -12,9 +12,10 @@
 //! | | 4, n · 12 | the number of older entries, and of each the start of its bucket (8) and the total up to it (4) |
 //! | penalty | 8, 8, 8 | as a compact state |
 
+use super::key_state::KeyState;
 use super::log::Log;
 use super::read_bytes::{take_instant, take_u64};
-use super::state::{CompactState, KeyState};
+use super::state::CompactState;
 
 /// All that is stored for a key under one limit.
 #[derive(Clone, Debug, PartialEq)]

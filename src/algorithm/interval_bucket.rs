@@ -20,11 +20,9 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
     }
 }
 
-/// Charges a key. The mark is the state that the charge leaves.
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let (missing, refill) = missing(rule, state, present(rule, state, now));
     *state = encode(missing + cost, refill, rule.amount, rule.span);
-    ChargeMark(*state)
 }
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:

@@ -5,7 +5,7 @@
 
 use super::read_bytes::{take_instant, take_u32};
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState, KeyState, State};
+use super::state::{ChargeMark, CompactState, State};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -133,9 +133,19 @@ impl State for Log {
         (bucket + rule.span).saturating_sub(now)
     }
 
-    /// Charges a key. The mark holds the start of the bucket.
+    /// Returns when nothing counts any more (`expires_at`), when more tokens remain (`at`), and the tokens in use.
+    fn summary(&self, rule: &Algorithm, now: u64) -> CompactState {
+        match self.used(rule, now) {
+            0 => CompactState::UNUSED,
+            used => {
+                let at = now + self.wait(rule, now, used.min(rule.capacity) - 1);
+                CompactState { expires_at: self.expires_at, at, detail: used }
+            }
+        }
+    }
+
     #[inline]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> ChargeMark {
+    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) {
         let view = self.view(rule, now);
         let newest = self.newest(rule);
         if view.expired > 0 || view.oldest != self.oldest {
@@ -149,17 +159,12 @@ impl State for Log {
         // No more than the limit, which fits.
         self.total = self.total.wrapping_add(cost as u32);
         self.expires_at = view.current + rule.span;
-        ChargeMark(CompactState { at: view.current, ..CompactState::UNUSED })
     }
 
-    fn to_key_state(&self) -> KeyState {
-        KeyState::Log(self.clone())
-    }
-
-    /// Takes `cost` out of the bucket of the charge, which takes time in proportion to the number of later entries.
+    /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the number of later entries.
     fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(rule, now);
-        let bucket = mark.0.at;
+        let bucket = mark.0.expires_at.saturating_sub(rule.span);
         if used == 0 || bucket < oldest {
             return;
         }

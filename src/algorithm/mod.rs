@@ -45,6 +45,7 @@ mod calendar;
 mod counter;
 mod encoding;
 mod interval_bucket;
+mod key_state;
 mod lockout;
 mod log;
 mod mul_div;
@@ -62,10 +63,11 @@ pub use self::builders::{
 pub use self::calendar::Weekday;
 #[allow(unused_imports, reason = "for stores that keep states as bytes")]
 pub(crate) use self::encoding::{DecodeError, StoredKey};
+pub(crate) use self::key_state::KeyState;
 pub(crate) use self::lockout::Lockout;
 pub(crate) use self::log::Log;
 pub use self::penalty::Penalty;
 pub(crate) use self::rule::{Availability, Evaluation, QuotaSnapshot};
 pub use self::settings::{Algorithm, Refill, Rounding};
 pub(crate) use self::settings::{Kind, Size};
-pub(crate) use self::state::{ChargeMark, CompactState, KeyState, State};
+pub(crate) use self::state::{ChargeMark, CompactState, State};

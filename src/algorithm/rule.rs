@@ -1,7 +1,7 @@
 //! Decisions on a cost, which follow from the operations of a [`State`], once for all algorithms.
 
 use super::settings::{Algorithm, Kind, Refill};
-use super::state::{ChargeMark, CompactState, KeyState, State};
+use super::state::{ChargeMark, CompactState, State};
 use super::{bucket, counter, interval_bucket, window};
 
 /// Whether a cost can be charged, and if not, when. Spans are in µs.
@@ -46,18 +46,8 @@ pub(crate) struct QuotaSnapshot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluation {
     pub(crate) availability: Availability,
-    /// The mark of the charge, for a refund.
-    pub(crate) mark: ChargeMark,
-    /// The snapshot after the decision.
-    pub(crate) snapshot: QuotaSnapshot,
-}
-
-impl Evaluation {
-    /// Creates the evaluation of a cost that was not charged.
-    #[inline]
-    pub(crate) const fn uncharged(availability: Availability, snapshot: QuotaSnapshot) -> Self {
-        Self { availability, mark: ChargeMark::NONE, snapshot }
-    }
+    /// The [summary](State::summary) of the state after the decision.
+    pub(crate) state: CompactState,
 }
 
 impl Algorithm {
@@ -77,32 +67,50 @@ impl Algorithm {
         }
     }
 
-    /// Returns the remaining tokens, without overage.
+    /// Returns the largest cost that is available without overage.
     #[inline]
-    pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64) -> QuotaSnapshot {
+    pub(crate) fn remaining<S: State + ?Sized>(&self, state: &S, now: u64) -> u64 {
+        self.capacity.saturating_sub(state.used(self, now))
+    }
+
+    /// Returns the time until more tokens remain, or `None` if that never happens.
+    #[inline]
+    pub(crate) fn more_after<S: State + ?Sized>(&self, state: &S, now: u64) -> Option<u64> {
         let used = state.used(self, now).min(self.capacity);
+        used.checked_sub(1).map(|less| state.wait(self, now, less))
+    }
+
+    /// Returns the time until the key is unused again.
+    #[inline]
+    pub(crate) fn reset_after<S: State + ?Sized>(&self, state: &S, now: u64) -> u64 {
+        match self.is_bucket() {
+            true => state.wait(self, now, 0),
+            false => state.expires_at().saturating_sub(now),
+        }
+    }
+
+    /// Returns all that is reported of a key at this instant.
+    pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64) -> QuotaSnapshot {
         QuotaSnapshot {
-            remaining: self.capacity - used,
-            more_after: used.checked_sub(1).map(|less| state.wait(self, now, less)),
-            reset_after: match self.is_bucket() {
-                true => state.wait(self, now, 0),
-                false => state.expires_at().saturating_sub(now),
-            },
+            remaining: self.remaining(state, now),
+            more_after: self.more_after(state, now),
+            reset_after: self.reset_after(state, now),
         }
     }
 
     /// Evaluates `cost` without charging it.
     pub(crate) fn evaluate<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Evaluation {
-        Evaluation::uncharged(self.availability(state, now, cost), self.snapshot(state, now))
+        Evaluation { availability: self.availability(state, now, cost), state: state.summary(self, now) }
     }
 
     /// Charges `cost` if it is available.
     #[inline]
     pub(crate) fn decide<S: State + ?Sized>(&self, state: &mut S, now: u64, cost: u64) -> Evaluation {
         let availability = self.availability(state, now, cost);
-        let is_charged = availability.is_now() && cost > 0;
-        let mark = if is_charged { state.charge(self, now, cost) } else { ChargeMark::NONE };
-        Evaluation { availability, mark, snapshot: self.snapshot(state, now) }
+        if availability.is_now() && cost > 0 {
+            state.charge(self, now, cost);
+        }
+        Evaluation { availability, state: state.summary(self, now) }
     }
 }
 
@@ -120,7 +128,8 @@ impl State for CompactState {
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(rule, self, now),
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::used(self, now),
             Kind::SlidingWindowCounter(_) => counter::used(rule, self, now),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {rule:?} is a log"),
+            // Of the summary of a log.
+            Kind::SlidingLog | Kind::SlidingWindow { .. } => self.detail,
         }
     }
 
@@ -131,12 +140,18 @@ impl State for CompactState {
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::wait(rule, self, now, most),
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::wait(self, now, most),
             Kind::SlidingWindowCounter(_) => counter::wait(rule, self, now, most),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {rule:?} is a log"),
+            Kind::SlidingLog | Kind::SlidingWindow { .. } if self.detail <= most => 0,
+            Kind::SlidingLog | Kind::SlidingWindow { .. } => self.at - now,
         }
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> ChargeMark {
+    fn summary(&self, _: &Algorithm, _: u64) -> CompactState {
+        *self
+    }
+
+    #[inline]
+    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) {
         match rule.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(rule, self, now, cost),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::charge(rule, self, now, cost),
@@ -144,10 +159,6 @@ impl State for CompactState {
             Kind::SlidingWindowCounter(_) => counter::charge(rule, self, now, cost),
             Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {rule:?} is a log"),
         }
-    }
-
-    fn to_key_state(&self) -> KeyState {
-        KeyState::Compact(*self)
     }
 
     fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {

@@ -263,16 +263,13 @@ impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
         let tokens = if self.is_bucket() { amount } else { capacity };
-        write!(f, "a {name} of {tokens} per ")?;
-        match self.kind {
-            Kind::CalendarWindow(calendar) => f.write_str(&calendar.describe())?,
-            _ => write!(f, "{} s", self.span as f64 / 1e6)?,
-        }
-        match self.kind {
-            Kind::SlidingWindow { buckets } => write!(f, " in {buckets} buckets"),
-            _ if self.is_bucket() => write!(f, " with a capacity of {capacity}"),
-            _ => Ok(()),
-        }
+        let period = match self.kind {
+            Kind::CalendarWindow(calendar) => calendar.describe(),
+            Kind::SlidingWindow { buckets } => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
+            _ => format!("{} s", self.span as f64 / 1e6),
+        };
+        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
+        f.pad(&format!("a {name} of {tokens} per {period}{capacity}"))
     }
 }
 

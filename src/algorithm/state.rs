@@ -1,6 +1,5 @@
 //! The state of a key, and the mark of a charge.
 
-use super::log::Log;
 use super::settings::Algorithm;
 
 /// The operations of an algorithm on the state of a key, from which all decisions follow.
@@ -19,11 +18,12 @@ pub(crate) trait State {
     /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
     fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64;
 
-    /// Charges `cost`, which is at least 1 and fits. Returns the mark for a refund.
-    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> ChargeMark;
+    /// Charges `cost`, which is at least 1 and fits.
+    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64);
 
-    /// Returns a copy of the state.
-    fn to_key_state(&self) -> KeyState;
+    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is reported
+    /// of the key at this instant.
+    fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState;
 
     /// Refunds a charge of `cost`, as far as it still counts.
     fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64);
@@ -66,9 +66,6 @@ impl CompactState {
 pub struct ChargeMark(pub(crate) CompactState);
 
 impl ChargeMark {
-    /// The mark of a request that was not charged.
-    pub(crate) const NONE: Self = Self(CompactState::UNUSED);
-
     /// Creates a mark from its bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 24]) -> Self {
@@ -84,33 +81,5 @@ impl ChargeMark {
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 24] {
         self.0.to_bytes()
-    }
-}
-
-/// The state of a key under any algorithm.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum KeyState {
-    Compact(CompactState),
-    Log(Log),
-}
-
-impl KeyState {
-    /// Returns the state of an unused key.
-    pub(crate) fn unused(algorithm: &Algorithm) -> Self {
-        if algorithm.keeps_log() { Self::Log(Log::default()) } else { Self::Compact(CompactState::UNUSED) }
-    }
-
-    pub(crate) fn as_state(&self) -> &dyn State {
-        match self {
-            Self::Compact(state) => state,
-            Self::Log(log) => log,
-        }
-    }
-
-    pub(crate) fn as_state_mut(&mut self) -> &mut dyn State {
-        match self {
-            Self::Compact(state) => state,
-            Self::Log(log) => log,
-        }
     }
 }

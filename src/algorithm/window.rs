@@ -16,8 +16,7 @@ pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
     if used(state, now) > most { state.expires_at - now } else { 0 }
 }
 
-/// Charges a key. The mark is the state that the charge leaves.
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> ChargeMark {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     if state.expires_at <= now {
         let expires_at = match rule.kind {
             Kind::CalendarWindow(calendar) => calendar.end((now / SECOND) as i64) as u64 * SECOND,
@@ -26,7 +25,6 @@ pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost:
         *state = CompactState { expires_at, at: 0, detail: 0 };
     }
     state.detail += cost;
-    ChargeMark(*state)
 }
 
 pub(super) fn refund(state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::verdict::Verdict;
-use crate::algorithm::{Availability, ChargeMark, Evaluation, Lockout, QuotaSnapshot};
+use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, Evaluation, Lockout, QuotaSnapshot};
 use crate::charge::Charge;
 use crate::hash::KeyHash;
 
@@ -16,13 +16,19 @@ pub struct Outcome {
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: ChargeMark,
-    /// In µs, as the algorithm has computed it: to convert the spans of every outcome takes 50 instructions of a
-    /// decision ("token bucket" in `.ci/instructions`), and few of them are read.
     availability: Availability,
-    snapshot: QuotaSnapshot,
+    standing: Standing,
     is_enforced: bool,
     is_penalty: bool,
     lockout: Option<Lockout>,
+}
+
+/// The remaining tokens of a key. Few outcomes are asked for them, so they are computed when they are read.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// By the algorithm, from the state that is the outcome's mark, at this instant.
+    State(Algorithm, u64),
+    Snapshot(QuotaSnapshot),
 }
 
 impl Outcome {
@@ -48,8 +54,8 @@ impl Outcome {
             Verdict::Deny { retry_after: None } => Availability::Never,
         };
         let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
-        let snapshot = QuotaSnapshot { remaining, more_after, reset_after };
-        Self::evaluated(charge, Evaluation::uncharged(availability, snapshot))
+        Self::evaluated(charge, Evaluation { availability, state: CompactState::UNUSED }, 0)
+            .with_snapshot(QuotaSnapshot { remaining, more_after, reset_after })
     }
 
     /// Sets the mark by which the store recognizes the charge when it is refunded: see
@@ -89,22 +95,27 @@ impl Outcome {
         Self { is_enforced, ..self }
     }
 
-    /// Creates the outcome of a charge from the evaluation of its limit.
+    /// Creates the outcome of a charge from the evaluation of its limit at the instant `now`.
     #[inline]
-    pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation) -> Self {
-        let Evaluation { availability, mark, snapshot } = evaluation;
+    pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation, now: u64) -> Self {
+        let Evaluation { availability, state } = evaluation;
         Self {
             limit: charge.spec.index(),
             identity: charge.spec.identity(),
             key: charge.key,
             cost: charge.cost,
-            mark,
+            mark: ChargeMark(state),
             availability,
-            snapshot,
+            standing: Standing::State(*charge.spec.algorithm(), now),
             is_enforced: charge.spec.is_enforced(),
             is_penalty: false,
             lockout: None,
         }
+    }
+
+    /// Replaces the remaining tokens that the state tells.
+    pub(crate) fn with_snapshot(self, snapshot: QuotaSnapshot) -> Self {
+        Self { standing: Standing::Snapshot(snapshot), ..self }
     }
 
     /// Marks that the key is locked out, and the lockout if this request began it.
@@ -191,7 +202,10 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u64 {
-        self.snapshot.remaining
+        match &self.standing {
+            Standing::State(algorithm, now) => algorithm.remaining(&self.mark.0, *now),
+            Standing::Snapshot(snapshot) => snapshot.remaining,
+        }
     }
 
     /// Returns the shortest wait after which [`remaining`](Self::remaining) is larger, if no other request arrives.
@@ -199,14 +213,21 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.snapshot.more_after.map(Duration::from_micros)
+        let micros = match &self.standing {
+            Standing::State(algorithm, now) => algorithm.more_after(&self.mark.0, *now),
+            Standing::Snapshot(snapshot) => snapshot.more_after,
+        };
+        micros.map(Duration::from_micros)
     }
 
     /// Returns the time until the key is as if it had never been used, if no other request arrives.
     #[must_use]
     #[inline]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.snapshot.reset_after)
+        Duration::from_micros(match &self.standing {
+            Standing::State(algorithm, now) => algorithm.reset_after(&self.mark.0, *now),
+            Standing::Snapshot(snapshot) => snapshot.reset_after,
+        })
     }
 }
 

@@ -26,6 +26,7 @@ const LEVELS: &[&str] = &[
     // Pure rules
     "algorithm::calendar",
     "algorithm",
+    "algorithm::builders",
     "reported_details",
     "limit_spec",
     "charge",
@@ -83,17 +84,14 @@ const LEVELS: &[&str] = &[
     "guide",
 ];
 
-/// The files that hold the settings of an algorithm.
+/// The files that hold the rule of an algorithm.
 const ALGORITHMS: &[&str] = &[
-    "algorithm::calendar_window",
-    "algorithm::fixed_window",
-    "algorithm::leaky_bucket",
-    "algorithm::leaky_bucket_queue",
+    "algorithm::bucket",
+    "algorithm::counter",
+    "algorithm::interval_bucket",
+    "algorithm::log",
     "algorithm::penalty",
-    "algorithm::sliding_log",
-    "algorithm::sliding_window",
-    "algorithm::sliding_window_counter",
-    "algorithm::token_bucket",
+    "algorithm::window",
 ];
 
 fn sources() -> Vec<Source> {

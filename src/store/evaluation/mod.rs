@@ -92,19 +92,19 @@ fn outcome(
     let rule = charge.spec.algorithm();
     let evaluation = if commits && availability.is_now() && charge.cost > 0 {
         let state = states.state(index);
-        let mark = state.charge(rule, now, charge.cost);
-        let snapshot = rule.snapshot(state, now);
-        states.store(index, snapshot.remaining);
-        Evaluation { availability, mark, snapshot }
+        state.charge(rule, now, charge.cost);
+        let (summary, remaining) = (state.summary(rule, now), rule.remaining(state, now));
+        states.store(index, remaining);
+        Evaluation { availability, state: summary }
     } else {
-        let snapshot = rule.snapshot(states.state(index), now);
+        let summary = states.state(index).summary(rule, now);
         if task == Task::Decide && availability.is_after() {
             states.mark_denied(index);
         }
-        Evaluation::uncharged(availability, snapshot)
+        Evaluation { availability, state: summary }
     };
     if charge.spec.penalty().is_none() {
-        return Outcome::evaluated(charge, evaluation);
+        return Outcome::evaluated(charge, evaluation, now);
     }
     let before = states.penalty(index);
     let evaluate = |state: &mut CompactState, strikes| penalty::outcome(charge, state, evaluation, strikes, now);

@@ -22,11 +22,9 @@ pub(crate) fn outcome(
         strikes && charge.spec.counts_strikes() && !limit.availability.is_now() && Penalty::locked_for(state, now) == 0;
     let penalty = charge.spec.penalty().filter(|_| is_strike);
     let lockout = penalty.and_then(|penalty| penalty.strike(state, now));
-    let restricted = Evaluation {
-        availability: restrict(state, charge.cost, limit.availability, now),
-        mark: limit.mark,
-        snapshot: Penalty::restrict_snapshot(state, now, limit.snapshot),
-    };
-    let outcome = Outcome::evaluated(charge, restricted);
+    let availability = restrict(state, charge.cost, limit.availability, now);
+    let snapshot = charge.spec.algorithm().snapshot(&limit.state, now);
+    let outcome = Outcome::evaluated(charge, Evaluation { availability, ..limit }, now)
+        .with_snapshot(Penalty::restrict_snapshot(state, now, snapshot));
     if Penalty::locked_for(state, now) > 0 { outcome.locked_out(lockout) } else { outcome }
 }

@@ -13,9 +13,7 @@ use crate::time::Timestamp;
 pub(crate) struct CopiedStates(pub(crate) SmallVec<[StoredKey; 1]>);
 
 /// Decides a request as [`decide`] would now, including what would be left, and changes nothing.
-pub(crate) fn preview(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
-    let copy = |charge| StoredKey { state: states.state(charge).to_key_state(), penalty: states.penalty(charge) };
-    let mut copies = CopiedStates((0..charges.len()).map(copy).collect());
+pub(crate) fn preview(mut copies: CopiedStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
     decide(&mut copies, charges, at, Task::Decide).without_charges()
 }
 

@@ -5,11 +5,12 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::MemoryStore;
+use super::entry::{Entry, Expiring};
 use super::rank::EvictionRank;
 use super::request_states::RequestStates;
-use super::shard::{EntryKey, EntryMut, Locked, Shard};
+use super::shard::{EntryKey, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, Evaluation, KeyState};
+use crate::algorithm::{Availability, Evaluation, KeyState, State};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
@@ -41,17 +42,18 @@ impl MemoryStore {
         let [(_, shard)] = &mut locked;
         let (now, key) = (at.as_micros(), EntryKey::new(charge));
         let takes = task == Task::Decide;
-        let ready = move |evaluation| {
-            let outcomes = SmallVec::from_buf([Outcome::evaluated(charge, evaluation)]);
-            StoreFuture::ready(Ok(Decision::of(at, takes, outcomes)))
-        };
-        match shard.find(key) {
-            Slot::Occupied(slot) if takes => decide_entry(charge, shard.entry_mut(key, slot), now, ready),
+        let evaluation = match shard.find(key) {
+            Slot::Occupied(slot) if takes => match key.keeps_log {
+                true => decide_entry(charge, shard.log_mut(slot), now),
+                false => decide_entry(charge, shard.compact_mut(slot), now),
+            },
             Slot::Occupied(slot) => {
-                ready(charge.spec.algorithm().evaluate(shard.entry_mut(key, slot).state, now, charge.cost))
+                charge.spec.algorithm().evaluate(shard.entry_mut(key, slot).state, now, charge.cost)
             }
-            Slot::Vacant(_) => ready(self.decide_new(shard, key, charge, now, task)),
-        }
+            Slot::Vacant(_) => self.decide_new(shard, key, charge, now, task),
+        };
+        let outcomes = SmallVec::from_buf([Outcome::evaluated(charge, evaluation, now)]);
+        StoreFuture::ready(Ok(Decision::of(at, takes, outcomes)))
     }
 
     /// Decides the charge of a new key, and stores the key if it is charged.
@@ -64,7 +66,11 @@ impl MemoryStore {
         let evaluation = rule.decide(state.as_state_mut(), now, charge.cost);
         // Nothing is stored of a denial or a cost of 0.
         if state.as_state().expires_at() > 0 && shard.make_room(1, &[], self.max_keys, now) {
-            shard.insert(key, state, EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity()));
+            shard.insert(
+                key,
+                state,
+                EvictionRank::new(charge.spec.algorithm().remaining(&evaluation.state, now), charge.spec.capacity()),
+            );
         }
         evaluation
     }
@@ -86,8 +92,8 @@ impl MemoryStore {
         let at = self.clock.now();
         let resized = self.resized(&mut locked, charges, at);
         let charges = resized.charges(charges);
-        let mut states = RequestStates::new(self, &mut locked, &charges, at.as_micros());
-        preview(&mut states, &charges, at).with_resized(resized.specs())
+        let copies = RequestStates::new(self, &mut locked, &charges, at.as_micros()).copy();
+        preview(copies, &charges, at).with_resized(resized.specs())
     }
 
     /// Locks the shards of a request's keys.
@@ -152,12 +158,9 @@ impl MemoryStore {
         // Outcomes are only created, and allocated, once no limit denies.
         let mut evaluations: SmallVec<[Evaluation; MAX_KNOWN]> = SmallVec::new();
         for (charge, &(slot, _)) in charges.iter().zip(&known) {
-            let entry = self.shard_among(locked, charge.key).compact_mut(slot).into();
-            let push = |evaluation: Evaluation| {
-                evaluations.push(evaluation);
-                evaluation.availability.is_now()
-            };
-            if !decide_entry(charge, entry, now, push) && charge.spec.is_enforced() {
+            let evaluation = decide_entry(charge, self.shard_among(locked, charge.key).compact_mut(slot), now);
+            evaluations.push(evaluation);
+            if !evaluation.availability.is_now() && charge.spec.is_enforced() {
                 for (charge, &(slot, before)) in charges.iter().zip(&known) {
                     *self.shard_among(locked, charge.key).compact_mut(slot) = before;
                 }
@@ -165,7 +168,7 @@ impl MemoryStore {
             }
         }
         let outcomes =
-            charges.iter().zip(&evaluations).map(|(charge, evaluation)| Outcome::evaluated(charge, *evaluation));
+            charges.iter().zip(&evaluations).map(|(charge, evaluation)| Outcome::evaluated(charge, *evaluation, now));
         Some(outcomes.collect())
     }
 
@@ -194,22 +197,24 @@ impl MemoryStore {
     }
 }
 
-/// Decides a charge by the entry of its key, and passes the evaluation to `then`.
+/// Decides a charge by the entry of its key.
 #[inline]
-fn decide_entry<R>(charge: &Charge<'_>, entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
-    let evaluation = charge.spec.algorithm().decide(entry.state, now, charge.cost);
-    if let Some(rank) = rank(charge, &evaluation) {
-        entry.fingerprint.set_rank(rank);
+fn decide_entry<S: State + Expiring>(charge: &Charge<'_>, entry: &mut Entry<S>, now: u64) -> Evaluation {
+    let evaluation = charge.spec.algorithm().decide(&mut entry.state, now, charge.cost);
+    if let Some(rank) = rank(charge, &evaluation, now) {
+        entry.set_rank(rank);
     }
-    then(evaluation)
+    evaluation
 }
 
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
-fn rank(charge: &Charge<'_>, evaluation: &Evaluation) -> Option<EvictionRank> {
+fn rank(charge: &Charge<'_>, evaluation: &Evaluation, now: u64) -> Option<EvictionRank> {
     match evaluation.availability {
         _ if charge.cost == 0 => None,
-        Availability::Now { .. } => Some(EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity())),
+        Availability::Now { .. } => {
+            Some(EvictionRank::new(charge.spec.algorithm().remaining(&evaluation.state, now), charge.spec.capacity()))
+        }
         Availability::After(_) => Some(EvictionRank::DENIED),
         Availability::Never => None,
     }

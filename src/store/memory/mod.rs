@@ -188,7 +188,7 @@ impl MemoryStore {
         if kept.state.expires_at() == 0 {
             shard.remove(entry, slot);
         } else {
-            let remaining = spec.algorithm().snapshot(kept.state, now).remaining;
+            let remaining = spec.algorithm().remaining(kept.state, now);
             kept.fingerprint.set_rank(EvictionRank::new(remaining, spec.capacity()));
         }
     }

@@ -6,9 +6,10 @@ use super::MemoryStore;
 use super::rank::EvictionRank;
 use super::shard::{EntryKey, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, CompactState, KeyState, State};
+use crate::algorithm::{Availability, CompactState, KeyState, State, StoredKey};
 use crate::charge::Charge;
 use crate::store::evaluation::KeyStates;
+use crate::store::evaluation::preview::CopiedStates;
 
 /// The states of a request's keys, in shards that are locked.
 pub(super) struct RequestStates<'r, 's> {
@@ -26,6 +27,20 @@ impl<'r, 's> RequestStates<'r, 's> {
     pub(super) fn new(store: &'s MemoryStore, locked: &'r mut Locked<'s>, charges: &'r [Charge<'r>], now: u64) -> Self {
         let new = KeyState::Compact(CompactState::UNUSED);
         Self { store, locked, charges, slots: smallvec![None; charges.len()], new, now }
+    }
+
+    /// Copies the states.
+    pub(super) fn copy(&mut self) -> CopiedStates {
+        CopiedStates((0..self.charges.len()).map(|charge| self.copy_of(charge)).collect())
+    }
+
+    fn copy_of(&mut self, charge: usize) -> StoredKey {
+        let key = EntryKey::new(&self.charges[charge]);
+        let state = match self.slot(charge) {
+            Slot::Occupied(slot) => self.shard(charge).copy(key, slot),
+            Slot::Vacant(_) => KeyState::unused(self.charges[charge].spec.algorithm()),
+        };
+        StoredKey { state, penalty: self.penalty(charge) }
     }
 
     fn shard(&mut self, charge: usize) -> &mut Shard {

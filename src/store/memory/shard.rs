@@ -57,7 +57,7 @@ const NEW_KEY_PACE: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryKey {
     pub(super) fingerprint: u128,
-    keeps_log: bool,
+    pub(super) keeps_log: bool,
 }
 
 impl EntryKey {
@@ -143,10 +143,23 @@ impl Shard {
         self.states.entry_mut(slot)
     }
 
+    /// Returns the entry in an occupied slot that holds a log.
+    pub(super) fn log_mut(&mut self, slot: usize) -> &mut Entry<Log> {
+        self.logs.entry_mut(slot)
+    }
+
     /// Returns the entry in an occupied slot.
     #[inline]
     pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
         if key.keeps_log { self.logs.entry_mut(slot).into() } else { self.states.entry_mut(slot).into() }
+    }
+
+    /// Returns a copy of the state in an occupied slot.
+    pub(super) fn copy(&mut self, key: EntryKey, slot: usize) -> KeyState {
+        match key.keeps_log {
+            true => KeyState::Log(self.logs.entry_mut(slot).state.clone()),
+            false => KeyState::Compact(self.states.entry_mut(slot).state),
+        }
     }
 
     /// Adds an entry. Other entries may move.

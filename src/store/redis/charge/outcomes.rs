@@ -96,7 +96,7 @@ fn outcome(
     let state = state.as_state_mut();
     let evaluation = if is_charged { algorithm.decide(state, now, cost) } else { algorithm.evaluate(state, now, cost) };
     Some(match found.penalty {
-        None => Outcome::evaluated(charge, evaluation),
+        None => Outcome::evaluated(charge, evaluation, now),
         Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counts_strikes, now),
     })
 }

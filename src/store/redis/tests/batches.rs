@@ -300,7 +300,8 @@ impl<'a> Batches<'a> {
         let reported = |decision: &Decision| {
             let outcomes = decision.outcomes().iter().map(|outcome| {
                 let of_penalty = (outcome.is_penalty(), outcome.lockout());
-                let mark = outcome.lockout().is_none().then_some(outcome.mark);
+                let is_charged = decision.is_charged() && outcome.is_allowed() && outcome.cost > 0;
+                let mark = (is_charged && outcome.lockout().is_none()).then_some(outcome.mark);
                 (
                     outcome.verdict(),
                     outcome.uses_overage(),

@@ -205,7 +205,7 @@ impl<'a> Trace<'a> {
             );
             assert_eq!((outcome.is_penalty(), outcome.lockout()), (is_penalty, begun), "{:?}", self.spec);
             self.done.begun += u64::from(begun.is_some());
-            if begun.is_none() {
+            if mark != ChargeMark::default() {
                 assert_eq!(outcome.mark, mark, "{:?}", self.spec);
             }
         }
@@ -319,9 +319,10 @@ impl<'a> Trace<'a> {
         for (limit, spec) in self.spec.iter().enumerate() {
             let ([limited, ceiling], memory) = (limit_and_ceiling(spec), self.memories[limit].as_state_mut());
             let is_over = rooms[limit].is_now() && !limited.availability(memory, self.now, costs[limit]).is_now();
-            let mut mark = ChargeMark::NONE;
+            let mut mark = ChargeMark::default();
             if take && rooms[limit].is_now() && costs[limit] > 0 {
-                mark = memory.charge(&ceiling, self.now, costs[limit]);
+                memory.charge(&ceiling, self.now, costs[limit]);
+                mark = ChargeMark(memory.summary(spec.algorithm(), self.now));
                 receipt.push((limit, costs[limit], mark));
             }
             let mut standing = limited.snapshot(memory, self.now);

@@ -142,11 +142,11 @@ local function commit(charge, key)
   keys.expire(key, bucket + charge.period)
 end
 
--- Refunds a charge. The second instant of the mark is the start of its bucket.
+-- Refunds a charge. Its bucket was the newest one: the first instant of the mark is a period after its start.
 local function refund(charge, key, mark)
   view(charge, key)
   if charge.used == 0 then return end
-  local _, bucket = keys.decode(mark)
+  local bucket = keys.decode(mark) - charge.period
   local function is_marked_or_later(entry)
     return open(entry, charge.width) >= bucket
   end
