@@ -14,12 +14,12 @@ use super::mul_div::div_ceil;
 use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};
 
-#[inline]
+#[inline(always)]
 pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
     div_ceil(level(rule, state, now.max(state.at)), rule.span)
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let from = now.max(state.at);
     let (level, most) = (level(rule, state, from), units(rule, most));
@@ -30,6 +30,7 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
     from.saturating_add(div_ceil(level - most, rule.amount.into())).min(state.expires_at) - now
 }
 
+#[inline(always)]
 pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     // If the clock has stepped back behind the last charge, time stands still.
     let now = now.max(state.at);

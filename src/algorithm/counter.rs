@@ -16,6 +16,7 @@ struct Windows {
     current: u64,
 }
 
+#[inline(always)]
 pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
     let windows = windows(rule, state, now);
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
@@ -27,6 +28,7 @@ pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
     weighted + windows.current
 }
 
+#[inline(always)]
 pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     if used(rule, state, now) <= most {
         return 0;
@@ -39,6 +41,7 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
     at - now
 }
 
+#[inline(always)]
 pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let mut windows = windows(rule, state, now);
     windows.current += cost;

@@ -7,10 +7,12 @@
 use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};
 
+#[inline(always)]
 pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
     missing(rule, state, present(rule, state, now)).0
 }
 
+#[inline(always)]
 pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let (missing, refill) = missing(rule, state, present(rule, state, now));
     match missing.saturating_sub(most) {
@@ -20,6 +22,7 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
     }
 }
 
+#[inline(always)]
 pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let (missing, refill) = missing(rule, state, present(rule, state, now));
     *state = encode(missing + cost, refill, rule.amount, rule.span);

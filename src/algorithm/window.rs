@@ -8,14 +8,17 @@ use super::state::{ChargeMark, CompactState};
 
 const SECOND: u64 = 1_000_000;
 
+#[inline(always)]
 pub(super) fn used(state: &CompactState, now: u64) -> u64 {
     if state.expires_at > now { state.detail } else { 0 }
 }
 
+#[inline(always)]
 pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
     if used(state, now) > most { state.expires_at - now } else { 0 }
 }
 
+#[inline(always)]
 pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     if state.expires_at <= now {
         let expires_at = match rule.kind {
