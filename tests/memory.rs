@@ -4,12 +4,19 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
+    Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore, Permit,
+    RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
 };
 
 use self::counting::{allocations, live_bytes};
@@ -314,6 +321,47 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
             }
             assert_eq!(allocations() - before, 3 * 150 * for_each, "{algorithm:?}");
         }
+    }
+}
+
+/// A task that charges for each row of a long stream, by one permit.
+#[test]
+fn a_permit_takes_bounded_memory_for_any_number_of_charges() {
+    let algorithms: [Algorithm; 5] = [
+        FixedWindow::new(1_000_000, DAY).into(),
+        SlidingWindowCounter::new(1_000_000, DAY).into(),
+        TokenBucket::new(1_000_000, 100, DAY).into(),
+        TokenBucket::new(1_000_000, 100, DAY).at_intervals().into(),
+        LeakyBucket::new(1_000_000, 100, DAY).into(),
+    ];
+    for algorithm in algorithms {
+        let subject = Subject::new(1_000);
+        let limits = RateLimitLayer::builder([Limit::new("rows", algorithm)]).permits().store(subject.store.clone());
+        let permit = OnceLock::new();
+        let handler = service_fn(|request: Request<()>| {
+            let _ = permit.set(Permit::of(request.extensions()).unwrap());
+            ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
+        });
+        let _ = limits.build().layer(handler).call(Request::new(())).now_or_never();
+        let permit = permit.get().unwrap();
+        let charge = |times| {
+            let began = Instant::now();
+            for _ in 0..times {
+                subject.clock.advance(Duration::from_micros(100));
+                assert!(permit.charge(1).now_or_never().unwrap().unwrap().is_allowed());
+            }
+            began.elapsed()
+        };
+        charge(2_000);
+        let (before, few) = (live_bytes(), charge(2_000));
+        charge(20_000);
+        let (after, many) = (live_bytes(), charge(2_000));
+        println!("{algorithm:?}: {} bytes more, {few:?}, then {many:?}", after - before);
+        assert!(after - before < 400_000, "{algorithm:?}: {} bytes", after - before);
+        assert!(many < 10 * few, "{algorithm:?}: {few:?}, then {many:?}");
+        permit.refund().now_or_never().unwrap().unwrap();
+        let left = permit.decision().outcomes()[0].remaining();
+        assert!(left > 999_900, "{algorithm:?}: {left} tokens are left");
     }
 }
 

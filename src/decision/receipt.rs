@@ -23,13 +23,17 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Creates the receipt of one charge, made while some limits had another size.
-    pub(crate) fn new(by: DecidedBy, charged: Outcome, resized: &[Arc<LimitSpec>]) -> Self {
-        Self { by, charged: smallvec![charged], resized: (!resized.is_empty()).then(|| resized.into()) }
+    /// Creates the receipt of one charge. `resized` is the limit, if it had another size.
+    pub(crate) fn new(by: DecidedBy, charged: Outcome, resized: Option<Arc<LimitSpec>>) -> Self {
+        Self { by, charged: smallvec![charged], resized: resized.map(|spec| [spec].into()) }
     }
 
-    /// Adds another charge that was made alike.
-    pub(crate) fn push(&mut self, charged: Outcome) {
+    /// Adds another charge, of another limit or in the same size.
+    pub(crate) fn push(&mut self, charged: Outcome, resized: Option<Arc<LimitSpec>>) {
+        let is_first = self.charged.iter().all(|known| known.limit() != charged.limit());
+        if let Some(spec) = resized.filter(|_| is_first) {
+            self.resized = Some([self.resized(), &[spec]].concat().into());
+        }
         self.charged.push(charged);
     }
 

@@ -51,7 +51,9 @@ impl ChargeError {
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         match &self.cause {
-            Cause::Denied(decision) => self.ledger.reject_denied(decision),
+            Cause::Denied(decision) => {
+                self.ledger.reject(Reason::Limited { retry_after: decision.retry_after() }, Some(decision))
+            }
             Cause::Store(_) => self.ledger.reject(Reason::StoreFailed, None),
         }
     }

@@ -7,19 +7,24 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, Response};
 use smallvec::{SmallVec, smallvec};
 
-use super::balance::{Balance, TargetCost};
 use super::layer_config::LayerConfig;
 use crate::decision::{DecidedBy, Decision, Outcome, Receipt};
-use crate::limit::Limits;
+use crate::hash::KeyHash;
+use crate::limit_spec;
 use crate::reason::Reason;
 use crate::request::{OwnedHead, RequestHead};
-use crate::store::LimitSpec;
+use crate::store::{LimitSpec, OwnedCharge};
+use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// The configuration of the layer that opened the ledger.
     pub(super) config: Arc<LayerConfig>,
+    /// The part of the limiter that made the first decision, and so makes the others.
+    pub(super) by: DecidedBy,
+    /// The limits that have another size for every charge of the request.
+    resized: Box<[Arc<LimitSpec>]>,
     /// The request's head, if the response to a denied [`Permit`](crate::Permit) depends on it.
     head: Option<OwnedHead>,
     entries: Mutex<Entries>,
@@ -27,27 +32,71 @@ pub(super) struct Ledger {
 
 #[derive(Debug)]
 struct Entries {
-    /// The first decision determines which limits apply, and under which keys. Most requests have no other.
-    decisions: SmallVec<[Decision; 1]>,
+    /// The limits that apply.
+    accounts: SmallVec<[Account; 1]>,
+    /// The last decision. `None` if the store has failed to make one.
+    last: Option<Decision>,
     /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
     /// own: either a handler created it with the extensions of the first, or the layer is applied twice.
     layers: SmallVec<[Arc<LayerConfig>; 2]>,
 }
 
+/// The charges of the request under one limit.
+#[derive(Debug)]
+struct Account {
+    limit: usize,
+    key: KeyHash,
+    /// The total of the payments.
+    paid: u64,
+    payments: SmallVec<[Payment; 1]>,
+}
+
+/// A charge that can be refunded.
+#[derive(Clone, Debug)]
+struct Payment {
+    by: DecidedBy,
+    charged: Outcome,
+    /// The limit, if it had another size for this charge.
+    resized: Option<Arc<LimitSpec>>,
+    /// The instant at which the charge no longer counts.
+    end: Timestamp,
+}
+
+/// The tokens that a request has paid to a limit, and those that it should have paid.
+pub(super) struct Balance {
+    /// The limit in its size for the request, the key, and the total cost that the request should have.
+    pub(super) target: OwnedCharge,
+    pub(super) paid: u64,
+}
+
+/// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so
+/// far.
+pub(super) type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
+
 /// The ledgers of all limiters that the request has passed.
 #[derive(Clone, Debug, Default)]
 struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
 
+/// The maximum number of payments to a limit. Beyond it, small ones are combined.
+const MAX_PAYMENTS: usize = 1_024;
 /// The maximum number of charges in one refund.
 const CHARGES_PER_REFUND: usize = 64;
 
 impl Ledger {
-    /// Opens a ledger for a request with a first decision.
-    pub(super) fn open<B>(config: &Arc<LayerConfig>, decision: Decision, request: &mut Request<B>) -> Arc<Self> {
+    /// Opens a ledger for a request with a first decision, which determines the limits that apply and their keys.
+    pub(super) fn open<B>(config: &Arc<LayerConfig>, first: Decision, request: &mut Request<B>) -> Arc<Self> {
         let head = RequestHead::of(request);
         let head = (config.permits && config.format.depends_on_head(&head)).then(|| OwnedHead::new(&head));
-        let entries = Entries { decisions: smallvec![decision], layers: smallvec![config.clone()] };
-        let ledger = Arc::new(Self { config: config.clone(), head, entries: Mutex::new(entries) });
+        let by = first.decided_by();
+        // A store looks overrides up for each charge.
+        let is_kept = |spec: &&Arc<LimitSpec>| by != DecidedBy::Store || !spec.is_override();
+        let resized = first.resized().iter().filter(is_kept).cloned().collect();
+        let account =
+            |first: &Outcome| Account { limit: first.limit(), key: first.key, paid: 0, payments: SmallVec::new() };
+        let accounts = first.outcomes().iter().map(account).collect();
+        let mut entries = Entries { accounts, last: None, layers: smallvec![config.clone()] };
+        entries.add(first);
+        let ledger = Arc::new(Self { config: config.clone(), by, resized, head, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }
@@ -61,8 +110,7 @@ impl Ledger {
         let is_own = |ledger: &&Arc<Self>| Arc::ptr_eq(&ledger.config.group, &config.group);
         let ledger = ledgers.iter().rev().find(is_own)?;
         let mut entries = ledger.entries();
-        let is_new = !entries.layers.iter().any(|known| known.layer == config.layer);
-        if !is_new || entries.decisions.first().is_none_or(|first| first.outcomes().is_empty()) {
+        if entries.accounts.is_empty() || entries.layers.iter().any(|known| known.layer == config.layer) {
             return None;
         }
         // Within the same lock, so that only one of several requests with this ledger uses it.
@@ -76,50 +124,32 @@ impl Ledger {
         ledgers.iter().rev().find(|ledger| ledger.config.permits).cloned()
     }
 
-    /// Adds a later decision.
+    /// Adds a later decision, if one was made.
     pub(super) fn add(&self, decision: Decision) {
-        let mut entries = self.entries();
-        // Only charges, the first decision and the last are needed.
-        while entries.decisions.len() > 1 && entries.decisions.last().is_some_and(|last| !has_charged(last)) {
-            entries.decisions.pop();
-        }
-        entries.decisions.push(decision);
-    }
-
-    /// Adds a later decision about the limits in their sizes for the request. Returns a copy whose receipt is empty.
-    pub(super) fn record(&self, decision: Decision) -> Decision {
-        let decision = decision.with_resized(&self.resized());
-        let copy = decision.without_charges();
         if decision.decided_by() != DecidedBy::Nobody {
-            self.add(decision);
+            self.entries().add(decision);
         }
-        copy
     }
 
-    /// Removes and returns the last decision.
-    pub(super) fn pop(&self) -> Option<Decision> {
-        self.entries().decisions.pop()
+    /// Returns a decision with the limits in their sizes for the request.
+    pub(super) fn resize(&self, decision: Decision) -> Decision {
+        decision.with_resized(&self.resized)
     }
 
     /// Returns a copy of the last decision, whose receipt is empty.
     pub(super) fn last(&self) -> Option<Decision> {
-        self.entries().decisions.last().map(Decision::without_charges)
+        self.entries().last.as_ref().map(Decision::without_charges)
     }
 
     /// Adds the headers of the last decision.
     pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
-        if let Some(decision) = self.entries().decisions.last() {
+        if let Some(decision) = &self.entries().last {
             self.config.headers.write(decision, headers);
         }
     }
 
-    /// Returns the response to a request whose handler was denied a charge. The headers about limits are added by
+    /// Returns the response to a request that is rejected after it was forwarded. The headers about limits are added by
     /// [`write_headers`](Self::write_headers) when the response reaches the layer.
-    pub(super) fn reject_denied(&self, denied: &Decision) -> Response<Bytes> {
-        self.reject(Reason::Limited { retry_after: denied.retry_after() }, Some(denied))
-    }
-
-    /// Returns the response to a request that is rejected after it was forwarded.
     pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>) -> Response<Bytes> {
         let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, false, head);
         match &self.head {
@@ -128,48 +158,47 @@ impl Ledger {
         }
     }
 
-    /// Returns the limits that have another size for the request.
-    pub(super) fn resized(&self) -> Box<[Arc<LimitSpec>]> {
-        self.entries().decisions.first().into_iter().flat_map(resized).cloned().collect()
-    }
-
-    /// Returns the store that took the first charge, and the balance of each limit that applies.
-    pub(super) fn balances(&self, limits: &Limits, target: &TargetCost<'_>) -> (DecidedBy, Vec<Balance>) {
-        let entries = self.entries();
-        let Some(first) = entries.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
-        let usual_size = |limit| limits.spec(limit).map(|spec| limits.current(spec));
-        let other_size = |limit| resized(first).find(|spec| usize::from(spec.index()) == limit);
-        let balance = |outcome: &Outcome| {
-            let spec = other_size(outcome.limit()).or_else(|| usual_size(outcome.limit()))?;
-            Some(Balance::new(spec, outcome.key, &entries.decisions, target))
+    /// Returns the balance of each limit that applies.
+    pub(super) fn balances(&self, target: &TargetCost<'_>) -> Vec<Balance> {
+        let limits = self.config.client.limits();
+        let balance = |&Account { limit, key, paid, .. }: &Account| {
+            let (_, spec) = limits.get(limit);
+            let spec = limit_spec::find(limit, &self.resized).unwrap_or_else(|| limits.current(spec)).clone();
+            Balance { target: OwnedCharge { spec, key, cost: target(limit, paid) }, paid }
         };
-        (first.decided_by(), first.outcomes().iter().filter_map(balance).collect())
+        self.entries().accounts.iter().map(balance).collect()
     }
 
-    /// Removes the tokens paid in excess, from the last charge first. Returns receipts, which the caller must refund.
-    pub(super) fn take_excess(&self, balances: &[Balance]) -> Vec<Receipt> {
-        let mut entries = self.entries();
-        let charged = entries.decisions.iter_mut().rev().filter(|decision| decision.is_charged());
-        let mut excesses: Vec<u64> = balances.iter().map(Balance::excess).collect();
+    /// Removes the tokens paid in excess, from the last charge of each limit first. Returns receipts, which the caller
+    /// must refund.
+    pub(super) fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Receipt> {
         let mut receipts: Vec<Receipt> = Vec::new();
-        for decision in charged {
-            let by = decision.decided_by();
-            let resized: Box<[Arc<LimitSpec>]> = decision.resized().into();
-            let balances = balances.iter().zip(&mut excesses);
-            let taken = balances.filter_map(|(balance, excess)| balance.take_excess(decision.outcomes_mut(), excess));
-            for taken in taken {
+        for account in &mut self.entries().accounts {
+            let excess = account.paid.saturating_sub(target(account.limit, account.paid));
+            account.take(excess, |Payment { by, charged, resized, .. }| {
                 let accepts = |last: &&mut Receipt| {
+                    let previous = last.charged().last().filter(|previous| previous.limit() == charged.limit());
                     last.by == by
                         && last.charged().len() < CHARGES_PER_REFUND
-                        && last.resized().iter().map(Arc::as_ptr).eq(resized.iter().map(Arc::as_ptr))
+                        && previous.is_none_or(|_| {
+                            limit_spec::find(charged.limit(), last.resized()).map(Arc::as_ptr)
+                                == resized.as_ref().map(Arc::as_ptr)
+                        })
                 };
                 match receipts.last_mut().filter(accepts) {
-                    Some(last) => last.push(taken),
-                    None => receipts.push(Receipt::new(by, taken, &resized)),
+                    Some(last) => last.push(charged, resized),
+                    None => receipts.push(Receipt::new(by, charged, resized)),
                 }
-            }
+            });
         }
         receipts
+    }
+
+    /// Removes everything, so that nothing more is charged or reported.
+    pub(super) fn clear(&self) {
+        let mut entries = self.entries();
+        entries.accounts.clear();
+        entries.last = None;
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -177,14 +206,71 @@ impl Ledger {
     }
 }
 
-/// Returns the limits that have another size for every charge of the request. If the store has decided, overrides are
-/// left out, because the store looks them up for each charge.
-fn resized(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
-    let by_store = first.decided_by() == DecidedBy::Store;
-    first.resized().iter().filter(move |spec| !(by_store && spec.is_override()))
+impl Entries {
+    fn add(&mut self, decision: Decision) {
+        for charged in decision.outcomes().iter().filter(|_| decision.is_charged()) {
+            // A limit that is not enforced may have had no capacity.
+            let is_account = |account: &&mut Account| account.limit == charged.limit() && charged.is_allowed();
+            if let Some(account) = self.accounts.iter_mut().find(is_account) {
+                account.add(Payment {
+                    by: decision.decided_by(),
+                    charged: charged.clone(),
+                    resized: limit_spec::find(charged.limit(), decision.resized()).cloned(),
+                    end: decision.at().saturating_add(charged.reset_after()),
+                });
+            }
+        }
+        self.last = Some(decision);
+    }
 }
 
-/// Returns whether part of a decision can be refunded.
-fn has_charged(decision: &Decision) -> bool {
-    decision.is_charged() && decision.outcomes().iter().any(|outcome| outcome.cost() > 0 && outcome.is_allowed())
+impl Account {
+    fn add(&mut self, payment: Payment) {
+        if payment.charged.cost == 0 {
+            return;
+        }
+        self.paid += payment.charged.cost;
+        let last = self.payments.last_mut().filter(|last| last.end == payment.end);
+        // Charges in the same window take no more memory.
+        if !last.is_some_and(|last| last.absorb(&payment)) {
+            self.payments.push(payment);
+        }
+        if self.payments.len() > MAX_PAYMENTS {
+            // At most half of them remain: of two neighbors that remain, one has more than half of this cost.
+            let largest = 4 * self.paid / MAX_PAYMENTS as u64;
+            self.payments.dedup_by(|later, earlier| {
+                earlier.charged.cost + later.charged.cost <= largest && earlier.absorb(later)
+            });
+        }
+    }
+
+    /// Removes tokens, the latest first, and passes them to `refund`.
+    fn take(&mut self, mut tokens: u64, mut refund: impl FnMut(Payment)) {
+        self.paid -= tokens;
+        while tokens > 0
+            && let Some(mut last) = self.payments.pop()
+        {
+            let cost = tokens.min(last.charged.cost);
+            if cost < last.charged.cost {
+                let mut kept = last.clone();
+                kept.charged.cost -= cost;
+                self.payments.push(kept);
+            }
+            last.charged.cost = cost;
+            tokens -= cost;
+            refund(last);
+        }
+    }
+}
+
+impl Payment {
+    /// Adds a later payment of the same limit, if it was made to the same states. It is refunded like this one, which
+    /// ceases to count no later: so a refund may be stricter, but not laxer.
+    fn absorb(&mut self, later: &Self) -> bool {
+        let is_alike = self.by == later.by && self.charged.identity == later.charged.identity;
+        if is_alike {
+            self.charged.cost += later.charged.cost;
+        }
+        is_alike
+    }
 }

@@ -6,14 +6,14 @@
 //! | --- | --- |
 //! | Configure | [`options`], [`header_style`], [`layer`], [`route_cost`], [`layer_config`], [`layer_group`] |
 //! | Accept a request | [`service`] or [`keep_body`], [`future`], [`request_state`] (the state machine of a request) |
-//! | Decide | [`lists`], [`charges`], [`missing_key`], [`pending_decision`], [`route_adjustment`] |
+//! | Decide | [`lists`], [`charges`], [`missing_key`], [`pending_decision`] |
 //! | Reject | [`rejection`], [`rejection_format`], [`rejection_response`], [`grpc`], [`grpc_details`], [`wait`] |
-//! | Charge more or less later | [`ledger`], [`balance`], [`permit`], [`charge_error`], [`settlement`] |
+//! | Charge more or less later | [`ledger`], [`adjust`], [`permit`], [`charge_error`] |
 //! | Respond | [`headers`], [`draft_headers`], [`triple_headers`], [`limit_text`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
 //!
 //! [`in_flight`] is a layer of its own. [`error_response`] is for handlers that use a `Limiter`.
 
-mod balance;
+mod adjust;
 mod charge_error;
 mod charges;
 mod draft_headers;
@@ -45,10 +45,8 @@ mod rejection_format;
 mod rejection_response;
 mod request_state;
 mod response_body;
-mod route_adjustment;
 mod route_cost;
 mod service;
-mod settlement;
 mod text;
 mod triple_headers;
 mod wait;

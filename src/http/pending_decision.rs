@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::charges::{PendingCharges, set_specs};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
-use super::route_adjustment::adjust_to_route;
 use crate::decision::Decision;
 use crate::reason::Reason;
 use crate::request::RequestHead;
@@ -41,7 +40,7 @@ impl PendingDecision {
                 set_specs(&mut charges, &resized);
                 (config.client.acquire(&charges), resized)
             }
-            Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,
+            Self::Route { ledger, cost } => return ledger.adjust_to_route(cost).await,
         };
         match decision.await {
             Ok(decision) => Ok(decision.with_resized(&resized)),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Extensions, Response};
 
-use super::balance::Balance;
+use super::adjust::Adjustment;
 use super::charge_error::ChargeError;
 use super::ledger::Ledger;
-use super::settlement;
 use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::reason::Reason;
 
 /// Lets a handler adjust the charges of its request.
 ///
@@ -54,7 +54,8 @@ use crate::limit::Limit;
 ///
 /// Charges stay unless they are refunded, even if the handler panics or fails, if the client disconnects and the handler
 /// is dropped, or if a future of this permit is dropped before it completes. In these cases, and if the store fails
-/// between two calls, limits become stricter, never laxer. To make sure that a refund completes, spawn a task for it.
+/// between two calls, limits become stricter, never laxer. The same holds for a permit that has charged a limit more than
+/// 1,024 times within the limit's period: it may refund a little less than it has charged. To make sure that a refund completes, spawn a task for it.
 #[derive(Clone)]
 pub struct Permit {
     ledger: Arc<Ledger>,
@@ -101,8 +102,8 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let (_, balances) = self.ledger.balances(self.ledger.config.client.limits(), &|_, paid| paid);
-        let applies = balances.iter().map(Balance::limit).any(|limit| limit == index) && self.is_for(index);
+        let mut balances = self.ledger.balances(&|_, paid| paid).into_iter();
+        let applies = balances.any(|balance| balance.limit() == index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
@@ -143,7 +144,7 @@ impl Permit {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
         let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
-        let decision = settlement::charge(&self.ledger, &target).await?;
+        let decision = self.ledger.charge(&target).await?;
         Ok(self.view(decision))
     }
 
@@ -155,7 +156,7 @@ impl Permit {
     /// A closure of [`on_reject`](crate::Builder::on_reject) sees the request's head without its extensions.
     #[must_use]
     pub fn reject(&self, denied: &Decision) -> Response<Bytes> {
-        self.ledger.reject_denied(denied)
+        self.ledger.reject(Reason::Limited { retry_after: denied.retry_after() }, Some(denied))
     }
 
     /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as
@@ -186,9 +187,9 @@ impl Permit {
     /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let target = |limit, paid| if self.charges(limit) { actual } else { paid };
-        let settlement = settlement::settle(&self.ledger, &target).await?;
-        let decision = if settlement.has_refunded { self.peek().await } else { settlement.decision };
-        Ok(Settled { decision: self.view(decision), shortfall: settlement.shortfall })
+        let Adjustment { decision, has_refunded, shortfall } = self.ledger.adjust(&target).await?;
+        let decision = if has_refunded { self.peek().await } else { decision };
+        Ok(Settled { decision: self.view(decision), shortfall })
     }
 
     /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.
@@ -198,8 +199,7 @@ impl Permit {
     /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
         let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
-        let settlement = settlement::settle(&self.ledger, &target).await?;
-        if settlement.has_refunded {
+        if self.ledger.adjust(&target).await?.has_refunded {
             self.peek().await;
         }
         Ok(())
@@ -214,7 +214,7 @@ impl Permit {
     ///
     /// Returns an error if the store fails.
     pub async fn reset(&self) -> Result<(), StoreError> {
-        settlement::reset(&self.ledger, self.only).await?;
+        self.ledger.reset(|limit| self.is_for(limit)).await?;
         self.peek().await;
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Permit {
     /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has
     /// succeeded.
     async fn peek(&self) -> Option<Decision> {
-        let decision = settlement::peek(&self.ledger)?.await.ok()?;
+        let decision = self.ledger.peek()?.await.ok()?;
         Some(self.ledger.record(decision))
     }
 

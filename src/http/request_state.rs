@@ -21,7 +21,6 @@ use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
 use super::lists::Listed;
 use super::pending_decision::PendingDecision;
-use super::settlement::settle_by_response;
 use crate::decision::{DecidedBy, Decision, Verdict};
 use crate::reason::Reason;
 use crate::recorder::Event;
@@ -295,7 +294,7 @@ impl Completion {
             Self::None => {}
             Self::Headers { config, decision } => config.headers.write(decision, response.headers_mut()),
             Self::Settle(ledger) => {
-                settle_by_response(ledger, &ResponseHead::of(response));
+                ledger.adjust_by_response(&ResponseHead::of(response));
                 ledger.write_headers(response.headers_mut());
             }
         }

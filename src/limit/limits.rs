@@ -158,11 +158,6 @@ impl Limits {
         }
     }
 
-    /// Returns whether a denial can count as a strike.
-    pub(crate) fn has_penalties(&self) -> bool {
-        self.specs.iter().any(|spec| spec.penalty().is_some())
-    }
-
     /// Returns an error if an enforced limit without a cost of its own can never allow `cost`.
     pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
         let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow;
