@@ -120,9 +120,9 @@ pub use cost::CostTable;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
-    KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody,
-    ResponseFuture, RouteCost, Settled,
+    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
+    KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody, ResponseFuture,
+    RouteCost, Settled, WrapBody,
 };
 pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;

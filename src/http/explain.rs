@@ -1,8 +1,8 @@
 //! Explains what a layer would do with a request, by the same functions that decide about it.
 
 use super::charges::{found_charge, is_applicable};
+use super::config::LayerConfig;
 use super::layer::RateLimitLayer;
-use super::layer_config::LayerConfig;
 use super::lists::Listed;
 use crate::decision::Verdict;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};

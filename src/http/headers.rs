@@ -1,73 +1,88 @@
 //! The headers that report limits to clients.
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::header_map::{append, insert, insert_missing};
 use super::header_style::{HeaderStyle, Reset};
-use super::limit_text::LimitText;
-use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge_names};
-use super::text::{Text, number};
-use super::triple_headers::{TripleNames, X_RATE_LIMIT, X_RATE_LIMIT_DASHED, tighter};
-use crate::decision::{Decision, Outcome};
+use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge, merge_names};
+use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
+use crate::algorithm::Algorithm;
+use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::limit_spec;
+use crate::time::{Timestamp, ceil_seconds};
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
+/// The limit, the remaining tokens, and the reset.
+const X_RATE_LIMIT: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+const X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
+    HeaderName::from_static("x-rate-limit-limit"),
+    HeaderName::from_static("x-rate-limit-remaining"),
+    HeaderName::from_static("x-rate-limit-reset"),
+];
 /// The number of headers that fit into a `HeaderMap` after its first allocation.
 const DEFAULT_HEADER_CAPACITY: usize = 6;
-
 /// The maximum number of limits of one request.
 const MAX_LIMITS: usize = 64;
 
 /// The chosen styles, and the parts of the headers that are the same for all requests.
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
-    pub(super) styles: Vec<HeaderStyle>,
-    /// The maximum number of headers that the styles add to a response.
+    styles: Vec<HeaderStyle>,
     max_headers: usize,
-    pub(super) limits: Vec<LimitText>,
+    limits: Vec<LimitText>,
     /// The number of limits that are enforced.
-    pub(super) enforced: usize,
+    enforced: usize,
     /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
-    pub(super) policies: Option<HeaderValue>,
+    policies: Option<HeaderValue>,
+}
+
+/// The parts of headers that are the same in all responses, for one limit.
+#[derive(Clone, Debug)]
+struct LimitText {
+    /// `"name"`
+    name: Bytes,
+    /// `"name";q=20;w=2`. For a calendar window without `w`, which depends on the date.
+    policy: Bytes,
+    /// `20`
+    capacity: HeaderValue,
+    algorithm: Algorithm,
 }
 
 impl Headers {
+    /// Of two styles that write the same headers, the first is used.
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
         let mut headers = Self { styles: Vec::new(), max_headers: 0, limits: Vec::new(), enforced: 0, policies: None };
         headers.set_limits(limits);
-        headers.set_styles(styles);
+        for style in styles {
+            if !headers.styles.iter().any(|known| known.shares_headers_with(&style)) {
+                headers.styles.push(style);
+            }
+        }
+        headers.max_headers = headers.names().len() - 1;
         headers
     }
 
     /// Sets the limits.
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         self.limits = limits.iter().map(|limit| LimitText::of(limit.name(), limit.algorithm())).collect();
-        let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
+        let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow()).map(|(_, text)| text);
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
-        let are_constant =
-            self.enforced <= MAX_LIMITS && enforced().all(|(_, texts)| texts.replenishment.calendar().is_none());
-        self.policies = are_constant.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
-    }
-
-    /// Sets the styles. Of two styles that write the same headers, the first is used.
-    pub(super) fn set_styles(&mut self, styles: impl IntoIterator<Item = HeaderStyle>) {
-        self.styles.clear();
-        for style in styles {
-            if !self.styles.iter().any(|known| known.shares_headers_with(&style)) {
-                self.styles.push(style);
-            }
-        }
-        // Without `Retry-After`, which is sent in every style.
-        self.max_headers = self.names().len() - 1;
+        let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(LimitText::is_calendar);
+        self.policies = are_constant.then(|| join(enforced().map(|text| &text.policy)));
     }
 
     #[inline]
@@ -77,10 +92,10 @@ impl Headers {
 
     /// Returns the names of the limits, in quotes.
     pub(super) fn limit_names(&self) -> impl Iterator<Item = &[u8]> {
-        self.limits.iter().map(|texts| &*texts.name)
+        self.limits.iter().map(|text| &*text.name)
     }
 
-    /// Returns the maximum number of headers that are added to a response.
+    /// Returns the maximum number of headers that are added to a response, without `Retry-After`.
     pub(super) fn max_headers(&self) -> usize {
         self.max_headers
     }
@@ -91,8 +106,8 @@ impl Headers {
         for style in &self.styles {
             match style {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
-                HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT.all()),
-                HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED.all()),
+                HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT),
+                HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED),
                 HeaderStyle::Overage => names.push(RATE_LIMIT_OVERAGE),
                 HeaderStyle::XRetryAfter => names.push(X_RETRY_AFTER),
             }
@@ -103,17 +118,16 @@ impl Headers {
     /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two
     /// `X-RateLimit` triples, the one with less remaining is kept.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        if let Some(draft) = self.common_draft(decision) {
-            return draft.write(headers);
-        }
-        let count = reported(decision).count();
-        if count == 0 {
+        if reported(decision).next().is_none() {
             return;
         }
         for style in &self.styles {
             match style {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
-                    self.draft(*style, decision, count).write(headers);
+                    append(headers, RATE_LIMIT_POLICY, self.policies(decision));
+                    if append(headers, RATE_LIMIT, self.quotas(*style, decision)) {
+                        merge(headers);
+                    }
                 }
                 HeaderStyle::XRateLimit(reset) => {
                     self.write_triple(&X_RATE_LIMIT, *reset, decision, headers);
@@ -136,10 +150,71 @@ impl Headers {
         }
     }
 
-    fn write_triple(&self, names: &TripleNames, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
-        if let Some(outcome) = reported(decision).reduce(tighter) {
-            names.write(reset, decision, outcome, self.limit_text(decision, outcome).capacity.clone(), headers);
+    /// Returns the policies of the limits that are reported.
+    fn policies(&self, decision: &Decision) -> HeaderValue {
+        if let Some(policies) = &self.policies
+            && decision.resized().is_empty()
+            && reported(decision).count() == self.enforced
+        {
+            return policies.clone();
         }
+        let mut text = Text::new();
+        for outcome in reported(decision) {
+            let limit = self.limit_text(decision, outcome);
+            push_separator(&mut text);
+            text.extend_from_slice(&limit.policy);
+            if limit.is_calendar() {
+                text.extend_from_slice(b";w=");
+                push_number(&mut text, integer(limit.algorithm.window_at(decision.at())));
+            }
+        }
+        value(&text)
+    }
+
+    /// Returns the remaining tokens of the limits that are reported, and the parameter `t`, whose meaning depends on the
+    /// draft.
+    fn quotas(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
+        let mut text = Text::new();
+        for outcome in reported(decision) {
+            push_separator(&mut text);
+            text.extend_from_slice(&self.limits[outcome.limit()].name);
+            text.extend_from_slice(b";r=");
+            push_number(&mut text, outcome.remaining());
+            let time = match style {
+                HeaderStyle::IetfDraft10 => outcome.more_after(),
+                _ => Some(effective_window(self.algorithm(decision, outcome), outcome, decision.at())),
+            };
+            if let Some(time) = time {
+                text.extend_from_slice(b";t=");
+                push_number(&mut text, integer(time));
+            }
+        }
+        value(&text)
+    }
+
+    /// Adds a triple for the tightest limit, unless an inner layer has added that of a tighter limit.
+    fn write_triple(
+        &self,
+        [limit, remaining, reset]: &[HeaderName; 3],
+        format: Reset,
+        decision: &Decision,
+        headers: &mut HeaderMap,
+    ) {
+        let Some(outcome) = reported(decision).reduce(tighter) else { return };
+        let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
+        // An inner layer that rejected the request has written the headers of the limit that denies.
+        let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
+        if inner.is_some_and(|left| is_inner_denial || left <= outcome.remaining()) {
+            return;
+        }
+        let seconds = ceil_seconds(match format {
+            Reset::Seconds => outcome.reset_after(),
+            Reset::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after()),
+        });
+        insert(headers, limit.clone(), self.limit_text(decision, outcome).capacity.clone());
+        let [left, seconds] = numbers(outcome.remaining(), seconds);
+        insert(headers, remaining.clone(), left);
+        insert(headers, reset.clone(), seconds);
     }
 
     /// Adds all headers of a rejection. Reserves room for the `Content-Length` that Axum adds.
@@ -179,27 +254,85 @@ impl Headers {
     }
 
     /// Returns the text of a limit in its size for this request.
-    pub(super) fn limit_text(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, LimitText> {
+    fn limit_text(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, LimitText> {
         match limit_spec::find(outcome.limit(), decision.resized()) {
             Some(spec) => Cow::Owned(LimitText::of(spec.name(), spec.algorithm())),
             None => Cow::Borrowed(&self.limits[outcome.limit()]),
         }
     }
+
+    fn algorithm<'a>(&'a self, decision: &'a Decision, outcome: &Outcome) -> &'a Algorithm {
+        let resized = limit_spec::find(outcome.limit(), decision.resized());
+        resized.map_or(&self.limits[outcome.limit()].algorithm, |spec| spec.algorithm())
+    }
+}
+
+impl LimitText {
+    fn of(name: &str, algorithm: &Algorithm) -> Self {
+        let name = format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\""));
+        let capacity = algorithm.capacity();
+        let window = match algorithm {
+            Algorithm::CalendarWindow(_) => Duration::ZERO,
+            _ => algorithm.window(),
+        };
+        let policy = match window.as_secs() {
+            0 => format!("{name};q={capacity}"),
+            _ => format!("{name};q={capacity};w={}", integer(window)),
+        };
+        Self { name: name.into(), policy: policy.into(), capacity: number(capacity), algorithm: *algorithm }
+    }
+
+    fn is_calendar(&self) -> bool {
+        matches!(self.algorithm, Algorithm::CalendarWindow(_))
+    }
+}
+
+/// Returns the time for which a client should make the remaining tokens last: see
+/// [`HeaderStyle::IetfDraft11`].
+fn effective_window(algorithm: &Algorithm, outcome: &Outcome, at: Timestamp) -> Duration {
+    let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
+    let until_used = match algorithm {
+        Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_) => until_more.unwrap_or(window),
+        _ => {
+            let micros = window.as_micros().saturating_mul(outcome.remaining().into());
+            let until_refilled = micros.div_ceil(algorithm.capacity().into());
+            Duration::from_micros(until_refilled.min(u64::MAX.into()) as u64).max(until_more.unwrap_or_default())
+        }
+    };
+    match outcome.verdict() {
+        Verdict::Deny { retry_after: Some(wait) } => until_used.min(wait),
+        Verdict::Deny { retry_after: None } | Verdict::Allow { .. } => until_used,
+    }
 }
 
 /// Returns the outcomes that are reported to clients. Limits that are not enforced are left out, because clients would
 /// slow down for them.
-pub(super) fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
+fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
+}
+
+/// Returns the tighter of two limits: the one that denies for longer, or else the one with less remaining.
+fn tighter<'a>(one: &'a Outcome, other: &'a Outcome) -> &'a Outcome {
+    let looseness = |outcome: &Outcome| {
+        let wait = match outcome.verdict() {
+            Verdict::Allow { .. } => None,
+            Verdict::Deny { retry_after } => Some(retry_after.unwrap_or(Duration::MAX)),
+        };
+        (Reverse(wait), outcome.remaining(), Reverse(outcome.reset_after()))
+    };
+    if looseness(other) < looseness(one) { other } else { one }
+}
+
+/// Returns seconds, rounded up, and at most the largest integer of structured fields (RFC 9651, section 3.3.1).
+fn integer(span: Duration) -> u64 {
+    ceil_seconds(span).min(999_999_999_999_999)
 }
 
 fn join<'a>(members: impl Iterator<Item = &'a Bytes>) -> HeaderValue {
     let mut text = Text::new();
     for member in members {
-        if !text.is_empty() {
-            text.push(b", ");
-        }
-        text.push(member);
+        push_separator(&mut text);
+        text.extend_from_slice(member);
     }
-    text.value()
+    value(&text)
 }

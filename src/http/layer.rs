@@ -1,4 +1,4 @@
-//! The layer that limits requests.
+//! The layers: one around a router, and others around routes with costs of their own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,10 +6,9 @@ use std::sync::Arc;
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::keep_body::KeepBodyLayer;
-use super::layer_config::LayerConfig;
+use super::body::KeepBody;
+use super::config::LayerConfig;
 use super::options::HttpOptions;
-use super::route_cost::RouteCost;
 use super::service::RateLimit;
 use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
@@ -166,7 +165,7 @@ impl RateLimitLayer {
     }
 
     fn route_cost(&self, cost: CostRule) -> Result<RouteCost, ConfigError> {
-        self.config.with_cost(cost).map(RouteCost::new)
+        self.config.with_cost(cost).map(|config| RouteCost { config })
     }
 
     /// Returns a layer that keeps the type of response bodies, which has to be `From<Bytes>`.
@@ -185,7 +184,7 @@ impl RateLimitLayer {
     /// let app: Router = Router::new().route("/", get("hello")).layer(limits.keep_body());
     /// ```
     pub fn keep_body(&self) -> KeepBodyLayer {
-        KeepBodyLayer::new(self.config.clone())
+        KeepBodyLayer { config: self.config.clone() }
     }
 
     /// Returns the names of all headers that the layer can add to a response, for CORS to expose. They don't include
@@ -266,5 +265,68 @@ impl<S> Layer<S> for RateLimitLayer {
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
+    }
+}
+
+/// Sets the cost of the requests of a route for the limits of a [`RateLimitLayer`].
+///
+/// Created by [`RateLimitLayer::cost`](crate::RateLimitLayer::cost), [`costs`](crate::RateLimitLayer::costs) or
+/// [`cost_by`](crate::RateLimitLayer::cost_by). See [`cost`](crate::RateLimitLayer::cost) for how the two layers
+/// interact.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::get;
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+///
+/// let limits = RateLimitLayer::new([Limit::new("hourly", FixedWindow::per_hour(1_000)).by(key::peer_ip())]);
+///
+/// let app: Router = Router::new()
+///     .route("/report", get("report").route_layer(limits.cost(10)))
+///     .layer(limits);
+/// ```
+#[derive(Clone)]
+#[must_use = "a layer does nothing until it is applied to a service"]
+pub struct RouteCost {
+    config: Arc<LayerConfig>,
+}
+
+impl RouteCost {
+    /// Returns a layer that keeps the type of response bodies: see
+    /// [`RateLimitLayer::keep_body`](crate::RateLimitLayer::keep_body).
+    pub fn keep_body(&self) -> KeepBodyLayer {
+        KeepBodyLayer { config: self.config.clone() }
+    }
+}
+
+impl<S> Layer<S> for RouteCost {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, &self.config)
+    }
+}
+
+impl fmt::Debug for RouteCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteCost").field("cost", &self.config.cost).finish_non_exhaustive()
+    }
+}
+
+/// Limits the requests that reach a service, and keeps the type of its response bodies, which has to be `From<Bytes>`.
+///
+/// Created by [`RateLimitLayer::keep_body`], or [`RouteCost::keep_body`] for a route. For other bodies, use those layers
+/// themselves.
+#[derive(Clone, Debug)]
+#[must_use = "a layer does nothing until it is applied to a service"]
+pub struct KeepBodyLayer {
+    config: Arc<LayerConfig>,
+}
+
+impl<S> Layer<S> for KeepBodyLayer {
+    type Service = RateLimit<S, KeepBody>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, &self.config)
     }
 }

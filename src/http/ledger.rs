@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, Response};
 use smallvec::{SmallVec, smallvec};
 
-use super::layer_config::LayerConfig;
+use super::config::LayerConfig;
 use crate::decision::{DecidedBy, Decision, Outcome, Receipt};
 use crate::hash::KeyHash;
 use crate::limit_spec;
@@ -146,6 +146,11 @@ impl Ledger {
         if let Some(decision) = &self.entries().last {
             self.config.headers.write(decision, headers);
         }
+    }
+
+    /// Returns the response to a request whose handler was denied a charge.
+    pub(super) fn reject_denied(&self, denied: &Decision) -> Response<Bytes> {
+        self.reject(Reason::Limited { retry_after: denied.retry_after() }, Some(denied))
     }
 
     /// Returns the response to a request that is rejected after it was forwarded. The headers about limits are added by

@@ -1,11 +1,11 @@
 //! Merges the headers of nested layers, so that each limit's name is listed once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::header_map::insert;
+use super::values::{Text, insert, push_separator, value};
 
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -15,26 +15,20 @@ pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("rateli
 /// list of named items, nothing is changed.
 #[cold]
 pub(super) fn merge(headers: &mut HeaderMap) {
-    if !repeats_a_name(headers) {
+    let (quotas, policies) = (lines(headers, &RATE_LIMIT), lines(headers, &RATE_LIMIT_POLICY));
+    let (Some(quotas), Some(policies)) = (items(&quotas), items(&policies)) else { return };
+    let is_repeated = |(index, item): &(usize, &Item<'_>)| quotas[..*index].iter().any(|other| other.name == item.name);
+    let repeated: BTreeSet<&[u8]> = quotas.iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
+    if repeated.is_empty() {
         return;
     }
-    let (quota_items, policies) = (lines(headers, &RATE_LIMIT), lines(headers, &RATE_LIMIT_POLICY));
-    let (Some(quota_items), Some(policies)) = (items(&quota_items), items(&policies)) else { return };
-    // For each name, the remaining tokens and the position of the item to keep, counted among those of the name.
-    let mut tightest: HashMap<&[u8], (u64, usize)> = HashMap::new();
-    let mut counts: HashMap<&[u8], usize> = HashMap::new();
-    for item in &quota_items {
-        let count = counts.entry(item.name).or_default();
-        let tightest = tightest.entry(item.name).or_insert((u64::MAX, 0));
-        *tightest = (*tightest).min((item.remaining(), *count));
-        *count += 1;
-    }
-    for (name, _) in counts.iter().filter(|(_, count)| **count > 1) {
-        report(name);
-    }
-    let kept = |name: &[u8]| tightest.get(name).map(|(_, position)| *position);
-    insert(headers, RATE_LIMIT, keep(&quota_items, kept));
-    insert(headers, RATE_LIMIT_POLICY, keep(&policies, kept));
+    repeated.iter().for_each(|name| report(name));
+    let tightest = |name: &[u8]| {
+        let of_name = quotas.iter().filter(|item| item.name == name).enumerate();
+        of_name.min_by_key(|(_, item)| item.remaining()).map(|(position, _)| position)
+    };
+    insert(headers, RATE_LIMIT, keep(&quotas, tightest));
+    insert(headers, RATE_LIMIT_POLICY, keep(&policies, tightest));
 }
 
 /// Removes repeated names from a list of names.
@@ -44,19 +38,6 @@ pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
     if let Some(items) = items(&lines) {
         insert(headers, field.clone(), keep(&items, |_| Some(0)));
     }
-}
-
-/// Returns whether an earlier line lists a name of the last line. Allocates nothing, as nested layers usually have
-/// limits of different names.
-fn repeats_a_name(headers: &HeaderMap) -> bool {
-    let mut lines = headers.get_all(RATE_LIMIT).iter();
-    let Some(last) = lines.next_back() else { return false };
-    let before = lines.count();
-    let is_listed = |name| {
-        let lines = headers.get_all(RATE_LIMIT).iter().take(before);
-        lines.flat_map(split).filter_map(Item::of).any(|item| item.name == name)
-    };
-    split(last).filter_map(Item::of).any(|item| is_listed(item.name))
 }
 
 fn lines(headers: &HeaderMap, field: &HeaderName) -> Vec<HeaderValue> {
@@ -70,19 +51,17 @@ fn items(lines: &[HeaderValue]) -> Option<Vec<Item<'_>>> {
 /// Joins items. Of the items of one name, keeps the one at `position(name)`, or the last if there are fewer. Keeps all
 /// of them if `position` returns `None`.
 fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> HeaderValue {
-    let mut counts: HashMap<&[u8], usize> = HashMap::new();
-    items.iter().for_each(|item| *counts.entry(item.name).or_default() += 1);
-    let mut seen: HashMap<&[u8], usize> = HashMap::new();
-    let mut text = Vec::new();
-    for item in items {
-        let seen = seen.entry(item.name).or_default();
-        if position(item.name).is_none_or(|position| *seen == position.min(counts[item.name] - 1)) {
-            text.extend_from_slice(if text.is_empty() { b"" } else { b", " });
+    let mut text = Text::new();
+    for (index, item) in items.iter().enumerate() {
+        let (before, others) = items.split_at(index);
+        let count = |items: &[Item<'_>]| items.iter().filter(|other| other.name == item.name).count();
+        let (before, from_here) = (count(before), count(others));
+        if position(item.name).is_none_or(|position| before == position.min(before + from_here - 1)) {
+            push_separator(&mut text);
             text.extend_from_slice(item.text);
         }
-        *seen += 1;
     }
-    HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).expect("parts of valid values are valid")
+    value(&text)
 }
 
 /// Returns the members of a structured field's list (RFC 9651), which commas separate.

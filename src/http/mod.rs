@@ -4,64 +4,47 @@
 //!
 //! | step | modules |
 //! | --- | --- |
-//! | Configure | [`options`], [`header_style`], [`layer`], [`route_cost`], [`layer_config`], [`layer_group`] |
-//! | Accept a request | [`service`] or [`keep_body`], [`future`], [`request_state`] (the state machine of a request) |
-//! | Decide | [`lists`], [`charges`], [`missing_key`], [`pending_decision`] |
-//! | Reject | [`rejection`], [`rejection_format`], [`rejection_response`], [`grpc`], [`grpc_details`], [`wait`] |
-//! | Charge more or less later | [`ledger`], [`adjust`], [`permit`], [`charge_error`] |
-//! | Respond | [`headers`], [`draft_headers`], [`triple_headers`], [`limit_text`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
+//! | Configure | [`options`], [`header_style`], [`layer`], [`config`], [`group`] |
+//! | Accept a request | [`service`], [`flow`] (a request's way to its response) |
+//! | Decide | [`lists`], [`charges`]; [`explain`] reports what they find |
+//! | Reject | [`rejection`], [`rejection_format`], [`rejection_response`], [`grpc`] |
+//! | Charge more or less later | [`ledger`], [`adjust`], [`permit`] |
+//! | Respond | [`headers`], [`values`], [`merge`], [`body`] |
 //!
-//! [`in_flight`] is a layer of its own. [`error_response`] is for handlers that use a `Limiter`.
+//! [`in_flight`] is a layer of its own, and `axum` integrates permits and errors with Axum.
 
 mod adjust;
-mod charge_error;
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+mod axum;
+mod body;
 mod charges;
-mod draft_headers;
-mod effective_window;
-mod error_response;
+mod config;
 mod explain;
-mod future;
+mod flow;
+mod group;
 mod grpc;
-mod grpc_details;
-mod header_map;
 mod header_style;
 mod headers;
 mod in_flight;
-mod keep_body;
 mod layer;
-mod layer_config;
-mod layer_group;
 mod ledger;
-mod limit_text;
 mod lists;
 mod merge;
-mod missing_key;
 mod options;
-mod pending_decision;
 mod permit;
-mod permit_extractor;
 mod rejection;
 mod rejection_format;
 mod rejection_response;
-mod request_state;
-mod response_body;
-mod route_cost;
 mod service;
-mod text;
-mod triple_headers;
-mod wait;
+mod values;
 
-pub use charge_error::ChargeError;
-pub use future::ResponseFuture;
+pub use body::{BodyPolicy, KeepBody, ResponseBody, WrapBody};
 pub use header_style::{HeaderStyle, Reset};
 pub use in_flight::{CountInFlight, InFlightFuture};
-pub use keep_body::{KeepBody, KeepBodyFuture, KeepBodyLayer};
-pub use layer::RateLimitLayer;
+pub use layer::{KeepBodyLayer, RateLimitLayer, RouteCost};
 pub use options::HttpOptions;
-pub use permit::{Permit, Settled};
-pub use permit_extractor::PermitRejection;
+pub use permit::{ChargeError, Permit, PermitRejection, Settled};
 pub use rejection::Rejection;
 pub use rejection_response::IntoRejectionResponse;
-pub use response_body::ResponseBody;
-pub use route_cost::RouteCost;
-pub use service::RateLimit;
+pub use service::{RateLimit, ResponseFuture};

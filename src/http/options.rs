@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::group::ReportOnce;
 use super::header_style::HeaderStyle;
-use super::layer_group::ReportOnce;
 use super::lists::Lists;
 use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};

@@ -1,5 +1,6 @@
 //! The permit by which a handler adjusts the charges of its request.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
@@ -7,7 +8,6 @@ use bytes::Bytes;
 use http::{Extensions, Response};
 
 use super::adjust::Adjustment;
-use super::charge_error::ChargeError;
 use super::ledger::Ledger;
 use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
@@ -125,8 +125,7 @@ impl Permit {
     pub async fn try_charge(&self, more: u64) -> Result<AllowedDecision, ChargeError> {
         match self.charge(more).await {
             Ok(decision) if decision.is_allowed() => Ok(AllowedDecision(decision)),
-            Ok(decision) => Err(ChargeError::denied(&self.ledger, decision)),
-            Err(error) => Err(ChargeError::store(&self.ledger, error)),
+            cause => Err(ChargeError { ledger: self.ledger.clone(), cause }),
         }
     }
 
@@ -156,7 +155,7 @@ impl Permit {
     /// A closure of [`on_reject`](crate::Builder::on_reject) sees the request's head without its extensions.
     #[must_use]
     pub fn reject(&self, denied: &Decision) -> Response<Bytes> {
-        self.ledger.reject(Reason::Limited { retry_after: denied.retry_after() }, Some(denied))
+        self.ledger.reject_denied(denied)
     }
 
     /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as
@@ -254,3 +253,60 @@ impl fmt::Debug for Permit {
         f.debug_struct("Permit").field("only", &self.only).field("decision", &self.ledger.last()).finish()
     }
 }
+
+/// A charge that was denied, or that the store could not decide: see
+/// [`Permit::try_charge`](crate::Permit::try_charge).
+///
+/// With the feature `axum`, it implements Axum's `IntoResponse`, so that a handler can return it.
+#[derive(Debug)]
+pub struct ChargeError {
+    ledger: Arc<Ledger>,
+    /// The decision that denied the charge, or the error of the store.
+    cause: Result<Decision, StoreError>,
+}
+
+impl ChargeError {
+    /// Returns the decision that denied the charge, or `None` if the store could not decide.
+    #[must_use]
+    pub fn decision(&self) -> Option<&Decision> {
+        self.cause.as_ref().ok()
+    }
+
+    /// Creates the response with which the limiter rejects a request for this reason: 429 for a denial and 503 for a
+    /// failed store, unless the limiter is configured otherwise. See [`Permit::reject`].
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        match &self.cause {
+            Ok(decision) => self.ledger.reject_denied(decision),
+            Err(_) => self.ledger.reject(Reason::StoreFailed, None),
+        }
+    }
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Ok(_) => f.write_str("the charge was denied"),
+            Err(error) => write!(f, "the charge could not be decided: {error}"),
+        }
+    }
+}
+
+impl Error for ChargeError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().err()?.source()
+    }
+}
+
+/// The rejection of the extractor of a [permit](crate::Permit): no limiter around the route gives permits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct PermitRejection;
+
+impl fmt::Display for PermitRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request has no `Permit`: put a `RateLimitLayer` with `.permits()` around the route")
+    }
+}
+
+impl Error for PermitRejection {}

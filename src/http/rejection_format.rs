@@ -1,21 +1,20 @@
-//! The format of rejections.
+//! The responses to rejected requests.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{CACHE_CONTROL, HeaderValue};
-use smallvec::SmallVec;
+use http::{Request, Response};
 
 use super::grpc;
-use super::header_map::insert_missing;
 use super::headers::{Headers, NO_STORE};
 use super::rejection::Rejection;
-use super::text::concat;
-use super::wait::WaitText;
+use super::values::{Text, insert_missing};
 use crate::decision::Decision;
+use crate::error::StoreError;
 use crate::grpc::content_type;
+use crate::limiter::AcquireError;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
@@ -89,12 +88,20 @@ impl RejectionFormat {
             }
             return with_headers(response, headers, decision);
         }
-        let (content_type, body) = match &self.body {
-            Body::PlainText => (PLAIN, text(rejection)),
-            Body::ProblemJson => (PROBLEM, problem(rejection)),
+        let mut text = Text::new();
+        let content_type = match &self.body {
+            Body::PlainText => {
+                rejection.push_message(&mut text);
+                text.push(b'\n');
+                PLAIN
+            }
+            Body::ProblemJson => {
+                push_problem(&mut text, rejection);
+                PROBLEM
+            }
             Body::Custom(respond) => return with_headers(custom(rejection, &**respond, headers), headers, decision),
         };
-        let mut response = Response::new(body);
+        let mut response = Response::new(Bytes::copy_from_slice(&text));
         *response.status_mut() = rejection.status();
         headers.write_rejection(content_type, rejection.retry_after_seconds(), decision, response.headers_mut());
         response
@@ -119,15 +126,8 @@ fn custom(rejection: &Rejection<'_>, respond: &Closure, headers: &Headers) -> Re
     response
 }
 
-/// Returns the message as a line of plain text.
-fn text(rejection: &Rejection<'_>) -> Bytes {
-    let mut wait = WaitText::new();
-    let [start, number, unit, smaller_number, smaller_unit, end] = rejection.sentence(&mut wait).map(str::as_bytes);
-    concat([start, number, unit, smaller_number, smaller_unit, end, b"\n"]).into()
-}
-
-/// Returns a problem document (RFC 9457), with the types that the RateLimit draft registers.
-fn problem(rejection: &Rejection<'_>) -> Bytes {
+/// Adds a problem document (RFC 9457), with the types that the RateLimit draft registers.
+fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
     let status = rejection.status();
     let (kind, title) = match rejection.reason {
         Reason::Limited { .. } => (
@@ -141,23 +141,69 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
         // RFC 9457 asks for the phrase of the status as the title.
         Reason::MissingKey(_) | Reason::Listed(_) => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
-    let mut wait = WaitText::new();
-    let mut pieces: SmallVec<[&str; 32]> = SmallVec::new();
-    pieces.extend([r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()]);
-    pieces.push(r#","detail":""#);
-    pieces.extend(rejection.sentence(&mut wait));
-    pieces.push("\"");
-    for (index, name) in rejection.violated.iter().enumerate() {
-        pieces.push(if index == 0 { r#","violated-policies":[""# } else { r#",""# });
-        // Names are printable ASCII, of which only two characters need an escape.
-        for part in name.split_inclusive(['\\', '"']) {
-            match part.strip_suffix(['\\', '"']) {
-                Some(start) => pieces.extend([start, "\\", &part[start.len()..]]),
-                None => pieces.push(part),
-            }
-        }
-        pieces.push("\"");
+    for piece in [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str(), r#","detail":""#] {
+        text.extend_from_slice(piece.as_bytes());
     }
-    pieces.push(if rejection.violated.is_empty() { "}" } else { "]}" });
-    pieces.concat().into()
+    rejection.push_message(text);
+    text.push(b'"');
+    for (index, name) in rejection.violated.iter().enumerate() {
+        text.extend_from_slice(if index == 0 { br#","violated-policies":[""# } else { br#",""# });
+        // Names are printable ASCII, of which only two characters need an escape.
+        for byte in name.bytes() {
+            if matches!(byte, b'\\' | b'"') {
+                text.push(b'\\');
+            }
+            text.push(byte);
+        }
+        text.push(b'"');
+    }
+    text.extend_from_slice(if rejection.violated.is_empty() { b"}" } else { b"]}" });
+}
+
+impl AcquireError {
+    /// Creates the response with which a layer rejects a request by default: 429 with `Retry-After` for a denial, and
+    /// 503 for a failed store. It contains neither keys nor causes of failures, unlike the error's own message, which
+    /// is for operators.
+    ///
+    /// With the feature `axum`, a handler can return the error itself, which responds with this.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::AcquireError> {
+    /// let mails = Limiter::new([Limit::new("mails", FixedWindow::per_day(1))]);
+    /// mails.try_acquire("ann@example.org", 1).await?;
+    ///
+    /// let response = mails.try_acquire("ann@example.org", 1).await.unwrap_err().response();
+    /// assert_eq!(response.status(), 429);
+    /// assert!(response.headers().contains_key("retry-after"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        match self {
+            Self::Denied { retry_after } => response(Reason::Limited { retry_after: *retry_after }),
+            Self::Store(error) => error.response(),
+        }
+    }
+}
+
+impl StoreError {
+    /// Creates the response with which a layer rejects a request by default if the store fails: 503. It does not
+    /// contain the causes of the failure, unlike the error's own message, which is for operators.
+    ///
+    /// With the feature `axum`, a handler can return the error itself, which responds with this.
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        response(Reason::StoreFailed)
+    }
+}
+
+fn response(reason: Reason) -> Response<Bytes> {
+    let request = Request::new(());
+    let rejection = Rejection { reason, violated: &[], head: RequestHead::of(&request) };
+    let format = RejectionFormat { body: Body::PlainText, grpc: false };
+    format.response(&rejection, None, &Headers::new([], &[]), None)
 }

@@ -11,7 +11,7 @@ use http_body::Body;
 use smallvec::SmallVec;
 use tokio::task::unconstrained;
 
-use super::layer_group::ReportOnce;
+use super::group::ReportOnce;
 
 /// A response that a closure of [`on_reject`](crate::Builder::on_reject) can return.
 ///

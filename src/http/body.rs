@@ -1,4 +1,4 @@
-//! The body of a response from the inner service, or of a rejection.
+//! The bodies of responses from the inner service, and of rejections.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,6 +6,50 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+/// The way in which a limiter makes the bodies of its responses: [`WrapBody`] or [`KeepBody`].
+pub trait BodyPolicy<R> {
+    /// The type of the bodies.
+    type Body;
+
+    #[doc(hidden)]
+    fn forward(body: R) -> Self::Body;
+    #[doc(hidden)]
+    fn reject(text: Bytes) -> Self::Body;
+}
+
+/// Wraps the bodies of the inner service in [`ResponseBody`]. Their data has to be `From<Bytes>`.
+#[derive(Clone, Copy, Debug)]
+pub struct WrapBody;
+
+impl<R: Body<Data: From<Bytes>>> BodyPolicy<R> for WrapBody {
+    type Body = ResponseBody<R>;
+
+    fn forward(body: R) -> ResponseBody<R> {
+        ResponseBody { kind: Kind::Inner { body } }
+    }
+
+    fn reject(text: Bytes) -> ResponseBody<R> {
+        ResponseBody { kind: Kind::Rejection { text } }
+    }
+}
+
+/// Keeps the type of bodies, which has to be `From<Bytes>`: see
+/// [`RateLimitLayer::keep_body`](crate::RateLimitLayer::keep_body).
+#[derive(Clone, Copy, Debug)]
+pub struct KeepBody;
+
+impl<R: From<Bytes>> BodyPolicy<R> for KeepBody {
+    type Body = R;
+
+    fn forward(body: R) -> R {
+        body
+    }
+
+    fn reject(text: Bytes) -> R {
+        text.into()
+    }
+}
 
 pin_project! {
     /// The body of a response from the inner service, or of a rejection.
@@ -27,20 +71,10 @@ pin_project! {
     }
 }
 
-impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
-    }
-
-    pub(super) fn rejection(text: Bytes) -> Self {
-        Self { kind: Kind::Rejection { text } }
-    }
-}
-
 impl<B> Default for ResponseBody<B> {
     /// Creates an empty body.
     fn default() -> Self {
-        Self::rejection(Bytes::new())
+        Self { kind: Kind::Rejection { text: Bytes::new() } }
     }
 }
 

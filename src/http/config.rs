@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{Extensions, Response};
 use smallvec::SmallVec;
 
+use super::group::{LayerGroup, LayerId};
 use super::headers::Headers;
-use super::layer_group::{LayerGroup, LayerId};
 use super::lists::Lists;
 use super::merge::is_first_report;
 use super::options::HttpOptions;
