@@ -26,11 +26,11 @@ impl<R: Body<Data: From<Bytes>>> BodyPolicy<R> for WrapBody {
     type Body = ResponseBody<R>;
 
     fn forward(body: R) -> ResponseBody<R> {
-        ResponseBody { kind: Kind::Inner { body } }
+        ResponseBody { inner: Some(body), text: Bytes::new() }
     }
 
     fn reject(text: Bytes) -> ResponseBody<R> {
-        ResponseBody { kind: Kind::Rejection { text } }
+        ResponseBody { inner: None, text }
     }
 }
 
@@ -58,23 +58,16 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
-    }
-}
-
-pin_project! {
-    #[derive(Debug)]
-    #[project = KindProjection]
-    enum Kind<B> {
-        Inner { #[pin] body: B },
-        Rejection { text: Bytes },
+        inner: Option<B>,
+        // The text of a rejection, if there is no inner body.
+        text: Bytes,
     }
 }
 
 impl<B> Default for ResponseBody<B> {
     /// Creates an empty body.
     fn default() -> Self {
-        Self { kind: Kind::Rejection { text: Bytes::new() } }
+        Self { inner: None, text: Bytes::new() }
     }
 }
 
@@ -90,24 +83,19 @@ where
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        match self.project().kind.project() {
-            KindProjection::Inner { body } => body.poll_frame(context),
-            KindProjection::Rejection { text } if text.is_empty() => Poll::Ready(None),
-            KindProjection::Rejection { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
+        let this = self.project();
+        match this.inner.as_pin_mut() {
+            Some(body) => body.poll_frame(context),
+            None if this.text.is_empty() => Poll::Ready(None),
+            None => Poll::Ready(Some(Ok(Frame::data(std::mem::take(this.text).into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
-            Kind::Rejection { text } => text.is_empty(),
-        }
+        self.inner.as_ref().map_or(self.text.is_empty(), Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
-            Kind::Rejection { text } => SizeHint::with_exact(text.len() as u64),
-        }
+        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(self.text.len() as u64), Body::size_hint)
     }
 }

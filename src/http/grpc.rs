@@ -8,10 +8,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::headers::NO_STORE;
 use super::rejection::Rejection;
 use super::values::{insert, number};
 use crate::reason::Reason;
@@ -42,10 +41,9 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    // The six headers below, and `Content-Length`, which Axum adds.
+    // The five headers below, `Cache-Control`, and `Content-Length`, which Axum adds.
     headers.reserve(7 + more_headers);
     insert(headers, CONTENT_TYPE, HeaderValue::from_static(content_type));
-    insert(headers, CACHE_CONTROL, NO_STORE);
     insert(headers, GRPC_STATUS, number(status));
     let wait = match rejection.reason() {
         Reason::Limited { retry_after } => Some(retry_after),

@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::header_style::{HeaderStyle, Reset};
-use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge, merge_names};
+use super::merge::merge;
 use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
@@ -16,9 +16,8 @@ use crate::limit::Limit;
 use crate::limit_spec;
 use crate::time::{Timestamp, ceil_seconds};
 
-/// RFC 6585 forbids caches to store a 429, but not all caches comply.
-pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 /// The limit, the remaining tokens, and the reset.
@@ -32,8 +31,6 @@ const X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-remaining"),
     HeaderName::from_static("x-rate-limit-reset"),
 ];
-/// The number of headers that fit into a `HeaderMap` after its first allocation.
-const DEFAULT_HEADER_CAPACITY: usize = 6;
 /// The maximum number of limits of one request.
 const MAX_LIMITS: usize = 64;
 
@@ -126,7 +123,7 @@ impl Headers {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
                     append(headers, RATE_LIMIT_POLICY, self.policies(decision));
                     if append(headers, RATE_LIMIT, self.quotas(*style, decision)) {
-                        merge(headers);
+                        merge(&[RATE_LIMIT, RATE_LIMIT_POLICY], headers);
                     }
                 }
                 HeaderStyle::XRateLimit(reset) => {
@@ -140,7 +137,7 @@ impl Headers {
                     if decision.is_allowed() && over.peek().is_some() {
                         let names = join(over.map(|outcome| &self.limits[outcome.limit()].name));
                         if append(headers, RATE_LIMIT_OVERAGE, names) {
-                            merge_names(&RATE_LIMIT_OVERAGE, headers);
+                            merge(&[RATE_LIMIT_OVERAGE], headers);
                         }
                     }
                 }
@@ -182,7 +179,7 @@ impl Headers {
             push_number(&mut text, outcome.remaining());
             let time = match style {
                 HeaderStyle::IetfDraft10 => outcome.more_after(),
-                _ => Some(effective_window(self.algorithm(decision, outcome), outcome, decision.at())),
+                _ => Some(effective_window(&self.limit_text(decision, outcome).algorithm, outcome, decision.at())),
             };
             if let Some(time) = time {
                 text.extend_from_slice(b";t=");
@@ -217,37 +214,12 @@ impl Headers {
         insert(headers, reset.clone(), seconds);
     }
 
-    /// Adds all headers of a rejection. Reserves room for the `Content-Length` that Axum adds.
-    pub(super) fn write_rejection(
-        &self,
-        content_type: HeaderValue,
-        retry_after: Option<u64>,
-        decision: Option<&Decision>,
-        headers: &mut HeaderMap,
-    ) {
-        // `Content-Type`, `Retry-After`, `Cache-Control` and `Content-Length`.
-        let capacity = 4 + self.max_headers;
-        if capacity > DEFAULT_HEADER_CAPACITY {
-            headers.reserve(capacity);
+    /// Adds the time after which a rejected request may be retried, unless the response contains it: to `Retry-After`,
+    /// except for gRPC, and to `X-Ratelimit-Retry-After`, if it is one of the styles.
+    pub(super) fn write_retry_after(&self, seconds: u64, is_grpc: bool, headers: &mut HeaderMap) {
+        if !is_grpc {
+            insert_missing(headers, RETRY_AFTER, number(seconds));
         }
-        insert(headers, CONTENT_TYPE, content_type);
-        if let Some(seconds) = retry_after {
-            self.write_retry_after(seconds, headers);
-        }
-        insert(headers, CACHE_CONTROL, NO_STORE);
-        if let Some(decision) = decision {
-            self.write(decision, headers);
-        }
-    }
-
-    /// Adds the time after which a rejected request may be retried, unless the response contains it.
-    pub(super) fn write_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
-        insert_missing(headers, RETRY_AFTER, number(seconds));
-        self.write_x_retry_after(seconds, headers);
-    }
-
-    /// Adds `X-Ratelimit-Retry-After`, if it is one of the styles, unless the response contains it.
-    pub(super) fn write_x_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
             insert_missing(headers, X_RETRY_AFTER, number(seconds));
         }
@@ -259,11 +231,6 @@ impl Headers {
             Some(spec) => Cow::Owned(LimitText::of(spec.name(), spec.algorithm())),
             None => Cow::Borrowed(&self.limits[outcome.limit()]),
         }
-    }
-
-    fn algorithm<'a>(&'a self, decision: &'a Decision, outcome: &Outcome) -> &'a Algorithm {
-        let resized = limit_spec::find(outcome.limit(), decision.resized());
-        resized.map_or(&self.limits[outcome.limit()].algorithm, |spec| spec.algorithm())
     }
 }
 

@@ -7,61 +7,41 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::values::{Text, insert, push_separator, value};
 
-pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-
-/// Removes repeated names from `RateLimit` and `RateLimit-Policy`, after a layer has appended a line to each. Of
-/// several limits with the same name, the one with the least remaining is kept in both headers. If any line is not a
-/// list of named items, nothing is changed.
+/// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
+/// the first list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
+/// items, nothing is changed.
 #[cold]
-pub(super) fn merge(headers: &mut HeaderMap) {
-    let (quotas, policies) = (lines(headers, &RATE_LIMIT), lines(headers, &RATE_LIMIT_POLICY));
-    let (Some(quotas), Some(policies)) = (items(&quotas), items(&policies)) else { return };
-    let is_repeated = |(index, item): &(usize, &Item<'_>)| quotas[..*index].iter().any(|other| other.name == item.name);
-    let repeated: BTreeSet<&[u8]> = quotas.iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
+pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
+    let lines = fields.iter().map(|field| headers.get_all(field).iter().cloned().collect());
+    let lines: Vec<Vec<HeaderValue>> = lines.collect();
+    let items = lines.iter().map(|lines| lines.iter().flat_map(split).map(Item::of).collect());
+    let lists: Option<Vec<Vec<Item<'_>>>> = items.collect();
+    let Some(lists) = lists else { return };
+    let is_repeated = |(index, item): &(usize, &Item<'_>)| lists[0][..*index].iter().any(|other| other.is_like(item));
+    let repeated: BTreeSet<&[u8]> =
+        lists[0].iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
     if repeated.is_empty() {
         return;
     }
     repeated.iter().for_each(|name| report(name));
-    let tightest = |name: &[u8]| {
-        let of_name = quotas.iter().filter(|item| item.name == name).enumerate();
+    // The position of the item to keep, counted among those of the same name, or the last if there are fewer. Items that
+    // the first list lacks are all kept.
+    let position = |item: &Item<'_>| {
+        let of_name = lists[0].iter().filter(|other| other.is_like(item)).enumerate();
         of_name.min_by_key(|(_, item)| item.remaining()).map(|(position, _)| position)
     };
-    insert(headers, RATE_LIMIT, keep(&quotas, tightest));
-    insert(headers, RATE_LIMIT_POLICY, keep(&policies, tightest));
-}
-
-/// Removes repeated names from a list of names.
-#[cold]
-pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
-    let lines = lines(headers, field);
-    if let Some(items) = items(&lines) {
-        insert(headers, field.clone(), keep(&items, |_| Some(0)));
-    }
-}
-
-fn lines(headers: &HeaderMap, field: &HeaderName) -> Vec<HeaderValue> {
-    headers.get_all(field).iter().cloned().collect()
-}
-
-fn items(lines: &[HeaderValue]) -> Option<Vec<Item<'_>>> {
-    lines.iter().flat_map(split).map(Item::of).collect()
-}
-
-/// Joins items. Of the items of one name, keeps the one at `position(name)`, or the last if there are fewer. Keeps all
-/// of them if `position` returns `None`.
-fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> HeaderValue {
-    let mut text = Text::new();
-    for (index, item) in items.iter().enumerate() {
-        let (before, others) = items.split_at(index);
-        let count = |items: &[Item<'_>]| items.iter().filter(|other| other.name == item.name).count();
-        let (before, from_here) = (count(before), count(others));
-        if position(item.name).is_none_or(|position| before == position.min(before + from_here - 1)) {
-            push_separator(&mut text);
-            text.extend_from_slice(item.text);
+    for (field, items) in fields.iter().zip(&lists) {
+        let mut text = Text::new();
+        for (index, item) in items.iter().enumerate() {
+            let [before, later] = [&items[..index], &items[index + 1..]]
+                .map(|items| items.iter().filter(|other| other.is_like(item)).count());
+            if position(item).is_none_or(|position| before == position.min(before + later)) {
+                push_separator(&mut text);
+                text.extend_from_slice(item.text);
+            }
         }
+        insert(headers, field.clone(), value(&text));
     }
-    value(&text)
 }
 
 /// Returns the members of a structured field's list (RFC 9651), which commas separate.
@@ -96,6 +76,11 @@ impl<'a> Item<'a> {
             ends
         })?;
         Some(Self { text, name: &text[..end + 2] })
+    }
+
+    /// Returns whether two items have the same name.
+    fn is_like(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 
     /// Returns the parameter `r`. Items without it sort last.
@@ -134,12 +119,13 @@ mod tests {
 
     #[test]
     fn quoted_parameters_are_not_parsed_as_the_remaining_tokens() {
+        let [quotas, policies] = ["ratelimit", "ratelimit-policy"].map(HeaderName::from_static);
         let mut headers = HeaderMap::new();
         for line in [r#""a";pk="x;r=0;y";r=9"#, r#""a";r=5"#] {
-            headers.append(RATE_LIMIT, HeaderValue::from_static(line));
-            headers.append(RATE_LIMIT_POLICY, HeaderValue::from_static(r#""a";q=10"#));
+            headers.append(&quotas, HeaderValue::from_static(line));
+            headers.append(&policies, HeaderValue::from_static(r#""a";q=10"#));
         }
-        merge(&mut headers);
-        assert_eq!(headers.get_all(RATE_LIMIT).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
+        merge(&[quotas.clone(), policies], &mut headers);
+        assert_eq!(headers.get_all(quotas).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
     }
 }

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
 
 use super::grpc;
-use super::headers::{Headers, NO_STORE};
+use super::headers::Headers;
 use super::rejection::Rejection;
-use super::values::{Text, insert_missing};
+use super::values::{Text, insert, insert_missing};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::grpc::content_type;
@@ -18,6 +18,8 @@ use crate::limiter::AcquireError;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
+/// RFC 6585 forbids caches to store a 429, but not all caches comply.
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -80,14 +82,25 @@ impl RejectionFormat {
         headers: &Headers,
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
-        if let Some(content_type) = grpc_content_type {
-            let mut response = grpc::response(rejection, content_type, headers.max_headers());
+        let retry_after = rejection.retry_after_seconds();
+        let mut response = match grpc_content_type {
+            Some(content_type) => grpc::response(rejection, content_type, headers.max_headers()),
+            None => self.http_response(rejection, headers),
+        };
+        let map = response.headers_mut();
+        if let Some(seconds) = retry_after {
             // Instead of `Retry-After`, gRPC has `grpc-retry-pushback-ms`.
-            if let Some(seconds) = rejection.retry_after_seconds() {
-                headers.write_x_retry_after(seconds, response.headers_mut());
-            }
-            return with_headers(response, headers, decision);
+            headers.write_retry_after(seconds, grpc_content_type.is_some(), map);
         }
+        insert_missing(map, CACHE_CONTROL, NO_STORE);
+        if let Some(decision) = decision {
+            headers.write(decision, map);
+        }
+        response
+    }
+
+    /// Builds a response over plain HTTP. Reserves room for the headers that are added.
+    fn http_response(&self, rejection: &Rejection<'_>, headers: &Headers) -> Response<Bytes> {
         let mut text = Text::new();
         let content_type = match &self.body {
             Body::PlainText => {
@@ -99,31 +112,15 @@ impl RejectionFormat {
                 push_problem(&mut text, rejection);
                 PROBLEM
             }
-            Body::Custom(respond) => return with_headers(custom(rejection, &**respond, headers), headers, decision),
+            Body::Custom(respond) => return respond(rejection),
         };
         let mut response = Response::new(Bytes::copy_from_slice(&text));
         *response.status_mut() = rejection.status();
-        headers.write_rejection(content_type, rejection.retry_after_seconds(), decision, response.headers_mut());
+        // `Content-Type`, `Retry-After`, `Cache-Control`, and `Content-Length`, which Axum adds.
+        response.headers_mut().reserve(4 + headers.max_headers());
+        insert(response.headers_mut(), CONTENT_TYPE, content_type);
         response
     }
-}
-
-/// Adds the headers that report a decision.
-fn with_headers(mut response: Response<Bytes>, headers: &Headers, decision: Option<&Decision>) -> Response<Bytes> {
-    if let Some(decision) = decision {
-        headers.write(decision, response.headers_mut());
-    }
-    response
-}
-
-/// Calls the closure of `on_reject`, and adds the headers that its response lacks.
-fn custom(rejection: &Rejection<'_>, respond: &Closure, headers: &Headers) -> Response<Bytes> {
-    let mut response = respond(rejection);
-    if let Some(seconds) = rejection.retry_after_seconds() {
-        headers.write_retry_after(seconds, response.headers_mut());
-    }
-    insert_missing(response.headers_mut(), CACHE_CONTROL, NO_STORE);
-    response
 }
 
 /// Adds a problem document (RFC 9457), with the types that the RateLimit draft registers.
