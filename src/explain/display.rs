@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::applied::{AppliedLimit, ExpectedOutcome};
-use super::explanation::{Conclusion, Explanation};
-use super::limit::{LimitExplanation, LimitStatus};
-use super::list::ListKind;
+use super::limit::{ExpectedOutcome, LimitExplanation, LimitStatus};
+use super::{Conclusion, Decider, Explanation, ListKind};
 use crate::key::{KeyError, KeyPart};
 
 /// The most limits of a rules file that are listed although the request does not match them.
@@ -58,39 +56,51 @@ impl fmt::Display for LimitExplanation {
             write!(f, " ({rule})")?;
         }
         match &self.status {
-            LimitStatus::Applies(applied) => write!(f, ": {applied}"),
             LimitStatus::ConditionNotMet => {
                 write!(f, ": does not apply: requires {}", self.condition.as_deref().unwrap_or("its condition"))
             }
             LimitStatus::NotMatched => f.write_str(": does not match the request"),
             LimitStatus::Replaced => f.write_str(": does not apply: replaced by another limit"),
-            LimitStatus::Skipped { error, key } => {
-                write!(f, ": does not apply: {}{}", reason(*error), KeyParts(key))
-            }
-            LimitStatus::Rejects { error, key } => {
-                write!(f, ": rejects the request: {}{}", reason(*error), KeyParts(key))
-            }
             LimitStatus::NotReached => f.write_str(": not reached"),
+            LimitStatus::Skipped { error } => {
+                write!(f, ": does not apply: {}{}", reason(*error), KeyParts(self.key()))
+            }
+            LimitStatus::Rejects { error } => {
+                write!(f, ": rejects the request: {}{}", reason(*error), KeyParts(self.key()))
+            }
+            LimitStatus::Applies(applied) => {
+                match &applied.outcome {
+                    None => write!(f, ": not decided, cost {}", applied.cost)?,
+                    Some(outcome) => {
+                        let ExpectedOutcome { remaining, reset_after, .. } = outcome;
+                        let (verdict, capacity, cost) = (Verdict(outcome), applied.capacity, applied.cost);
+                        write!(f, ": {verdict}, {remaining} of {capacity} left, cost {cost}")?;
+                        if !reset_after.is_zero() {
+                            write!(f, ", reset after {reset_after:?}")?;
+                        }
+                    }
+                }
+                if let Some(error) = applied.missing_key {
+                    write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
+                }
+                write!(f, "{}, fingerprint {}", KeyParts(self.key()), applied.fingerprint)
+            }
         }
     }
 }
 
-impl fmt::Display for AppliedLimit {
+impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.outcome {
-            None => write!(f, "not decided, cost {}", self.cost)?,
-            Some(outcome) => {
-                let ExpectedOutcome { remaining, reset_after, .. } = outcome;
-                write!(f, "{}, {remaining} of {} left, cost {}", Verdict(outcome), self.capacity, self.cost)?;
-                if !reset_after.is_zero() {
-                    write!(f, ", reset after {reset_after:?}")?;
-                }
-            }
+        match self {
+            Self::Store { name: Some(name) } => write!(f, "decided by the store ({name})"),
+            Self::Store { name: None } => f.write_str("decided by the store"),
+            Self::RememberedDenial => f.write_str("decided by a remembered denial"),
+            Self::LocalShare { error } => write!(f, "decided by the local share of the limits: {error}"),
+            Self::AllowPolicy { error } => write!(f, "not counted: {error}"),
+            Self::RejectPolicy { error } => write!(f, "not decided: {error}"),
+            Self::Head => f.write_str("without a decision of the limits"),
+            Self::Nobody => f.write_str("no limit applies"),
         }
-        if let Some(error) = self.missing_key {
-            write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
-        }
-        write!(f, "{}, fingerprint {}", KeyParts(&self.key), self.fingerprint)
     }
 }
 

@@ -1,8 +1,10 @@
-//! The explanation of one limit: whether it applies to a request, and why.
+//! The explanation of one limit: whether it applies to a request, and why; and its outcome.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::applied::{AppliedLimit, ExpectedOutcome};
+use crate::charge::Charge;
+use crate::decision::{Outcome, Verdict};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::when::Description;
@@ -19,6 +21,10 @@ pub struct LimitExplanation {
     /// The condition, if the limit has one, as in `method is POST`. See
     /// [`Condition::describe`](crate::when::Condition::describe).
     pub condition: Option<String>,
+    /// The parts of the key, if the limit applies or the key is missing. Empty for a limit with one bucket for all
+    /// requests.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub(crate) key: Option<Vec<KeyPart>>,
     /// Whether the limit applies.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: LimitStatus,
@@ -42,8 +48,6 @@ pub enum LimitStatus {
     Skipped {
         /// The reason why the key is missing.
         error: KeyError,
-        /// The parts of the key.
-        key: Vec<KeyPart>,
     },
     /// The request is rejected, because it has no key for this limit. See
     /// [`OnMissingKey::Reject`](crate::OnMissingKey::Reject).
@@ -51,19 +55,18 @@ pub enum LimitStatus {
     Rejects {
         /// The reason why the key is missing.
         error: KeyError,
-        /// The parts of the key.
-        key: Vec<KeyPart>,
     },
     /// The limit is not evaluated, because the request is rejected earlier.
     NotReached,
 }
 
 impl LimitExplanation {
-    pub(crate) fn new(limit: &Limit, status: LimitStatus) -> Self {
+    pub(crate) fn new(limit: &Limit, status: LimitStatus, key: Option<Vec<KeyPart>>) -> Self {
         Self {
             name: limit.shared_name().clone(),
             rule: limit.shared_rule_path().cloned(),
             condition: limit.condition().map(|condition| Description(condition).to_string()),
+            key,
             status,
         }
     }
@@ -80,15 +83,7 @@ impl LimitExplanation {
     /// Returns the parts of the request's key, which are empty if the limit does not apply.
     #[must_use]
     pub fn key(&self) -> &[KeyPart] {
-        match &self.status {
-            LimitStatus::Applies(AppliedLimit { key, .. })
-            | LimitStatus::Skipped { key, .. }
-            | LimitStatus::Rejects { key, .. } => key,
-            LimitStatus::ConditionNotMet
-            | LimitStatus::NotMatched
-            | LimitStatus::Replaced
-            | LimitStatus::NotReached => &[],
-        }
+        self.key.as_deref().unwrap_or_default()
     }
 
     /// Returns whether the limit denies the request, or rejects it for lack of a key.
@@ -99,16 +94,92 @@ impl LimitExplanation {
             status => matches!(status, LimitStatus::Rejects { .. }),
         }
     }
+}
 
-    pub(super) fn key_mut(&mut self) -> &mut [KeyPart] {
-        match &mut self.status {
-            LimitStatus::Applies(AppliedLimit { key, .. })
-            | LimitStatus::Skipped { key, .. }
-            | LimitStatus::Rejects { key, .. } => key,
-            LimitStatus::ConditionNotMet
-            | LimitStatus::NotMatched
-            | LimitStatus::Replaced
-            | LimitStatus::NotReached => &mut [],
+/// The cost and the expected outcome of a limit that applies to a request.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct AppliedLimit {
+    /// The reason for the missing key, if the request is charged to the bucket that requests without a key share. See
+    /// [`OnMissingKey::Share`](crate::OnMissingKey::Share).
+    pub missing_key: Option<KeyError>,
+    /// The fingerprint of the key under this limit, as 32 hexadecimal digits: the same as in the log of `TraceRecorder`
+    /// and in [`Stats`](crate::Stats).
+    pub fingerprint: String,
+    /// The cost of the request, in tokens.
+    pub cost: u64,
+    /// The capacity that applies to the request and its key, without overage.
+    pub capacity: u64,
+    /// The outcome. `None` if the limit does not decide, because the store fails.
+    pub outcome: Option<ExpectedOutcome>,
+}
+
+impl AppliedLimit {
+    pub(crate) fn new(missing_key: Option<KeyError>, charge: &Charge<'_>) -> Self {
+        Self {
+            missing_key,
+            fingerprint: format!("{:032x}", charge.spec.fingerprint(charge.key)),
+            cost: charge.cost,
+            capacity: charge.spec.algorithm().capacity(),
+            outcome: None,
         }
+    }
+}
+
+/// The outcome that a limit would have for a request.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ExpectedOutcome {
+    /// Whether the limit has capacity. See [`Outcome::verdict`].
+    pub allowed: bool,
+    /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
+    pub enforced: bool,
+    /// The delay of the request, if the limit is a queue. Otherwise zero.
+    #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "super::seconds::span"))]
+    pub delay: Duration,
+    /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "super::seconds::span"))]
+    pub retry_after: Option<Duration>,
+    /// The tokens that would be left. See [`Outcome::remaining`].
+    pub remaining: u64,
+    /// The wait after which more tokens would be left. See [`Outcome::more_after`].
+    #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "super::seconds::span"))]
+    pub more_after: Option<Duration>,
+    /// The time until the key is as if it had never been used. See [`Outcome::reset_after`].
+    #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "super::seconds::span"))]
+    pub reset_after: Duration,
+    /// Whether there is capacity in the limit's overage only. See [`Outcome::uses_overage`].
+    pub uses_overage: bool,
+    /// Whether a penalty locks the key out. See [`Outcome::is_penalty`].
+    pub locked_out: bool,
+}
+
+impl From<&Outcome> for ExpectedOutcome {
+    fn from(outcome: &Outcome) -> Self {
+        let (delay, retry_after) = match outcome.verdict() {
+            Verdict::Allow { delay } => (delay, None),
+            Verdict::Deny { retry_after } => (Duration::ZERO, retry_after),
+        };
+        Self {
+            allowed: outcome.verdict().is_allowed(),
+            enforced: outcome.is_enforced(),
+            delay,
+            retry_after,
+            remaining: outcome.remaining(),
+            more_after: outcome.more_after(),
+            reset_after: outcome.reset_after(),
+            uses_overage: outcome.uses_overage(),
+            locked_out: outcome.is_penalty(),
+        }
+    }
+}
+
+impl ExpectedOutcome {
+    /// Returns whether the limit denies the request.
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        self.enforced && !self.allowed
     }
 }

@@ -50,25 +50,270 @@
 //! behind authentication.
 //!
 //! Values of headers, cookies and query parameters, and those that closures return, may be credentials, so they are
-//! shown as fingerprints. [`Explanation::reveal_keys`] shows them. See [`KeyPart`](crate::key::KeyPart).
+//! shown as fingerprints. [`Explanation::reveal_keys`] shows them. See [`KeyPart`].
 //!
 //! # Serialization
 //!
 //! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds, and the
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
-mod applied;
-mod decider;
 mod display;
-mod explanation;
 mod limit;
-mod list;
 #[cfg(feature = "serde")]
 mod seconds;
 
-pub use applied::{AppliedLimit, ExpectedOutcome};
-pub use decider::Decider;
-pub(crate) use display::KeyParts;
-pub use explanation::{Conclusion, Explanation};
-pub use limit::{LimitExplanation, LimitStatus};
-pub use list::{ListExplanation, ListKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use self::display::KeyParts;
+pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStatus};
+use crate::charge::Charge;
+use crate::decision::Verdict;
+use crate::hash::KeyHasher;
+use crate::key::{KeyError, KeyPart};
+use crate::limit_spec;
+use crate::list::ListAction;
+use crate::recorder::Fallback;
+use crate::resilience::{Preview, PreviewSource, StoreClient};
+use crate::time::Timestamp;
+use crate::when::{Condition, Description};
+
+/// An explanation of what would happen to a request now. See the [module](crate::explain).
+///
+/// `Display` writes it for a terminal: a line for the request, and one for each limit.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The result.
+    pub conclusion: Conclusion,
+    /// The part of the limiter that would decide.
+    pub decided_by: Decider,
+    /// The instant of the decision, on the clock of the store. `None` if there is no decision.
+    #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "seconds::instant"))]
+    pub at: Option<Timestamp>,
+    /// The lists of the layer: those that reject requests, then those that exempt them.
+    pub lists: Vec<ListExplanation>,
+    /// All limits, in order.
+    pub limits: Vec<LimitExplanation>,
+}
+
+/// The result that a request would have.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case", tag = "result"))]
+#[non_exhaustive]
+pub enum Conclusion {
+    /// The request is allowed.
+    Allowed {
+        /// The delay by a queue. Otherwise zero.
+        #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "seconds::span"))]
+        delay: Duration,
+    },
+    /// A limit denies the request.
+    Denied {
+        /// The shortest wait after which the request would be allowed, if no other request arrives. `None` if no wait
+        /// can help.
+        #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "seconds::span"))]
+        retry_after: Option<Duration>,
+    },
+    /// The request is exempt from all limits. See [`never_limit`](crate::Builder::never_limit).
+    Exempt,
+    /// A list rejects the request. See [`always_reject`](crate::Builder::always_reject).
+    Listed {
+        /// The action of the list.
+        action: ListAction,
+    },
+    /// The request is rejected, because it has no key for a limit.
+    MissingKey {
+        /// The reason why the key is missing.
+        error: KeyError,
+    },
+    /// The request is rejected, because the store fails.
+    StoreFailed,
+}
+
+impl Explanation {
+    /// Creates the explanation of a request about which no limit decides.
+    pub(crate) fn undecided(conclusion: Conclusion, decided_by: Decider, limits: Vec<LimitExplanation>) -> Self {
+        Self { conclusion, decided_by, at: None, lists: Vec::new(), limits }
+    }
+
+    /// Creates the explanation of a request from the decision about its charges. `limits` are all limits; outcomes and
+    /// sizes are taken from the decision. The request is charged if it is allowed and `takes`.
+    pub(crate) async fn decided(
+        client: &Arc<StoreClient>,
+        charges: &[Charge<'_>],
+        mut limits: Vec<LimitExplanation>,
+        takes: bool,
+    ) -> Self {
+        if charges.is_empty() {
+            return Self::undecided(Conclusion::from(Verdict::NOW), Decider::Nobody, limits);
+        }
+        let Preview { source, decision } = if takes {
+            Preview { source: PreviewSource::Store, decision: client.acquire(charges).await.ok() }
+        } else {
+            client.preview(charges).await
+        };
+        let decided_by = Decider::new(&source, client.store_name());
+        let Some(decision) = decision else {
+            return Self::undecided(Conclusion::StoreFailed, decided_by, limits);
+        };
+        for outcome in decision.outcomes() {
+            let limit = limits.get_mut(outcome.limit());
+            if let Some(LimitStatus::Applies(applied)) = limit.map(|limit| &mut limit.status) {
+                applied.outcome = Some(ExpectedOutcome::from(outcome));
+                if let Some(spec) = limit_spec::find(outcome.limit(), decision.resized()) {
+                    applied.capacity = spec.algorithm().capacity();
+                }
+            }
+        }
+        let at = Some(decision.at());
+        Self { at, ..Self::undecided(Conclusion::from(decision.verdict()), decided_by, limits) }
+    }
+
+    /// Returns whether the request would be allowed, possibly after a delay.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self.conclusion, Conclusion::Allowed { .. } | Conclusion::Exempt)
+    }
+
+    /// Returns the shortest wait after which a denied request would be allowed.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.conclusion {
+            Conclusion::Denied { retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// Returns the limit called `name`.
+    #[must_use]
+    pub fn limit(&self, name: &str) -> Option<&LimitExplanation> {
+        self.limits.iter().find(|limit| *limit.name == *name)
+    }
+
+    /// Shows the values of keys that are hidden behind fingerprints. They may be credentials.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, key};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-user"))]);
+    /// let request = Request::get("/").header("x-user", "ann").body(()).unwrap();
+    ///
+    /// let explanation = limits.explain(&RequestHead::of(&request)).await;
+    /// assert!(!explanation.to_string().contains("ann"));
+    /// assert!(explanation.reveal_keys().to_string().contains("by header x-user ann"));
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn reveal_keys(mut self) -> Self {
+        self.key_parts().for_each(KeyPart::reveal);
+        self
+    }
+
+    /// Sets the fingerprints of hidden values.
+    pub(crate) fn set_fingerprints(&mut self, hasher: &KeyHasher) {
+        self.key_parts().for_each(|part| part.set_fingerprint(hasher));
+    }
+
+    fn key_parts(&mut self) -> impl Iterator<Item = &mut KeyPart> {
+        self.limits.iter_mut().flat_map(|limit| limit.key.iter_mut().flatten())
+    }
+}
+
+impl From<Verdict> for Conclusion {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Allow { delay } => Self::Allowed { delay },
+            Verdict::Deny { retry_after } => Self::Denied { retry_after },
+        }
+    }
+}
+
+/// The part of a limiter that would decide a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Decider {
+    /// The store.
+    #[non_exhaustive]
+    Store {
+        /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
+        name: Option<String>,
+    },
+    /// This process, which remembers a denial of the store until its wait is over. See
+    /// [`Store::remembered`](crate::Store::remembered).
+    RememberedDenial,
+    /// The local store of this process, by its share of the limits. See
+    /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
+    #[non_exhaustive]
+    LocalShare {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// The policy that allows requests uncounted. See [`OnStoreError::Allow`](crate::OnStoreError::Allow).
+    #[non_exhaustive]
+    AllowPolicy {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// The policy that rejects requests. See [`OnStoreError::Reject`](crate::OnStoreError::Reject).
+    #[non_exhaustive]
+    RejectPolicy {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// A list, or the policy for missing keys, before any limit is decided.
+    Head,
+    /// Nothing: no limit applies.
+    Nobody,
+}
+
+impl Decider {
+    fn new(source: &PreviewSource, store: Option<String>) -> Self {
+        match source {
+            PreviewSource::Store => Self::Store { name: store },
+            PreviewSource::Remembered => Self::RememberedDenial,
+            PreviewSource::Policies(fallback, error) => {
+                let error = error.to_string();
+                match fallback {
+                    Fallback::DecidedLocally { .. } => Self::LocalShare { error },
+                    Fallback::Allowed => Self::AllowPolicy { error },
+                    Fallback::Rejected => Self::RejectPolicy { error },
+                }
+            }
+        }
+    }
+}
+
+/// A list of requests, and whether it contains this one.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ListExplanation {
+    /// The effect of the list.
+    pub kind: ListKind,
+    /// The condition in words, as in `address is in a list of 3 networks`.
+    pub condition: String,
+    /// Whether the request is on the list.
+    pub matches: bool,
+}
+
+/// The effect of a list on the requests that match it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Rejects the requests. See [`always_reject`](crate::Builder::always_reject).
+    Rejects(ListAction),
+    /// Exempts the requests from all limits. See [`never_limit`](crate::Builder::never_limit).
+    Exempts,
+}
+
+impl ListExplanation {
+    pub(crate) fn new(kind: ListKind, condition: &dyn Condition, matches: bool) -> Self {
+        Self { kind, condition: Description(condition).to_string(), matches }
+    }
+}

@@ -78,8 +78,8 @@ impl Ledger {
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
     ///
-    /// If the difference is denied, the earlier charges are refunded and the full cost is requested, so that the decision
-    /// has the wait for the full cost.
+    /// If the difference is denied, the earlier charges are refunded and the full cost is requested, so that the
+    /// decision has the wait for the full cost.
     ///
     /// # Errors
     ///
@@ -96,19 +96,21 @@ impl Ledger {
         let difference = charges(&lenient, Balance::missing);
         let recording = client.start_recording();
         let mut denied = None;
-        let adjusting = async {
-            let store = client.charged_store(self.by);
-            for receipt in self.take_excess(&target) {
+        let refund = async |target: &TargetCost<'_>| {
+            for receipt in self.take_excess(target) {
                 client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
             }
+            Ok::<_, StoreError>(())
+        };
+        let adjusting = async {
+            let store = client.charged_store(self.by);
+            refund(&target).await?;
             let decision = store.decide(&difference).await?;
             if decision.is_allowed() {
                 return Ok(decision);
             }
             denied = Some(decision);
-            for receipt in self.take_excess(&|_, _| 0) {
-                client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
-            }
+            refund(&|_, _| 0).await?;
             store.decide(&full).await
         };
         let decision = if self.by == DecidedBy::Store {

@@ -1,217 +1,211 @@
-//! The charges of a request: the limits that apply to it, with their keys and costs.
+//! The limits that apply to a request, with their keys and costs, for its decision and for explanations.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::config::LayerConfig;
+use crate::decision::Decision;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Match, OnMissingKey, PendingMatches};
 use crate::limit_spec;
 use crate::reason::Reason;
 use crate::request::RequestHead;
-use crate::store::{Charge, LimitSpec, OwnedCharge};
+use crate::resilience::StoreClient;
+use crate::store::{Charge, LimitSpec, StoreFuture};
 
 /// The charges of a request. Requests with more limits are seldom enough for an allocation.
 pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
-/// The charges of a request with keys that have yet to be found.
-pub(super) struct PendingCharges {
-    found: Vec<OwnedCharge>,
-    pending: Vec<PendingCharge>,
+/// Whether a limit applies to a request.
+pub(super) enum Finding<'a, 'k> {
+    Applies {
+        charge: Charge<'a>,
+        /// Why the key is missing, if requests without a key share a bucket.
+        missing: Option<KeyError>,
+        /// The key, if an index or an asynchronous extractor has found it.
+        found: Option<&'k KeyBuf>,
+    },
+    ConditionNotMet,
+    /// Another limit of the index replaces it.
+    Replaced,
+    /// It does not apply to requests without a key.
+    Skipped(KeyError),
+    /// It rejects requests without a key.
+    Rejects(KeyError),
 }
 
-enum PendingCharge {
-    /// The charge of a limit whose key is incomplete.
-    Key { spec: Arc<LimitSpec>, cost: u64, prefix: KeyBuf, rest: PendingKey },
+/// Limits of a request that have yet to be found.
+pub(super) enum PendingLimits {
+    /// A limit whose key is incomplete.
+    Key { limit: usize, prefix: KeyBuf, rest: PendingKey },
     /// The limits that an index finds. `index` is its position among [`Limits::indexed`](crate::limit::Limits::indexed).
     Search { index: usize, found: PendingMatches },
 }
 
-/// Adds the charges of a request to `charges`, in the order in which the limits were given, unless some of its keys have
-/// yet to be found.
-///
-/// The vector is filled in place because moving it costs more than finding a charge.
-///
-/// # Errors
-///
-/// A limit rejects the request because its key is missing.
-pub(super) fn find_charges<'a>(
-    config: &'a LayerConfig,
-    head: &RequestHead<'_>,
-    charges: &mut Charges<'a>,
-) -> Result<Option<PendingCharges>, Reason> {
-    let limits = config.client.limits();
-    let mut finder = ChargeFinder { config, charges, pending: Vec::new() };
-    for (limit, spec) in limits.unindexed() {
-        finder.add(limit, spec, head)?;
-    }
-    for index in 0..limits.indexed().len() {
-        finder.search(index, head)?;
-    }
-    let ChargeFinder { charges, pending, .. } = finder;
-    if !pending.is_empty() {
-        let found = charges.iter().map(OwnedCharge::from).collect();
-        return Ok(Some(PendingCharges { found, pending }));
-    }
-    if limits.may_match_out_of_order() {
-        charges.sort_unstable_by_key(|charge| charge.spec.index());
-    }
-    Ok(None)
-}
-
-/// Finds the charges of a request.
-struct ChargeFinder<'a, 'c> {
-    config: &'a LayerConfig,
-    charges: &'c mut Charges<'a>,
-    pending: Vec<PendingCharge>,
-}
-
-impl<'a> ChargeFinder<'a, '_> {
-    /// Adds the charge of a limit, if it applies.
-    fn add(&mut self, limit: &Limit, spec: &'a Arc<LimitSpec>, head: &RequestHead<'_>) -> Result<(), Reason> {
-        if !is_applicable(limit, head) {
-            return Ok(());
-        }
-        let spec = self.config.client.limits().current(spec);
-        let cost = cost(self.config, limit, head);
-        let hasher = self.config.client.hasher();
-        let hashed = match limit.extractor() {
-            Some(extractor) => extractor.hashed(head, hasher),
-            None => Hashed::Now(KeyBuf::default().hash(hasher)),
-        };
-        let key = match hashed {
-            Hashed::Now(key) => key,
-            Hashed::Missing(error) => match replace_missing_key(self.config, limit, spec, error)? {
-                Some(key) => key,
-                None => return Ok(()),
-            },
-            Hashed::Pending(prefix, rest) => {
-                self.pending.push(PendingCharge::Key { spec: spec.clone(), cost, prefix, rest });
-                return Ok(());
-            }
-        };
-        self.charges.push(Charge { spec, key, cost });
-        Ok(())
-    }
-
-    /// Adds the charges of the limits that a search finds.
-    fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
-        let (config, charges) = (self.config, &mut *self.charges);
-        let limits = config.client.limits();
-        let indexed = &limits.indexed()[index];
-        let mut result = Ok(());
-        let pending = limits.find(index, head, &mut |position, matched| {
-            if let (Some(limit), Match::Applies(key), Ok(())) = (indexed.get(position), matched, &result) {
-                match found_charge(config, limit, key, head) {
-                    Ok(charge) => charges.extend(charge),
-                    Err(reason) => result = Err(reason),
-                }
-            }
-        });
-        self.pending.extend(pending.map(|found| PendingCharge::Search { index, found }));
-        result
-    }
-}
-
-impl PendingCharges {
-    /// Waits for the keys. Returns the charges.
+impl<'a> Finding<'a, '_> {
+    /// Adds the charge to others, if the limit applies.
     ///
     /// # Errors
     ///
-    /// A limit rejects the request because its key is missing.
-    pub(super) async fn resolve(
-        self,
-        config: &LayerConfig,
-        head: &RequestHead<'_>,
-    ) -> Result<Vec<OwnedCharge>, Reason> {
-        let Self { found: mut charges, pending } = self;
-        let limits = config.client.limits();
-        for pending in pending {
-            match pending {
-                PendingCharge::Key { spec, cost, mut prefix, rest } => {
-                    let key = match rest.await {
-                        Ok(rest) => {
-                            prefix.append(&rest);
-                            Some(prefix.hash(config.client.hasher()))
-                        }
-                        Err(error) => replace_missing_key(config, limits.get(spec.index().into()).0, &spec, error)?,
-                    };
-                    charges.extend(key.map(|key| OwnedCharge { spec, key, cost }));
-                }
-                PendingCharge::Search { index, found } => {
-                    for (position, matched) in found.await {
-                        let limit = limits.indexed()[index].get(position);
-                        let (Some(limit), Match::Applies(key)) = (limit, matched.as_ref()) else { continue };
-                        let charge = found_charge(config, limit, key, head)?;
-                        charges.extend(charge.as_ref().map(OwnedCharge::from));
-                    }
-                }
-            }
+    /// The limit rejects the request because its key is missing.
+    #[inline]
+    pub(super) fn add_to(self, charges: &mut impl Extend<Charge<'a>>) -> Result<(), Reason> {
+        match self {
+            Self::Applies { charge, .. } => charges.extend([charge]),
+            Self::Rejects(error) => return Err(Reason::MissingKey(error)),
+            Self::ConditionNotMet | Self::Replaced | Self::Skipped(_) => {}
         }
-        charges.sort_by_key(|charge| charge.spec.index());
-        Ok(charges)
+        Ok(())
     }
 }
 
-/// Returns the charge of a limit that a search has found, if its condition holds.
-pub(super) fn found_charge<'a>(
-    config: &'a LayerConfig,
-    limit: usize,
-    key: Result<&KeyBuf, KeyError>,
-    head: &RequestHead<'_>,
-) -> Result<Option<Charge<'a>>, Reason> {
-    let (limit, spec) = config.client.limits().get(limit);
-    if !is_applicable(limit, head) {
-        return Ok(None);
+/// Finds the limits that apply to a request.
+#[derive(Clone, Copy)]
+pub(super) struct Finder<'a, 'h> {
+    pub(super) config: &'a LayerConfig,
+    pub(super) head: &'h RequestHead<'h>,
+}
+
+impl<'a> Finder<'a, '_> {
+    /// Calls `visit` with the index of each limit and with what is known about it, except for limits of an index that
+    /// do not match the request. Returns the limits that have yet to be found.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of `visit`, after which limits may be left out.
+    #[inline]
+    pub(super) fn find(
+        self,
+        mut visit: impl FnMut(usize, Finding<'a, '_>) -> Result<(), Reason>,
+    ) -> Result<Vec<PendingLimits>, Reason> {
+        let Self { config, head } = self;
+        let (limits, hasher) = (config.client.limits(), config.client.hasher());
+        let mut pending = Vec::new();
+        for (limit, spec) in limits.unindexed() {
+            let index = usize::from(spec.index());
+            if !is_applicable(limit, head) {
+                visit(index, Finding::ConditionNotMet)?;
+                continue;
+            }
+            let hashed = match limit.extractor() {
+                Some(extractor) => extractor.hashed(head, hasher),
+                None => Hashed::Now(KeyBuf::default().hash(hasher)),
+            };
+            let key = match hashed {
+                Hashed::Now(key) => Ok(key),
+                Hashed::Missing(error) => Err(error),
+                Hashed::Pending(prefix, rest) => {
+                    pending.push(PendingLimits::Key { limit: index, prefix, rest });
+                    continue;
+                }
+            };
+            visit(index, self.with_key(index, key, None))?;
+        }
+        for (index, indexed) in limits.indexed().iter().enumerate() {
+            let mut result = Ok(());
+            let found = limits.find(index, head, &mut |position, matched| {
+                if let Some(limit) = indexed.get(position) {
+                    let visited = visit(limit, self.of_match(limit, matched));
+                    result = result.and(visited);
+                }
+            });
+            pending.extend(found.map(|found| PendingLimits::Search { index, found }));
+            result?;
+        }
+        Ok(pending)
     }
-    let spec = config.client.limits().current(spec);
-    let key: Option<KeyHash> = match key {
-        Ok(key) => Some(key.hash(config.client.hasher())),
-        Err(error) => replace_missing_key(config, limit, spec, error)?,
-    };
-    Ok(key.map(|key| Charge { spec, key, cost: cost(config, limit, head) }))
+
+    /// Waits for limits that have yet to be found. Calls `visit` as [`find`](Self::find) does.
+    pub(super) async fn resolve(
+        self,
+        pending: PendingLimits,
+        mut visit: impl FnMut(usize, Finding<'a, '_>) -> Result<(), Reason>,
+    ) -> Result<(), Reason> {
+        let client = &self.config.client;
+        match pending {
+            PendingLimits::Key { limit, mut prefix, rest } => {
+                let key = rest.await.map(|rest| {
+                    prefix.append(&rest);
+                    prefix.hash(client.hasher())
+                });
+                visit(limit, self.with_key(limit, key, Some(&prefix)))
+            }
+            PendingLimits::Search { index, found } => {
+                let mut result = Ok(());
+                for (position, matched) in found.await {
+                    if let Some(limit) = client.limits().indexed()[index].get(position) {
+                        let visited = visit(limit, self.of_match(limit, matched.as_ref()));
+                        result = result.and(visited);
+                    }
+                }
+                result
+            }
+        }
+    }
+
+    /// Finds out whether a limit applies that an index has found.
+    fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'a, 'k> {
+        let client = &self.config.client;
+        match matched {
+            Match::Replaced => Finding::Replaced,
+            Match::Applies(_) if !is_applicable(client.limits().get(limit).0, self.head) => Finding::ConditionNotMet,
+            Match::Applies(key) => self.with_key(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
+        }
+    }
+
+    /// Finds out whether a limit applies whose condition holds. `key` is the hash of the request's key, and `found` the
+    /// key itself if it was looked up.
+    #[inline]
+    fn with_key<'k>(self, index: usize, key: Result<KeyHash, KeyError>, found: Option<&'k KeyBuf>) -> Finding<'a, 'k> {
+        let config = self.config;
+        let limits = config.client.limits();
+        let (limit, spec) = limits.get(index);
+        let missing = key.err();
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => {
+                let policy = limit.missing_key();
+                report(config, limit.name(), policy, error);
+                match (error, policy) {
+                    _ if policy.shares(error) => KeyBuf::default().hash(config.client.hasher()),
+                    (KeyError::NotApplicable, _) => return Finding::Skipped(error),
+                    (KeyError::Ambiguous, _) if spec.is_enforced() => return Finding::Rejects(error),
+                    // A limit in shadow mode rejects nothing.
+                    (KeyError::Ambiguous, _) | (_, OnMissingKey::Skip) => return Finding::Skipped(error),
+                    _ => return Finding::Rejects(error),
+                }
+            }
+        };
+        let cost = limit.own_cost().unwrap_or(&config.cost).of(self.head);
+        Finding::Applies { charge: Charge { spec: limits.current(spec), key, cost }, missing, found }
+    }
 }
 
 /// Returns whether a limit's condition holds for a request.
-pub(super) fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
+fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
     limit.condition().is_none_or(|condition| condition.may_hold(head))
 }
 
-/// Replaces the limits of charges by the specs that were derived for the request.
-pub(super) fn set_specs<'a>(charges: &mut [Charge<'a>], derived: &'a [Arc<LimitSpec>]) {
-    for charge in charges {
-        charge.spec = limit_spec::find(charge.spec.index().into(), derived).unwrap_or(charge.spec);
+/// Decides charges with the limits in their sizes for the request, and also returns those limits.
+pub(super) fn acquire(
+    client: &Arc<StoreClient>,
+    charges: &[Charge<'_>],
+    head: &RequestHead<'_>,
+) -> (StoreFuture<Decision>, Box<[Arc<LimitSpec>]>) {
+    let resized = client.limits().specs_for(charges, head);
+    if resized.is_empty() {
+        return (client.acquire(charges), resized);
     }
-}
-
-fn cost(config: &LayerConfig, limit: &Limit, head: &RequestHead<'_>) -> u64 {
-    limit.own_cost().unwrap_or(&config.cost).of(head)
-}
-
-/// Applies a limit's policy. Returns the key to charge in place of the missing one, or `None` if the limit does not
-/// apply.
-///
-/// # Errors
-///
-/// Returns the reason if the request is rejected.
-pub(super) fn replace_missing_key(
-    config: &LayerConfig,
-    limit: &Limit,
-    spec: &LimitSpec,
-    error: KeyError,
-) -> Result<Option<KeyHash>, Reason> {
-    let policy = limit.missing_key();
-    report(config, limit.name(), policy, error);
-    match (error, policy) {
-        _ if policy.shares(error) => Ok(Some(KeyBuf::default().hash(config.client.hasher()))),
-        (KeyError::NotApplicable, _) => Ok(None),
-        (KeyError::Ambiguous, _) if spec.is_enforced() => Err(Reason::MissingKey(error)),
-        // A limit in shadow mode rejects nothing.
-        (KeyError::Ambiguous, _) | (_, OnMissingKey::Skip) => Ok(None),
-        _ => Err(Reason::MissingKey(error)),
-    }
+    let decision = {
+        let sized = charges.iter().map(|charge| Charge {
+            spec: limit_spec::find(charge.spec.index().into(), &resized).unwrap_or(charge.spec),
+            ..*charge
+        });
+        client.acquire(&sized.collect::<Charges<'_>>())
+    };
+    (decision, resized)
 }
 
 /// Logs misconfiguration that only the operator can correct, once per limiter.

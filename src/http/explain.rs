@@ -1,16 +1,12 @@
 //! Explains what a layer would do with a request, by the same functions that decide about it.
 
-use super::charges::{found_charge, is_applicable};
+use super::charges::{Finder, Finding, PendingLimits};
 use super::config::LayerConfig;
 use super::layer::RateLimitLayer;
-use super::lists::Listed;
-use crate::decision::Verdict;
-use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
-use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
-use crate::limit::{Limit, Match, PendingMatches};
+use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::key::KeyError;
 use crate::reason::Reason;
 use crate::request::RequestHead;
-use crate::resilience::{Preview, PreviewSource};
 use crate::store::{Charge, OwnedCharge};
 
 impl RateLimitLayer {
@@ -45,183 +41,111 @@ impl RateLimitLayer {
     ///     .layer(middleware::from_fn_with_state(limits, explain));
     /// ```
     pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, Task::Preview).await
+        explain(&self.config.current(), head, false).await
     }
 
     /// Decides about a request, charges it if it is allowed, and explains the decision.
     pub(crate) async fn decide_and_explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, Task::Acquire).await
+        explain(&self.config.current(), head, true).await
     }
 }
 
-/// Whether an explained request is charged.
-#[derive(Clone, Copy)]
-enum Task {
-    Preview,
-    Acquire,
-}
-
-async fn explain(config: &LayerConfig, head: &RequestHead<'_>, task: Task) -> Explanation {
-    let listed = config.lists.find(head, |_| {});
-    let mut explanation = match listed {
-        None => explain_limits(config, head, task).await,
-        Some(listed) => {
-            let conclusion = match listed {
-                Listed::Rejected(action) => Conclusion::Listed { action },
-                Listed::Exempt => Conclusion::Exempt,
-            };
-            let not_reached = |limit| LimitExplanation::new(limit, LimitStatus::NotReached);
-            let limits = config.client.limits().as_slice().iter().map(not_reached).collect();
-            Explanation::undecided(conclusion, Decider::Head, limits)
+/// Explains a request, and charges it if it is allowed and `takes`.
+async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> Explanation {
+    let client = &config.client;
+    let explain = |limit| LimitExplanation::new(limit, LimitStatus::NotReached, None);
+    let mut explainer = Explainer {
+        finder: Finder { config, head },
+        limits: client.limits().as_slice().iter().map(explain).collect(),
+        charges: Vec::new(),
+        missing_key: None,
+    };
+    let conclusion = match config.lists.find(head, |_| {}) {
+        Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
+        Some(ListKind::Exempts) => Some(Conclusion::Exempt),
+        None => {
+            explainer.find().await;
+            explainer.missing_key.map(|error| Conclusion::MissingKey { error })
+        }
+    };
+    let Explainer { limits, mut charges, .. } = explainer;
+    let mut explanation = match conclusion {
+        Some(conclusion) => Explanation::undecided(conclusion, Decider::Head, limits),
+        None => {
+            charges.sort_by_key(|charge| charge.spec.index());
+            let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+            Explanation::decided(client, &charges, limits, takes).await
         }
     };
     explanation.lists = config.lists.explain(head);
-    explanation.set_fingerprints(config.client.hasher());
+    explanation.set_fingerprints(client.hasher());
     explanation
 }
 
-async fn explain_limits(config: &LayerConfig, head: &RequestHead<'_>, task: Task) -> Explanation {
-    let client = &config.client;
-    let mut finder = Finder::new(config, head);
-    let pending = finder.find();
-    finder.resolve(pending).await;
-    let Finder { statuses, mut charges, missing_key, .. } = finder;
-    let limits = client.limits().as_slice().iter().zip(statuses);
-    let limits = limits.map(|(limit, status)| LimitExplanation::new(limit, status)).collect();
-    if let Some(error) = missing_key {
-        return Explanation::undecided(Conclusion::MissingKey { error }, Decider::Head, limits);
-    }
-    if charges.is_empty() {
-        return Explanation::undecided(Conclusion::from(Verdict::NOW), Decider::Nobody, limits);
-    }
-    charges.sort_by_key(|charge| charge.spec.index());
-    let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-    let preview = match task {
-        Task::Preview => client.preview(&charges).await,
-        Task::Acquire => Preview { source: PreviewSource::Store, decision: client.acquire(&charges).await.ok() },
-    };
-    Explanation::decided(preview, client.store_name(), limits)
-}
-
 /// Finds out which limits apply to a request, and why the others do not.
-struct Finder<'a> {
-    config: &'a LayerConfig,
-    head: &'a RequestHead<'a>,
-    /// The status of each limit.
-    statuses: Vec<LimitStatus>,
+struct Explainer<'a> {
+    finder: Finder<'a, 'a>,
+    limits: Vec<LimitExplanation>,
     charges: Vec<OwnedCharge>,
     /// Why the request is rejected, if it is.
     missing_key: Option<KeyError>,
 }
 
-/// A key, or the matches of an index, that have to be awaited.
-enum Pending {
-    Key { limit: usize, prefix: KeyBuf, rest: PendingKey },
-    Search { index: usize, found: PendingMatches },
-}
-
-impl<'a> Finder<'a> {
-    fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
-        let statuses = vec![LimitStatus::NotReached; config.client.limits().as_slice().len()];
-        Self { config, head, statuses, charges: Vec::new(), missing_key: None }
-    }
-
-    /// Records the limits whose keys are known at once. Returns the others.
-    fn find(&mut self) -> Vec<Pending> {
-        let (limits, head) = (self.config.client.limits(), self.head);
-        let mut pending = Vec::new();
-        for (limit, spec) in limits.unindexed() {
-            let index = usize::from(spec.index());
-            if !is_applicable(limit, head) {
-                self.statuses[index] = LimitStatus::ConditionNotMet;
-                continue;
-            }
-            let mut key = KeyBuf::default();
-            match limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, &mut key)) {
-                Extracted::Done => self.record(index, Ok(&key)),
-                Extracted::Missing(error) => self.record(index, Err(error)),
-                Extracted::Pending(rest) => pending.push(Pending::Key { limit: index, prefix: key, rest }),
-            }
+impl Explainer<'_> {
+    async fn find(&mut self) {
+        let finder = self.finder;
+        for index in 0..finder.config.client.limits().indexed().len() {
+            self.begin_search(index, LimitStatus::NotMatched);
         }
-        for index in 0..limits.indexed().len() {
-            let mut matches = Vec::new();
-            let mut on_match = |position, matched: Match<&KeyBuf>| matches.push((position, matched.cloned()));
-            match limits.find(index, head, &mut on_match) {
-                None => self.record_matches(index, &matches),
-                Some(found) => pending.push(Pending::Search { index, found }),
-            }
-        }
-        pending
-    }
-
-    /// Awaits pending keys, unless the request is rejected without them.
-    async fn resolve(&mut self, pending: Vec<Pending>) {
-        for pending in pending {
-            if self.missing_key.is_some() {
-                return;
-            }
+        // Records limits after the one that rejects the request, too.
+        let found = finder.find(|limit, finding| self.record(limit, finding));
+        for pending in found.unwrap_or_default() {
             match pending {
-                Pending::Key { limit, mut prefix, rest } => match rest.await {
-                    Ok(rest) => {
-                        prefix.append(&rest);
-                        self.record(limit, Ok(&prefix));
-                    }
-                    Err(error) => self.record(limit, Err(error)),
-                },
-                Pending::Search { index, found } => {
-                    let matches = found.await;
-                    self.record_matches(index, &matches);
+                PendingLimits::Search { index, .. } if self.missing_key.is_some() => {
+                    self.begin_search(index, LimitStatus::NotReached);
+                }
+                PendingLimits::Key { .. } if self.missing_key.is_some() => {}
+                pending => {
+                    let _ = finder.resolve(pending, |limit, finding| self.record(limit, finding)).await;
                 }
             }
         }
     }
 
-    fn record_matches(&mut self, index: usize, matches: &[(usize, Match<KeyBuf>)]) {
-        let indexed = &self.config.client.limits().indexed()[index];
-        for limit in indexed.numbers() {
-            self.statuses[limit] = LimitStatus::NotMatched;
-        }
-        for (position, matched) in matches {
-            let Some(limit) = indexed.get(*position) else { continue };
-            match matched.as_ref() {
-                Match::Applies(key) => self.record(limit, key),
-                Match::Replaced => self.statuses[limit] = LimitStatus::Replaced,
-            }
+    /// Sets the status of all limits of an index, before those that match are recorded.
+    fn begin_search(&mut self, index: usize, status: LimitStatus) {
+        for limit in self.finder.config.client.limits().indexed()[index].numbers() {
+            self.limits[limit].status = status.clone();
         }
     }
 
-    /// Records a limit, given the key of the request.
-    fn record(&mut self, index: usize, key: Result<&KeyBuf, KeyError>) {
-        let limits = self.config.client.limits();
-        let (limit, _) = limits.get(index);
-        if !is_applicable(limit, self.head) {
-            self.statuses[index] = LimitStatus::ConditionNotMet;
-            return;
-        }
-        let parts = self.describe_key(limit, key.ok());
-        let charge = found_charge(self.config, index, key, self.head);
-        self.statuses[index] = match (charge, key) {
-            (Ok(Some(charge)), _) => {
-                let derived = limits.spec_for(charge.spec, self.head);
+    fn record(&mut self, index: usize, finding: Finding<'_, '_>) -> Result<(), Reason> {
+        let mut looked_up = None;
+        let status = match finding {
+            Finding::ConditionNotMet => LimitStatus::ConditionNotMet,
+            Finding::Replaced => LimitStatus::Replaced,
+            Finding::Skipped(error) => LimitStatus::Skipped { error },
+            Finding::Rejects(error) => {
+                self.missing_key.get_or_insert(error);
+                LimitStatus::Rejects { error }
+            }
+            Finding::Applies { charge, missing, found } => {
+                looked_up = found;
+                let derived = self.finder.config.client.limits().spec_for(charge.spec, self.finder.head);
                 let charge = Charge { spec: derived.as_ref().unwrap_or(charge.spec), ..charge };
                 self.charges.push(OwnedCharge::from(&charge));
-                LimitStatus::Applies(AppliedLimit::new(parts, key.err(), &charge))
+                LimitStatus::Applies(AppliedLimit::new(missing, &charge))
             }
-            (Ok(None), Err(error)) => LimitStatus::Skipped { error, key: parts },
-            (Ok(None), Ok(_)) => LimitStatus::ConditionNotMet,
-            (Err(Reason::MissingKey(error)), _) | (Err(_), Err(error)) => {
-                self.missing_key.get_or_insert(error);
-                LimitStatus::Rejects { error, key: parts }
-            }
-            (Err(_), Ok(_)) => LimitStatus::NotReached,
         };
-    }
-
-    fn describe_key(&self, limit: &Limit, key: Option<&KeyBuf>) -> Vec<KeyPart> {
-        let mut parts = limit.describe_key(self.head);
-        if let ([part], Some(key)) = (&mut parts[..], key) {
-            part.found(key);
+        let explanation = &mut self.limits[index];
+        if !matches!(status, LimitStatus::ConditionNotMet | LimitStatus::Replaced) {
+            let mut parts = self.finder.config.client.limits().get(index).0.describe_key(self.finder.head);
+            if let ([part], Some(key)) = (&mut parts[..], looked_up) {
+                part.found(key);
+            }
+            explanation.key = Some(parts);
         }
-        parts
+        explanation.status = status;
+        Ok(())
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 
-use super::charges::{Charges, PendingCharges, find_charges, set_specs};
+use super::charges::{Charges, Finder, PendingLimits, acquire};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
-use super::lists::Listed;
 use crate::decision::{DecidedBy, Decision, Verdict};
+use crate::explain::ListKind;
 use crate::reason::Reason;
 use crate::recorder::Event;
 use crate::request::RequestHead;
@@ -52,8 +52,8 @@ pub(super) type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 /// A decision that has yet to be made.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum PendingDecision {
-    /// Some keys are still being extracted.
-    Keys(PendingCharges),
+    /// Some limits have yet to be found.
+    Limits { found: Vec<OwnedCharge>, pending: Vec<PendingLimits> },
     /// The store has not answered yet. `resized` contains the limits that have another size for the request.
     Store { decision: StoreFuture<Decision>, resized: Box<[Arc<LimitSpec>]> },
     /// An outer layer has charged the request. The difference to this cost is to be charged.
@@ -69,15 +69,16 @@ impl PendingDecision {
     async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
         let (decision, resized) = match self {
             Self::Store { decision, resized } => (decision, resized),
-            Self::Keys(charges) => {
-                let charges = charges.resolve(config, head).await?;
+            Self::Limits { found, pending } => {
+                let mut charges: Vec<Charge<'_>> = found.iter().map(OwnedCharge::as_charge).collect();
+                for pending in pending {
+                    Finder { config, head }.resolve(pending, |_, finding| finding.add_to(&mut charges)).await?;
+                }
                 if charges.is_empty() {
                     return Ok(Decision::uncounted());
                 }
-                let mut charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-                let resized = config.client.limits().specs_for(&charges, head);
-                set_specs(&mut charges, &resized);
-                (config.client.acquire(&charges), resized)
+                charges.sort_by_key(|charge| charge.spec.index());
+                acquire(&config.client, &charges, head)
             }
             Self::Route { ledger, cost } => return ledger.adjust_to_route(cost).await,
         };
@@ -103,27 +104,29 @@ impl RequestContext {
         let LayerConfig { client, lists, cost, .. } = &*self.config;
         let head = &RequestHead::of(request);
         match lists.find(head, |action| client.report_event(&Event::ListMatched { action })) {
-            Some(Listed::Rejected(action)) => return Ok(self.reject(Reason::Listed(action), head)),
-            Some(Listed::Exempt) => return Ok(self.next_step(Decision::uncounted(), request)),
+            Some(ListKind::Rejects(action)) => return Ok(self.reject(Reason::Listed(action), head)),
+            Some(ListKind::Exempts) => return Ok(self.next_step(Decision::uncounted(), request)),
             None => {}
         }
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
-        // Declared first, because the charges borrow it.
-        let resized;
         let mut charges = Charges::new();
-        match find_charges(&self.config, head, &mut charges) {
-            Ok(None) => {}
-            Ok(Some(pending)) => return Err(Box::new(PendingDecision::Keys(pending))),
+        match (Finder { config: &self.config, head }).find(|_, finding| finding.add_to(&mut charges)) {
+            Ok(pending) if pending.is_empty() => {}
+            Ok(pending) => {
+                let found = charges.iter().map(OwnedCharge::from).collect();
+                return Err(Box::new(PendingDecision::Limits { found, pending }));
+            }
             Err(reason) => return Ok(self.reject(reason, head)),
+        }
+        if client.limits().may_match_out_of_order() {
+            charges.sort_unstable_by_key(|charge| charge.spec.index());
         }
         if charges.is_empty() {
             return Ok(self.next_step(Decision::uncounted(), request));
         }
-        resized = client.limits().specs_for(&charges, head);
-        set_specs(&mut charges, &resized);
-        let decision = client.acquire(&charges);
+        let (decision, resized) = acquire(client, &charges, head);
         drop(charges);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if decision.settled().is_some_and(|decision| self.completes_at_once(decision)) {
@@ -160,22 +163,21 @@ impl RequestContext {
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
             Verdict::Allow { delay } => Step::Delay(ReservationGuard::new(&self.config.client, decision, delay)),
-            Verdict::Deny { retry_after } => self.deny(decision, retry_after, &RequestHead::of(request)),
+            Verdict::Deny { retry_after } => {
+                // The layer that has opened a ledger writes the headers of its last decision.
+                let with_headers = self.ledger.is_none();
+                let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
+                let response = self.config.reject(reason, Some(&decision), with_headers, head);
+                if let Some(ledger) = &self.ledger {
+                    ledger.add(decision);
+                }
+                Step::Reject(response)
+            }
         }
     }
 
     fn reject(&self, reason: Reason, head: &RequestHead<'_>) -> Step {
         Step::Reject(self.config.reject(reason, None, false, head))
-    }
-
-    fn deny(&self, denied: Decision, retry_after: Option<Duration>, head: &RequestHead<'_>) -> Step {
-        // The layer that has opened a ledger writes the headers of its last decision.
-        let with_headers = self.ledger.is_none();
-        let response = self.config.reject(Reason::Limited { retry_after }, Some(&denied), with_headers, head);
-        if let Some(ledger) = &self.ledger {
-            ledger.add(denied);
-        }
-        Step::Reject(response)
     }
 
     /// Returns whether a request is allowed without a delay, and nothing remains to be done for it.

@@ -8,60 +8,48 @@ use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// The lists of a layer, which are checked before anything else.
+/// The lists of a layer, which are checked before anything else: those that reject requests, then those that exempt
+/// them.
 #[derive(Clone, Default)]
-pub(super) struct Lists {
-    rejected: Vec<(Arc<dyn Condition>, ListAction)>,
-    exempt: Vec<Arc<dyn Condition>>,
-}
-
-/// The kind of list that a request is on.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Listed {
-    Rejected(ListAction),
-    Exempt,
-}
+pub(super) struct Lists(Vec<(ListKind, Arc<dyn Condition>)>);
 
 impl Lists {
-    /// Adds requests to reject.
-    pub(super) fn reject(&mut self, list: impl Condition, action: ListAction) {
-        self.rejected.push((Arc::new(list), action));
-    }
-
-    /// Adds requests to exempt.
-    pub(super) fn exempt(&mut self, list: impl Condition) {
-        self.exempt.push(Arc::new(list));
+    /// Adds a list.
+    pub(super) fn add(&mut self, kind: ListKind, list: impl Condition) {
+        self.0.push((kind, Arc::new(list)));
+        self.0.sort_by_key(|(kind, _)| *kind == ListKind::Exempts);
     }
 
     /// Returns the kind of list that a request is on. A rejection takes precedence over an exemption. Calls `report` for
     /// each list of requests to reject that the request is on, up to the first that is not in shadow mode.
-    pub(super) fn find(&self, head: &RequestHead<'_>, report: impl Fn(ListAction)) -> Option<Listed> {
-        for (list, action) in &self.rejected {
-            if list.may_hold(head) {
+    pub(super) fn find(&self, head: &RequestHead<'_>, report: impl Fn(ListAction)) -> Option<ListKind> {
+        for (kind, _) in self.0.iter().filter(|list| is_on(list, head)) {
+            if let ListKind::Rejects(action) = kind {
                 report(*action);
-                if *action != ListAction::Shadow {
-                    return Some(Listed::Rejected(*action));
-                }
+            }
+            if *kind != ListKind::Rejects(ListAction::Shadow) {
+                return Some(*kind);
             }
         }
-        self.exempt.iter().any(|list| list.holds(head)).then_some(Listed::Exempt)
+        None
+    }
+
+    /// Explains which lists a request is on.
+    pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
+        self.0.iter().map(|list| ListExplanation::new(list.0, &*list.1, is_on(list, head))).collect()
     }
 }
 
-impl Lists {
-    /// Explains which lists a request is on.
-    pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
-        let rejected = self
-            .rejected
-            .iter()
-            .map(|(list, action)| ListExplanation::new(ListKind::Rejects(*action), &**list, list.may_hold(head)));
-        let exempt = self.exempt.iter().map(|list| ListExplanation::new(ListKind::Exempts, &**list, list.holds(head)));
-        rejected.chain(exempt).collect()
+/// Returns whether a request is on a list. An ambiguous request may be rejected, but is not exempt.
+fn is_on((kind, list): &(ListKind, Arc<dyn Condition>), head: &RequestHead<'_>) -> bool {
+    match kind {
+        ListKind::Rejects(_) => list.may_hold(head),
+        ListKind::Exempts => list.holds(head),
     }
 }
 
 impl fmt::Debug for Lists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} rejected, {} exempt", self.rejected.len(), self.exempt.len())
+        f.debug_list().entries(self.0.iter().map(|(kind, _)| kind)).finish()
     }
 }

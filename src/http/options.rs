@@ -10,6 +10,7 @@ use super::rejection_format::{Body, RejectionFormat};
 use super::rejection_response::{IntoRejectionResponse, complete};
 use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
+use crate::explain::ListKind;
 use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
@@ -57,7 +58,7 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn never_limit(mut self, condition: impl Condition) -> Self {
-        self.options.lists.exempt(condition);
+        self.options.lists.add(ListKind::Exempts, condition);
         self
     }
 
@@ -95,7 +96,7 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn always_reject_with(mut self, action: ListAction, condition: impl Condition) -> Self {
-        self.options.lists.reject(condition, action);
+        self.options.lists.add(ListKind::Rejects(action), condition);
         self
     }
 

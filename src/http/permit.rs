@@ -54,8 +54,10 @@ use crate::reason::Reason;
 ///
 /// Charges stay unless they are refunded, even if the handler panics or fails, if the client disconnects and the handler
 /// is dropped, or if a future of this permit is dropped before it completes. In these cases, and if the store fails
-/// between two calls, limits become stricter, never laxer. The same holds for a permit that has charged a limit more than
-/// 1,024 times within the limit's period: it may refund a little less than it has charged. To make sure that a refund completes, spawn a task for it.
+/// between two calls, limits become stricter, never laxer. To make sure that a refund completes, spawn a task for it.
+///
+/// A permit remembers about 1,000 charges of each limit. Of more charges that are still in force, it may refund less than
+/// it has charged, never more.
 #[derive(Clone)]
 pub struct Permit {
     ledger: Arc<Ledger>,

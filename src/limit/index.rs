@@ -58,6 +58,7 @@ impl Match<KeyBuf> {
     }
 }
 
+#[cfg(feature = "rules")]
 impl Match<&KeyBuf> {
     pub(crate) fn cloned(self) -> Match<KeyBuf> {
         match self {

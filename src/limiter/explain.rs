@@ -2,9 +2,9 @@
 
 use super::Limiter;
 use super::charges::{Charges, charges_of_key};
-use crate::decision::Verdict;
-use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
+use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
+use crate::store::Charge;
 
 impl Limiter {
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -33,15 +33,11 @@ impl Limiter {
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
         let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
-        let explain = |(limit, charge): (_, &crate::store::Charge<'_>)| {
-            let applied = AppliedLimit::new(parts.clone(), None, charge);
-            LimitExplanation::new(limit, LimitStatus::Applies(applied))
+        let explain = |(limit, charge): (_, &Charge<'_>)| {
+            let applied = LimitStatus::Applies(AppliedLimit::new(None, charge));
+            LimitExplanation::new(limit, applied, Some(parts.clone()))
         };
-        let limits: Vec<LimitExplanation> = client.limits().as_slice().iter().zip(&charges).map(explain).collect();
-        if charges.is_empty() {
-            let conclusion = Conclusion::from(Verdict::NOW);
-            return Explanation::undecided(conclusion, Decider::Nobody, limits);
-        }
-        Explanation::decided(client.preview(&charges).await, client.store_name(), limits)
+        let limits = client.limits().as_slice().iter().zip(&charges).map(explain).collect();
+        Explanation::decided(&client, &charges, limits, false).await
     }
 }
