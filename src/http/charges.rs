@@ -51,9 +51,9 @@ impl<'a> Finding<'a, '_> {
     ///
     /// The limit rejects the request because its key is missing.
     #[inline]
-    pub(super) fn add_to(self, charges: &mut impl Extend<Charge<'a>>) -> Result<(), Reason> {
+    pub(super) fn add_to(self, charges: &mut Charges<'a>) -> Result<(), Reason> {
         match self {
-            Self::Applies { charge, .. } => charges.extend([charge]),
+            Self::Applies { charge, .. } => charges.push(charge),
             Self::Rejects(error) => return Err(Reason::MissingKey(error)),
             Self::ConditionNotMet | Self::Replaced | Self::Skipped(_) => {}
         }

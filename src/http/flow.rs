@@ -18,7 +18,7 @@ use crate::recorder::Event;
 use crate::request::RequestHead;
 use crate::resilience::ReservationGuard;
 use crate::response::ResponseHead;
-use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
+use crate::store::{LimitSpec, OwnedCharge, StoreFuture};
 
 /// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.
 pub(super) struct RequestContext {
@@ -70,7 +70,7 @@ impl PendingDecision {
         let (decision, resized) = match self {
             Self::Store { decision, resized } => (decision, resized),
             Self::Limits { found, pending } => {
-                let mut charges: Vec<Charge<'_>> = found.iter().map(OwnedCharge::as_charge).collect();
+                let mut charges: Charges<'_> = found.iter().map(OwnedCharge::as_charge).collect();
                 for pending in pending {
                     Finder { config, head }.resolve(pending, |_, finding| finding.add_to(&mut charges)).await?;
                 }

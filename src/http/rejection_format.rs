@@ -117,7 +117,11 @@ impl RejectionFormat {
         let mut response = Response::new(Bytes::copy_from_slice(&text));
         *response.status_mut() = rejection.status();
         // `Content-Type`, `Retry-After`, `Cache-Control`, and `Content-Length`, which Axum adds.
-        response.headers_mut().reserve(4 + headers.max_headers());
+        let count = 4 + headers.max_headers();
+        // As many fit into a map after its first insertion.
+        if count > 6 {
+            response.headers_mut().reserve(count);
+        }
         insert(response.headers_mut(), CONTENT_TYPE, content_type);
         response
     }

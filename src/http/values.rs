@@ -1,18 +1,64 @@
 //! Header values: formats them with few allocations, and writes them to responses. A response that already has as many
 //! headers as a `HeaderMap` can hold stays as it is.
 
+use std::ops::Deref;
+
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-/// A buffer in which texts are built. Only very long ones need more than the allocation of the result.
-pub(super) type Text = SmallVec<[u8; 512]>;
+/// A buffer in which texts are built. Short ones take no memory but that of the result. Appending to a `SmallVec` takes
+/// more instructions ("allowed, with headers" in `.ci/instructions`).
+pub(super) struct Text {
+    len: usize,
+    inline: [u8; 256],
+    /// The whole text, if it does not fit into `inline`.
+    heap: Vec<u8>,
+}
 
+impl Text {
+    pub(super) fn new() -> Self {
+        Self { len: 0, inline: [0; 256], heap: Vec::new() }
+    }
+
+    #[inline]
+    pub(super) fn extend_from_slice(&mut self, piece: &[u8]) {
+        let end = self.len + piece.len();
+        match self.inline.get_mut(self.len..end) {
+            Some(free) => free.copy_from_slice(piece),
+            None => self.extend_heap(piece),
+        }
+        self.len = end;
+    }
+
+    #[cold]
+    fn extend_heap(&mut self, piece: &[u8]) {
+        if self.heap.is_empty() {
+            self.heap.extend_from_slice(&self.inline[..self.len]);
+        }
+        self.heap.extend_from_slice(piece);
+    }
+
+    pub(super) fn push(&mut self, byte: u8) {
+        self.extend_from_slice(&[byte]);
+    }
+}
+
+impl Deref for Text {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.inline.get(..self.len).unwrap_or(&self.heap)
+    }
+}
+
+#[inline]
 pub(super) fn push_number(text: &mut Text, number: u64) {
     text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Separates the next member of a list from those before.
+#[inline]
 pub(super) fn push_separator(text: &mut Text) {
     if !text.is_empty() {
         text.extend_from_slice(b", ");
