@@ -209,7 +209,7 @@ impl Ledger {
 
     /// Lowers the targets to the tokens that each limit may have capacity for, after a denial.
     async fn lower_to_available(&self, balances: &mut [Balance], denied: Decision) -> Result<(), StoreError> {
-        let has_overage = |balance: &Balance| balance.target.spec.ceiling() != balance.target.spec.algorithm();
+        let has_overage = |balance: &Balance| balance.target.spec.algorithm().overage() > 0;
         // A decision does not contain the remaining overage. A peek at the limit with all its overage does.
         let decision = if balances.iter().any(has_overage) {
             let at_ceiling = |balance: &Balance| Arc::new(balance.target.spec.with_overage_reported());

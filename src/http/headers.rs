@@ -10,7 +10,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use super::header_style::{HeaderStyle, Reset};
 use super::merge::merge;
 use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::limit_spec;
@@ -238,8 +238,8 @@ impl LimitText {
     fn of(name: &str, algorithm: &Algorithm) -> Self {
         let name = format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\""));
         let capacity = algorithm.capacity();
-        let window = match algorithm {
-            Algorithm::CalendarWindow(_) => Duration::ZERO,
+        let window = match algorithm.kind {
+            Kind::CalendarWindow(_) => Duration::ZERO,
             _ => algorithm.window(),
         };
         let policy = match window.as_secs() {
@@ -250,7 +250,7 @@ impl LimitText {
     }
 
     fn is_calendar(&self) -> bool {
-        matches!(self.algorithm, Algorithm::CalendarWindow(_))
+        matches!(self.algorithm.kind, Kind::CalendarWindow(_))
     }
 }
 
@@ -258,8 +258,8 @@ impl LimitText {
 /// [`HeaderStyle::IetfDraft11`].
 fn effective_window(algorithm: &Algorithm, outcome: &Outcome, at: Timestamp) -> Duration {
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
-    let until_used = match algorithm {
-        Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_) => until_more.unwrap_or(window),
+    let until_used = match algorithm.kind {
+        Kind::FixedWindow | Kind::CalendarWindow(_) => until_more.unwrap_or(window),
         _ => {
             let micros = window.as_micros().saturating_mul(outcome.remaining().into());
             let until_refilled = micros.div_ceil(algorithm.capacity().into());
