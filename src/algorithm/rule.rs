@@ -46,6 +46,8 @@ pub(crate) struct QuotaSnapshot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluation {
     pub(crate) availability: Availability,
+    /// The tokens in use after the decision.
+    pub(crate) used: u64,
     /// The [summary](State::summary) of the state after the decision.
     pub(crate) state: CompactState,
 }
@@ -67,17 +69,16 @@ impl Algorithm {
         }
     }
 
-    /// Returns the largest cost that is available without overage.
+    /// Returns the largest cost that is available without overage if `used` tokens are in use.
     #[inline]
-    pub(crate) fn remaining<S: State + ?Sized>(&self, state: &S, now: u64) -> u64 {
-        self.capacity.saturating_sub(state.used(self, now))
+    pub(crate) fn remaining(&self, used: u64) -> u64 {
+        self.capacity.saturating_sub(used)
     }
 
-    /// Returns the time until more tokens remain, or `None` if that never happens.
+    /// Returns the time until more tokens remain than now that `used` are in use, or `None` if that never happens.
     #[inline]
-    pub(crate) fn more_after<S: State + ?Sized>(&self, state: &S, now: u64) -> Option<u64> {
-        let used = state.used(self, now).min(self.capacity);
-        used.checked_sub(1).map(|less| state.wait(self, now, less))
+    pub(crate) fn more_after<S: State + ?Sized>(&self, state: &S, now: u64, used: u64) -> Option<u64> {
+        used.min(self.capacity).checked_sub(1).map(|less| state.wait(self, now, less))
     }
 
     /// Returns the time until the key is unused again.
@@ -91,16 +92,17 @@ impl Algorithm {
 
     /// Returns all that is reported of a key at this instant.
     pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64) -> QuotaSnapshot {
+        let used = state.used(self, now);
         QuotaSnapshot {
-            remaining: self.remaining(state, now),
-            more_after: self.more_after(state, now),
+            remaining: self.remaining(used),
+            more_after: self.more_after(state, now, used),
             reset_after: self.reset_after(state, now),
         }
     }
 
     /// Evaluates `cost` without charging it.
     pub(crate) fn evaluate<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Evaluation {
-        Evaluation { availability: self.availability(state, now, cost), state: state.summary(self, now) }
+        self.evaluation(self.availability(state, now, cost), state, now)
     }
 
     /// Charges `cost` if it is available.
@@ -110,7 +112,13 @@ impl Algorithm {
         if availability.is_now() && cost > 0 {
             state.charge(self, now, cost);
         }
-        Evaluation { availability, state: state.summary(self, now) }
+        self.evaluation(availability, state, now)
+    }
+
+    /// Returns the evaluation of a cost after its charge, if it was charged.
+    #[inline]
+    pub(crate) fn evaluation<S: State + ?Sized>(&self, availability: Availability, state: &S, now: u64) -> Evaluation {
+        Evaluation { availability, used: state.used(self, now), state: state.summary(self, now) }
     }
 }
 

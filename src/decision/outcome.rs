@@ -26,8 +26,12 @@ pub struct Outcome {
 /// The remaining tokens of a key. Few outcomes are asked for them, so they are computed when they are read.
 #[derive(Clone, Copy, Debug)]
 enum Standing {
-    /// By the algorithm, from the state that is the outcome's mark, at this instant.
-    State(Algorithm, u64),
+    /// By the algorithm, from the state that is the outcome's mark, in which `used` tokens are in use at `now`.
+    State {
+        algorithm: Algorithm,
+        used: u64,
+        now: u64,
+    },
     Snapshot(QuotaSnapshot),
 }
 
@@ -54,7 +58,7 @@ impl Outcome {
             Verdict::Deny { retry_after: None } => Availability::Never,
         };
         let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
-        Self::evaluated(charge, Evaluation { availability, state: CompactState::UNUSED }, 0)
+        Self::evaluated(charge, Evaluation { availability, used: 0, state: CompactState::UNUSED }, 0)
             .with_snapshot(QuotaSnapshot { remaining, more_after, reset_after })
     }
 
@@ -98,7 +102,7 @@ impl Outcome {
     /// Creates the outcome of a charge from the evaluation of its limit at the instant `now`.
     #[inline]
     pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation, now: u64) -> Self {
-        let Evaluation { availability, state } = evaluation;
+        let Evaluation { availability, used, state } = evaluation;
         Self {
             limit: charge.spec.index(),
             identity: charge.spec.identity(),
@@ -106,7 +110,7 @@ impl Outcome {
             cost: charge.cost,
             mark: ChargeMark(state),
             availability,
-            standing: Standing::State(*charge.spec.algorithm(), now),
+            standing: Standing::State { algorithm: *charge.spec.algorithm(), used, now },
             is_enforced: charge.spec.is_enforced(),
             is_penalty: false,
             lockout: None,
@@ -203,7 +207,7 @@ impl Outcome {
     #[inline]
     pub fn remaining(&self) -> u64 {
         match &self.standing {
-            Standing::State(algorithm, now) => algorithm.remaining(&self.mark.0, *now),
+            Standing::State { algorithm, used, .. } => algorithm.remaining(*used),
             Standing::Snapshot(snapshot) => snapshot.remaining,
         }
     }
@@ -214,7 +218,7 @@ impl Outcome {
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
         let micros = match &self.standing {
-            Standing::State(algorithm, now) => algorithm.more_after(&self.mark.0, *now),
+            Standing::State { algorithm, used, now } => algorithm.more_after(&self.mark.0, *now, *used),
             Standing::Snapshot(snapshot) => snapshot.more_after,
         };
         micros.map(Duration::from_micros)
@@ -225,7 +229,7 @@ impl Outcome {
     #[inline]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(match &self.standing {
-            Standing::State(algorithm, now) => algorithm.reset_after(&self.mark.0, *now),
+            Standing::State { algorithm, now, .. } => algorithm.reset_after(&self.mark.0, *now),
             Standing::Snapshot(snapshot) => snapshot.reset_after,
         })
     }

@@ -35,7 +35,7 @@ fn outcome(file: &Path) -> String {
     });
     match limits {
         Ok(limits) => {
-            limits.iter().map(|limit| format!("{}: {:?}{}\n", limit.name(), limit.algorithm(), mode(limit))).collect()
+            limits.iter().map(|limit| format!("{}: {}{}\n", limit.name(), limit.algorithm(), mode(limit))).collect()
         }
         Err(error) => format!("{error}\n").replace(&format!("{}/", file.parent().unwrap().display()), ""),
     }

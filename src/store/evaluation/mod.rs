@@ -11,7 +11,7 @@ pub(crate) mod resize;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Availability, CompactState, Evaluation, State};
+use crate::algorithm::{Availability, CompactState, State};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::time::Timestamp;
@@ -93,15 +93,15 @@ fn outcome(
     let evaluation = if commits && availability.is_now() && charge.cost > 0 {
         let state = states.state(index);
         state.charge(rule, now, charge.cost);
-        let (summary, remaining) = (state.summary(rule, now), rule.remaining(state, now));
-        states.store(index, remaining);
-        Evaluation { availability, state: summary }
+        let evaluation = rule.evaluation(availability, state, now);
+        states.store(index, rule.remaining(evaluation.used));
+        evaluation
     } else {
-        let summary = states.state(index).summary(rule, now);
+        let evaluation = rule.evaluation(availability, states.state(index), now);
         if task == Task::Decide && availability.is_after() {
             states.mark_denied(index);
         }
-        Evaluation { availability, state: summary }
+        evaluation
     };
     if charge.spec.penalty().is_none() {
         return Outcome::evaluated(charge, evaluation, now);

@@ -69,7 +69,7 @@ impl MemoryStore {
             shard.insert(
                 key,
                 state,
-                EvictionRank::new(charge.spec.algorithm().remaining(&evaluation.state, now), charge.spec.capacity()),
+                EvictionRank::new(charge.spec.algorithm().remaining(evaluation.used), charge.spec.capacity()),
             );
         }
         evaluation
@@ -201,7 +201,7 @@ impl MemoryStore {
 #[inline]
 fn decide_entry<S: State + Expiring>(charge: &Charge<'_>, entry: &mut Entry<S>, now: u64) -> Evaluation {
     let evaluation = charge.spec.algorithm().decide(&mut entry.state, now, charge.cost);
-    if let Some(rank) = rank(charge, &evaluation, now) {
+    if let Some(rank) = rank(charge, &evaluation) {
         entry.set_rank(rank);
     }
     evaluation
@@ -209,11 +209,11 @@ fn decide_entry<S: State + Expiring>(charge: &Charge<'_>, entry: &mut Entry<S>, 
 
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
-fn rank(charge: &Charge<'_>, evaluation: &Evaluation, now: u64) -> Option<EvictionRank> {
+fn rank(charge: &Charge<'_>, evaluation: &Evaluation) -> Option<EvictionRank> {
     match evaluation.availability {
         _ if charge.cost == 0 => None,
         Availability::Now { .. } => {
-            Some(EvictionRank::new(charge.spec.algorithm().remaining(&evaluation.state, now), charge.spec.capacity()))
+            Some(EvictionRank::new(charge.spec.algorithm().remaining(evaluation.used), charge.spec.capacity()))
         }
         Availability::After(_) => Some(EvictionRank::DENIED),
         Availability::Never => None,

@@ -188,7 +188,7 @@ impl MemoryStore {
         if kept.state.expires_at() == 0 {
             shard.remove(entry, slot);
         } else {
-            let remaining = spec.algorithm().remaining(kept.state, now);
+            let remaining = spec.algorithm().remaining(kept.state.used(spec.algorithm(), now));
             kept.fingerprint.set_rank(EvictionRank::new(remaining, spec.capacity()));
         }
     }
