@@ -31,10 +31,12 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     // If the clock has stepped back behind the last charge, time stands still.
     let now = now.max(state.at);
-    *state = encode(level(rule, state, now) + units(rule, cost), now, rule.amount);
+    let level = level(rule, state, now) + units(rule, cost);
+    *state = encode(level, now, rule.amount);
+    div_ceil(level, rule.span)
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded

@@ -18,7 +18,10 @@ struct Windows {
 
 #[inline(always)]
 pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    let windows = windows(rule, state, now);
+    used_of(rule, windows(rule, state, now), now)
+}
+
+fn used_of(rule: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
     let covered = rule.span - now.saturating_sub(windows.start);
     let weighted = match rounds_up(rule) {
@@ -30,10 +33,10 @@ pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
 
 #[inline(always)]
 pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
-    if used(rule, state, now) <= most {
+    let windows = windows(rule, state, now);
+    if used_of(rule, windows, now) <= most {
         return 0;
     }
-    let windows = windows(rule, state, now);
     let at = match most.checked_sub(windows.current) {
         Some(most) => windows.start + faded_to(rule, most, windows.previous),
         None => windows.start + rule.span + faded_to(rule, most, windows.current),
@@ -42,10 +45,11 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     let mut windows = windows(rule, state, now);
     windows.current += cost;
     *state = encode(rule, windows);
+    used_of(rule, windows, now)
 }
 
 pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {

@@ -23,9 +23,10 @@ pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) 
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     let (missing, refill) = missing(rule, state, present(rule, state, now));
     *state = encode(missing + cost, refill, rule.amount, rule.span);
+    missing + cost
 }
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:

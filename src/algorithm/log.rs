@@ -145,7 +145,7 @@ impl State for Log {
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) {
+    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> u64 {
         let view = self.view(rule, now);
         let newest = self.newest(rule);
         if view.expired > 0 || view.oldest != self.oldest {
@@ -159,6 +159,7 @@ impl State for Log {
         // No more than the limit, which fits.
         self.total = self.total.wrapping_add(cost as u32);
         self.expires_at = view.current + rule.span;
+        view.used + cost
     }
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the number of later entries.

@@ -102,23 +102,29 @@ impl Algorithm {
 
     /// Evaluates `cost` without charging it.
     pub(crate) fn evaluate<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Evaluation {
-        self.evaluation(self.availability(state, now, cost), state, now)
+        let availability = self.availability(state, now, cost);
+        Evaluation { availability, used: state.used(self, now), state: state.summary(self, now) }
     }
 
     /// Charges `cost` if it is available.
     #[inline]
     pub(crate) fn decide<S: State + ?Sized>(&self, state: &mut S, now: u64, cost: u64) -> Evaluation {
         let availability = self.availability(state, now, cost);
-        if availability.is_now() && cost > 0 {
-            state.charge(self, now, cost);
-        }
-        self.evaluation(availability, state, now)
+        self.complete(state, now, cost, availability, availability.is_now())
     }
 
-    /// Returns the evaluation of a cost after its charge, if it was charged.
+    /// Charges `cost`, which is available, if `charges`, and evaluates it.
     #[inline]
-    pub(crate) fn evaluation<S: State + ?Sized>(&self, availability: Availability, state: &S, now: u64) -> Evaluation {
-        Evaluation { availability, used: state.used(self, now), state: state.summary(self, now) }
+    pub(crate) fn complete<S: State + ?Sized>(
+        &self,
+        state: &mut S,
+        now: u64,
+        cost: u64,
+        availability: Availability,
+        charges: bool,
+    ) -> Evaluation {
+        let used = if charges && cost > 0 { state.charge(self, now, cost) } else { state.used(self, now) };
+        Evaluation { availability, used, state: state.summary(self, now) }
     }
 }
 
@@ -162,7 +168,7 @@ impl State for CompactState {
     }
 
     #[inline(always)]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) {
+    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> u64 {
         match rule.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(rule, self, now, cost),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::charge(rule, self, now, cost),

@@ -18,8 +18,8 @@ pub(crate) trait State {
     /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
     fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64;
 
-    /// Charges `cost`, which is at least 1 and fits.
-    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64);
+    /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
+    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64;
 
     /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is reported
     /// of the key at this instant.

@@ -19,7 +19,7 @@ pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
+pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     if state.expires_at <= now {
         let expires_at = match rule.kind {
             Kind::CalendarWindow(calendar) => calendar.end((now / SECOND) as i64) as u64 * SECOND,
@@ -28,6 +28,7 @@ pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost:
         *state = CompactState { expires_at, at: 0, detail: 0 };
     }
     state.detail += cost;
+    state.detail
 }
 
 pub(super) fn refund(state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {

@@ -90,19 +90,13 @@ fn outcome(
     now: u64,
 ) -> Outcome {
     let rule = charge.spec.algorithm();
-    let evaluation = if commits && availability.is_now() && charge.cost > 0 {
-        let state = states.state(index);
-        state.charge(rule, now, charge.cost);
-        let evaluation = rule.evaluation(availability, state, now);
+    let charges = commits && availability.is_now() && charge.cost > 0;
+    let evaluation = rule.complete(states.state(index), now, charge.cost, availability, charges);
+    if charges {
         states.store(index, rule.remaining(evaluation.used));
-        evaluation
-    } else {
-        let evaluation = rule.evaluation(availability, states.state(index), now);
-        if task == Task::Decide && availability.is_after() {
-            states.mark_denied(index);
-        }
-        evaluation
-    };
+    } else if task == Task::Decide && availability.is_after() {
+        states.mark_denied(index);
+    }
     if charge.spec.penalty().is_none() {
         return Outcome::evaluated(charge, evaluation, now);
     }
