@@ -1,4 +1,4 @@
--- GCRA: continuous token buckets and leaky buckets (tag `d`), and queues (tag `q`), as src/algorithm/gcra.rs.
+-- GCRA: continuous token buckets and leaky buckets (tag `d`), and queues (tag `q`), as src/algorithm/bucket.rs.
 --
 -- The two counts of a key's state are by how many 1/amount of a µs its expiry was rounded up, and the amount. The instant
 -- until which Redis keeps the key follows them.

@@ -1,4 +1,4 @@
--- The sliding window counter (tag `c`), as src/algorithm/sliding_window_counter.rs.
+-- The sliding window counter (tag `c`), as src/algorithm/counter.rs.
 --
 -- A key expires at the end of the window after its own, at which both of its counts cease to count: that of its window,
 -- and that of the window before.

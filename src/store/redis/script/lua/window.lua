@@ -1,4 +1,4 @@
--- Windows with a fixed end: fixed windows (tag `w`) and calendar windows (tag `k`), as src/algorithm/aligned_window.rs.
+-- Windows with a fixed end: fixed windows (tag `w`) and calendar windows (tag `k`), as src/algorithm/window.rs.
 --
 -- A key expires at the end of its window. The first count is how much was charged in it.
 
