@@ -24,12 +24,6 @@ pub struct ConfigError {
     rule: Option<Arc<RulePosition>>,
 }
 
-/// The errors that calendars and times of day share.
-#[cfg(feature = "time-zones")]
-pub(crate) enum ConfigErrorKind {
-    TimeZone { zone: String },
-}
-
 /// Unwraps `result`, or panics with the error's message at the caller's location.
 #[track_caller]
 pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
@@ -43,6 +37,14 @@ impl ConfigError {
     /// Creates an error whose message names the invalid value and the remedy.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), rule: None }
+    }
+
+    /// Creates the error of a time zone that does not exist.
+    #[cfg(feature = "time-zones")]
+    pub(crate) fn no_time_zone(zone: &str) -> Self {
+        ConfigError::new(format!(
+            "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
+        ))
     }
 
     /// Sets the position of the limit in its rules file.
@@ -66,15 +68,6 @@ impl ConfigError {
 impl From<Fault> for ConfigError {
     fn from(fault: Fault) -> Self {
         ConfigError::new(fault.message().as_str())
-    }
-}
-
-#[cfg(feature = "time-zones")]
-impl From<ConfigErrorKind> for ConfigError {
-    fn from(ConfigErrorKind::TimeZone { zone }: ConfigErrorKind) -> Self {
-        ConfigError::new(format!(
-            "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
-        ))
     }
 }
 

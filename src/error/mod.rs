@@ -6,8 +6,6 @@ mod message;
 mod store;
 
 pub use self::config::ConfigError;
-#[cfg(feature = "time-zones")]
-pub(crate) use self::config::ConfigErrorKind;
 pub(crate) use self::config::{RulePosition, or_panic};
 pub(crate) use self::fault::Fault;
 pub use self::store::{StoreError, StoreErrorKind};

@@ -7,7 +7,7 @@ use jiff::civil::Time;
 use jiff::tz::TimeZone;
 
 use super::condition::Condition;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::{ConfigError, or_panic};
 use crate::request::RequestHead;
 use crate::time::{Clock, SystemClock};
 
@@ -41,7 +41,7 @@ pub fn time_of_day(zone: &str, from: &str, until: &str) -> TimeOfDay {
 ///
 /// Returns an error if the time zone is unknown, or a time is not valid.
 pub fn try_time_of_day(zone: &str, from: &str, until: &str) -> Result<TimeOfDay, ConfigError> {
-    let zone = TimeZone::get(zone).map_err(|_| ConfigErrorKind::TimeZone { zone: zone.to_owned() })?;
+    let zone = TimeZone::get(zone).map_err(|_| ConfigError::no_time_zone(zone))?;
     Ok(TimeOfDay { zone, from: parse_time(from)?, until: parse_time(until)?, clock: Arc::new(SystemClock::new()) })
 }
 

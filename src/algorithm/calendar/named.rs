@@ -11,7 +11,7 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 
 use super::civil::{self, Day};
 use super::unit::{DAY, Unit};
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::ConfigError;
 
 /// A time zone, whose rules stay loaded for as long as the process runs.
 #[derive(Clone, Copy)]
@@ -31,7 +31,7 @@ impl NamedZone {
     /// Returns the zone of this name, in upper or lower case.
     pub(in crate::algorithm) fn find(name: &str) -> Result<Self, ConfigError> {
         let rules = TimeZone::get(name).ok().filter(|rules| !rules.is_unknown());
-        let unknown = || ConfigErrorKind::TimeZone { zone: name.to_owned() };
+        let unknown = || ConfigError::no_time_zone(name);
         let rules = rules.ok_or_else(unknown)?;
         let name = rules.iana_name().ok_or_else(unknown)?.to_owned();
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
