@@ -136,8 +136,8 @@ impl TokenBucket {
 /// - **Admits at most** `capacity` + `amount` · span / `interval` tokens in any span.
 /// - **Keeps** 24 bytes per key: the instant at which the bucket is empty again, that of the last charge, and the rate.
 /// - **Choose it** when you think in levels rather than allowances. It is the mirror image of a continuous
-///   [`TokenBucket`](crate::TokenBucket), and decides alike. To delay requests rather than deny them, use a
-///   [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+///   [`TokenBucket`], and decides alike. To delay requests rather than deny them, use a
+///   [`LeakyBucketQueue`].
 ///
 #[cfg_attr(doc, doc = include_str!("../../guide/diagrams/leaky_bucket.svg"))]
 ///

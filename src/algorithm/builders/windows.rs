@@ -89,7 +89,7 @@ constructors!(FixedWindow, Kind::FixedWindow, "each aligned window of", "each");
 /// - **Keeps** 48 bytes per key, 12 for each further request that was allowed in the last period, and up to twice as
 ///   much while it grows. Requests of the same microsecond share an entry.
 /// - **Choose it** for small limits that must be exact: five attempts to log in, a payment. For large limits, a
-///   [`SlidingWindow`](crate::SlidingWindow) is nearly as exact, and smaller.
+///   [`SlidingWindow`] is nearly as exact, and smaller.
 ///
 #[cfg_attr(doc, doc = include_str!("../../guide/diagrams/sliding_log.svg"))]
 ///
@@ -110,8 +110,8 @@ constructors!(SlidingLog, Kind::SlidingLog, "any span of", "any");
 /// - **Admits at most** `limit` tokens in any span of `period` less one bucket.
 /// - **Keeps** 48 bytes per key, 12 for each further bucket in which a request was allowed, and up to twice as much
 ///   while it grows.
-/// - **Choose it** when the boundary of a [`FixedWindow`](crate::FixedWindow) would hurt, and a
-///   [`SlidingLog`](crate::SlidingLog) would grow too large. The more buckets, the closer to the log, and the larger.
+/// - **Choose it** when the boundary of a [`FixedWindow`] would hurt, and a
+///   [`SlidingLog`] would grow too large. The more buckets, the closer to the log, and the larger.
 ///
 #[cfg_attr(doc, doc = include_str!("../../guide/diagrams/sliding_window.svg"))]
 ///
@@ -129,7 +129,7 @@ constructors!(SlidingWindow, Kind::SlidingWindow { buckets: 10 }, "a sliding win
 
 impl SlidingWindow {
     /// Sets the number of buckets, from 1. Defaults to 10, or the largest smaller number that divides the period. With
-    /// one bucket, the limit decides as a [`FixedWindow`](crate::FixedWindow).
+    /// one bucket, the limit decides as a [`FixedWindow`].
     ///
     /// # Panics
     ///
@@ -165,8 +165,8 @@ impl SlidingWindow {
 /// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which
 ///   the estimate assumes. In practice it is close to that, and never more than twice.
 /// - **Keeps** 24 bytes per key: two counts, and their window.
-/// - **Choose it** when the burst of a [`FixedWindow`](crate::FixedWindow) at its boundary would hurt, and a
-///   [`SlidingLog`](crate::SlidingLog) would grow too large.
+/// - **Choose it** when the burst of a [`FixedWindow`] at its boundary would hurt, and a
+///   [`SlidingLog`] would grow too large.
 ///
 #[cfg_attr(doc, doc = include_str!("../../guide/diagrams/sliding_window_counter.svg"))]
 ///
