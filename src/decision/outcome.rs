@@ -66,7 +66,11 @@ impl Outcome {
     /// [`Refund::mark`](crate::store::Refund::mark).
     #[must_use]
     pub fn with_mark(self, mark: ChargeMark) -> Self {
-        Self { mark, ..self }
+        let snapshot = match self.standing {
+            Standing::State { algorithm, now, .. } => algorithm.snapshot(&self.mark.0, now),
+            Standing::Snapshot(snapshot) => snapshot,
+        };
+        Self { mark, standing: Standing::Snapshot(snapshot), ..self }
     }
 
     /// Marks that there was capacity in the limit's overage only. A denial uses none.
@@ -117,7 +121,7 @@ impl Outcome {
         }
     }
 
-    /// Replaces the remaining tokens that the state tells.
+    /// Replaces what is computed from the state.
     pub(crate) fn with_snapshot(self, snapshot: QuotaSnapshot) -> Self {
         Self { standing: Standing::Snapshot(snapshot), ..self }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, OverrideStore, Refund, StoreFuture};
+use tower_ratelimit::store::{Charge, ChargeMark, KeyHash, KeyHasher, LimitSpec, OverrideStore, Refund, StoreFuture};
 use tower_ratelimit::{
     Decision, Event, FixedWindow, Limit, Limiter, MemoryStore, Outcome, Store, Timestamp, TokenBucket, Verdict,
     conformance,
@@ -142,6 +142,17 @@ impl Store for LocksOut {
 }
 
 const LOCKOUT: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
+    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_minute(10))]);
+    let decision = limiter.acquire("key", 3).await.unwrap();
+    let outcome = decision.outcomes()[0].clone();
+    let marked = outcome.clone().with_mark(ChargeMark::from_bytes([0xff; 24]));
+    let reported = |outcome: &Outcome| (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+    assert_eq!(reported(&marked), reported(&outcome));
+    assert_eq!(marked.mark().to_bytes(), [0xff; 24]);
+}
 
 #[tokio::test]
 async fn a_lockout_that_a_store_of_another_crate_begins_is_reported() {
