@@ -7,8 +7,8 @@
 //!
 //! The state holds the level after the last charge as the instant at which it has drained, the *theoretical arrival
 //! time*: rounded up to µs (`expires_at`), by how many units it was rounded up (the lower half of `detail`), and the
-//! amount at which it drains (the upper half). With the instant of the last charge (`at`), that tells the level in
-//! tokens to a limit of another amount, too, which drains it at its own rate from then on.
+//! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with another
+//! amount can recover the level in tokens, and drains it at its own rate.
 
 use super::mul_div::div_ceil;
 use super::settings::Algorithm;

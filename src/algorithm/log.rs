@@ -162,7 +162,8 @@ impl State for Log {
         view.used + cost
     }
 
-    /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the number of later entries.
+    /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
+    /// number of later entries.
     fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(rule, now);
         let bucket = mark.0.expires_at.saturating_sub(rule.span);

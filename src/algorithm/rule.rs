@@ -145,7 +145,7 @@ impl State for CompactState {
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(rule, self, now),
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::used(self, now),
             Kind::SlidingWindowCounter(_) => counter::used(rule, self, now),
-            // Of the summary of a log.
+            // `self` is the summary of a log.
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.detail,
         }
     }

@@ -146,7 +146,7 @@ impl Algorithm {
         })
     }
 
-    /// Returns the same at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length of the window that
+    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length of the window that
     /// contains it.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
@@ -254,7 +254,8 @@ impl Algorithm {
     }
 
     /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others. Together,
-    /// the shares never exceed the limit, if each of them can have a token.
+    /// the shares never exceed the limit, if each of them can have a token. A queue lets one more request proceed in each
+    /// process.
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);

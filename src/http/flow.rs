@@ -193,9 +193,7 @@ impl RequestContext {
         let is_counted = decision.decided_by() != DecidedBy::Nobody;
         match ledger {
             Some(ledger) => {
-                if is_counted {
-                    ledger.add(decision);
-                }
+                ledger.add(decision);
                 Completion::None
             }
             // A permit of an uncounted request charges nothing.
