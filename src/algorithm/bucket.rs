@@ -15,42 +15,42 @@ use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};
 
 #[inline(always)]
-pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    div_ceil(level(rule, state, now.max(state.at)), rule.span)
+pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    div_ceil(level(algorithm, state, now.max(state.at)), algorithm.span)
 }
 
 #[inline(always)]
-pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
+pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let from = now.max(state.at);
-    let (level, most) = (level(rule, state, from), units(rule, most));
+    let (level, most) = (level(algorithm, state, from), units(algorithm, most));
     if level <= most {
         return 0;
     }
     // At the rate of another limit, all of it may have drained earlier.
-    from.saturating_add(div_ceil(level - most, rule.amount.into())).min(state.expires_at) - now
+    from.saturating_add(div_ceil(level - most, algorithm.amount.into())).min(state.expires_at) - now
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     // If the clock has stepped back behind the last charge, time stands still.
     let now = now.max(state.at);
-    let level = level(rule, state, now) + units(rule, cost);
-    *state = encode(level, now, rule.amount);
-    div_ceil(level, rule.span)
+    let level = level(algorithm, state, now) + units(algorithm, cost);
+    *state = encode(level, now, algorithm.amount);
+    div_ceil(level, algorithm.span)
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
 /// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as others
 /// have been promised their instants. The key keeps the rate at which it was charged.
-pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
     let now = now.max(state.at);
-    let units_in_use = level(rule, state, now);
-    let left = match rule.is_queue() {
-        false => level(rule, &mark.0, now),
+    let units_in_use = level(algorithm, state, now);
+    let left = match algorithm.is_queue() {
+        false => level(algorithm, &mark.0, now),
         true if (state.expires_at, state.detail) == (mark.0.expires_at, mark.0.detail) => units_in_use,
         true => 0,
     };
-    let back = left.min(units(rule, cost));
+    let back = left.min(units(algorithm, cost));
     if back == 0 || units_in_use == 0 {
         return;
     }
@@ -63,21 +63,21 @@ pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMar
 }
 
 /// Converts tokens to units.
-fn units(rule: &Algorithm, tokens: u64) -> u128 {
-    u128::from(tokens) * u128::from(rule.span)
+fn units(algorithm: &Algorithm, tokens: u64) -> u128 {
+    u128::from(tokens) * u128::from(algorithm.span)
 }
 
 /// Returns the units of a state that have not drained at `now`.
 #[inline]
-fn level(rule: &Algorithm, state: &CompactState, now: u64) -> u128 {
+fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
     if state.expires_at <= now {
         return 0;
     }
     let [amount, rounding] = state.halves();
-    if amount == u64::from(rule.amount) {
+    if amount == u64::from(algorithm.amount) {
         return (u128::from(state.expires_at - now) * u128::from(amount)).saturating_sub(rounding.into());
     }
-    let drained = (i128::from(now) - i128::from(state.at)) * i128::from(rule.amount);
+    let drained = (i128::from(now) - i128::from(state.at)) * i128::from(algorithm.amount);
     (charged(state) as i128 - drained).max(0) as u128
 }
 

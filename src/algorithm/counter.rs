@@ -17,89 +17,89 @@ struct Windows {
 }
 
 #[inline(always)]
-pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    used_of(rule, windows(rule, state, now), now)
+pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    used_of(algorithm, windows(algorithm, state, now), now)
 }
 
-fn used_of(rule: &Algorithm, windows: Windows, now: u64) -> u64 {
+fn used_of(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
-    let covered = rule.span - now.saturating_sub(windows.start);
-    let weighted = match rounds_up(rule) {
-        true => mul_div_ceil(windows.previous, covered, rule.span),
-        false => mul_div(windows.previous, covered, rule.span),
+    let covered = algorithm.span - now.saturating_sub(windows.start);
+    let weighted = match rounds_up(algorithm) {
+        true => mul_div_ceil(windows.previous, covered, algorithm.span),
+        false => mul_div(windows.previous, covered, algorithm.span),
     };
     weighted + windows.current
 }
 
 #[inline(always)]
-pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
-    let windows = windows(rule, state, now);
-    if used_of(rule, windows, now) <= most {
+pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
+    let windows = windows(algorithm, state, now);
+    if used_of(algorithm, windows, now) <= most {
         return 0;
     }
     let at = match most.checked_sub(windows.current) {
-        Some(most) => windows.start + faded_to(rule, most, windows.previous),
-        None => windows.start + rule.span + faded_to(rule, most, windows.current),
+        Some(most) => windows.start + faded_to(algorithm, most, windows.previous),
+        None => windows.start + algorithm.span + faded_to(algorithm, most, windows.current),
     };
     at - now
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
-    let mut windows = windows(rule, state, now);
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+    let mut windows = windows(algorithm, state, now);
     windows.current += cost;
-    *state = encode(rule, windows);
-    used_of(rule, windows, now)
+    *state = encode(algorithm, windows);
+    used_of(algorithm, windows, now)
 }
 
-pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
-    let mut windows = windows(rule, state, now);
-    let charged = mark.0.expires_at.saturating_sub(2 * rule.span);
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+    let mut windows = windows(algorithm, state, now);
+    let charged = mark.0.expires_at.saturating_sub(2 * algorithm.span);
     if charged == windows.start {
         windows.current = windows.current.saturating_sub(cost);
-    } else if charged + rule.span == windows.start {
+    } else if charged + algorithm.span == windows.start {
         windows.previous = windows.previous.saturating_sub(cost);
     } else {
         return;
     }
-    *state = encode(rule, windows);
+    *state = encode(algorithm, windows);
 }
 
 /// Returns the windows that count at `now`.
-fn windows(rule: &Algorithm, state: &CompactState, now: u64) -> Windows {
-    let start = now - now % rule.span;
+fn windows(algorithm: &Algorithm, state: &CompactState, now: u64) -> Windows {
+    let start = now - now % algorithm.span;
     let [previous, current] = state.halves();
     if state.expires_at <= start {
         Windows { start, previous: 0, current: 0 }
-    } else if state.expires_at <= start + rule.span {
+    } else if state.expires_at <= start + algorithm.span {
         Windows { start, previous: current, current: 0 }
     } else {
-        Windows { start: start.max(state.expires_at.saturating_sub(2 * rule.span)), previous, current }
+        Windows { start: start.max(state.expires_at.saturating_sub(2 * algorithm.span)), previous, current }
     }
 }
 
-fn encode(rule: &Algorithm, windows: Windows) -> CompactState {
+fn encode(algorithm: &Algorithm, windows: Windows) -> CompactState {
     let Windows { start, previous, current } = windows;
     let (expires_at, detail) = match (previous, current) {
         (0, 0) => return CompactState::UNUSED,
-        (_, 0) => (start + rule.span, previous),
-        _ => (start + 2 * rule.span, previous << 32 | current),
+        (_, 0) => (start + algorithm.span, previous),
+        _ => (start + 2 * algorithm.span, previous << 32 | current),
     };
     CompactState { expires_at, at: 0, detail }
 }
 
 /// Returns how far into the next window a `count` is weighted as `most` or less, in µs.
-fn faded_to(rule: &Algorithm, most: u64, count: u64) -> u64 {
+fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
     if count == 0 {
         return 0;
     }
-    let covered = match rounds_up(rule) {
-        true => mul_div(most, rule.span, count),
-        false => mul_div_ceil(most + 1, rule.span, count) - 1,
+    let covered = match rounds_up(algorithm) {
+        true => mul_div(most, algorithm.span, count),
+        false => mul_div_ceil(most + 1, algorithm.span, count) - 1,
     };
-    rule.span - covered.min(rule.span)
+    algorithm.span - covered.min(algorithm.span)
 }
 
-fn rounds_up(rule: &Algorithm) -> bool {
-    rule.kind == Kind::SlidingWindowCounter(Rounding::Up)
+fn rounds_up(algorithm: &Algorithm) -> bool {
+    algorithm.kind == Kind::SlidingWindowCounter(Rounding::Up)
 }

@@ -8,40 +8,40 @@ use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};
 
 #[inline(always)]
-pub(super) fn used(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    missing(rule, state, present(rule, state, now)).0
+pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    missing(algorithm, state, present(algorithm, state, now)).0
 }
 
 #[inline(always)]
-pub(super) fn wait(rule: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
-    let (missing, refill) = missing(rule, state, present(rule, state, now));
+pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
+    let (missing, refill) = missing(algorithm, state, present(algorithm, state, now));
     match missing.saturating_sub(most) {
         0 => 0,
         // At the rate of another limit, the bucket may be full earlier.
-        excess => full_at(excess, refill, rule.amount, rule.span).min(state.expires_at) - now,
+        excess => full_at(excess, refill, algorithm.amount, algorithm.span).min(state.expires_at) - now,
     }
 }
 
 #[inline(always)]
-pub(super) fn charge(rule: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
-    let (missing, refill) = missing(rule, state, present(rule, state, now));
-    *state = encode(missing + cost, refill, rule.amount, rule.span);
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+    let (missing, refill) = missing(algorithm, state, present(algorithm, state, now));
+    *state = encode(missing + cost, refill, algorithm.amount, algorithm.span);
     missing + cost
 }
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:
 /// these refills count as refills of the refunded charge first. The key keeps the rate at which it was charged.
-pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
-    let now = present(rule, state, now);
-    let (missing, _) = missing(rule, state, now);
-    let refilled = refills(rule, mark.0.at, now).saturating_mul(rule.amount.into());
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+    let now = present(algorithm, state, now);
+    let (missing, _) = missing(algorithm, state, now);
+    let refilled = refills(algorithm, mark.0.at, now).saturating_mul(algorithm.amount.into());
     let back = cost.saturating_sub(refilled);
     if missing == 0 || back == 0 || mark.0.expires_at <= now {
         return;
     }
     if missing > back {
         let [amount, charged] = state.halves();
-        *state = encode(charged - back, state.at, amount as u32, rule.span);
+        *state = encode(charged - back, state.at, amount as u32, algorithm.span);
     }
     if missing <= back || state.expires_at <= now {
         *state = CompactState::UNUSED;
@@ -50,23 +50,23 @@ pub(super) fn refund(rule: &Algorithm, state: &mut CompactState, mark: ChargeMar
 
 /// Returns the present instant. If the clock has stepped back behind the interval of the last charge, time stands still
 /// at its start.
-fn present(rule: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    now.max(state.at.saturating_sub(rule.span))
+fn present(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    now.max(state.at.saturating_sub(algorithm.span))
 }
 
 /// Returns the missing tokens at `now`, and the instant of the next refill.
-fn missing(rule: &Algorithm, state: &CompactState, now: u64) -> (u64, u64) {
-    let refills = refills(rule, state.at, now);
+fn missing(algorithm: &Algorithm, state: &CompactState, now: u64) -> (u64, u64) {
+    let refills = refills(algorithm, state.at, now);
     let [_, charged] = state.halves();
-    match charged.saturating_sub(refills.saturating_mul(rule.amount.into())) {
-        missing if missing > 0 && state.expires_at > now => (missing, state.at + refills * rule.span),
-        _ => (0, now + rule.span),
+    match charged.saturating_sub(refills.saturating_mul(algorithm.amount.into())) {
+        missing if missing > 0 && state.expires_at > now => (missing, state.at + refills * algorithm.span),
+        _ => (0, now + algorithm.span),
     }
 }
 
 /// Returns the number of refills up to `now`, from the one at `first` on.
-fn refills(rule: &Algorithm, first: u64, now: u64) -> u64 {
-    now.checked_sub(first).map_or(0, |since| since / rule.span + 1)
+fn refills(algorithm: &Algorithm, first: u64, now: u64) -> u64 {
+    now.checked_sub(first).map_or(0, |since| since / algorithm.span + 1)
 }
 
 /// Returns the instant of the refill after which `missing` tokens are no longer missing. The next one is at `refill`.

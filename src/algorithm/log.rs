@@ -116,38 +116,38 @@ impl State for Log {
     }
 
     #[inline]
-    fn used(&self, rule: &Algorithm, now: u64) -> u64 {
-        self.view(rule, now).used
+    fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+        self.view(algorithm, now).used
     }
 
     #[inline]
-    fn wait(&self, rule: &Algorithm, now: u64, most: u64) -> u64 {
-        let view = self.view(rule, now);
+    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
+        let view = self.view(algorithm, now);
         // Every entry holds at least one token.
         let bucket = match view.used.saturating_sub(most) {
             0 => return 0,
             1 => view.oldest,
-            excess if excess == view.used => self.newest(rule),
-            excess => self.last_of(rule, &view, excess),
+            excess if excess == view.used => self.newest(algorithm),
+            excess => self.last_of(algorithm, &view, excess),
         };
-        (bucket + rule.span).saturating_sub(now)
+        (bucket + algorithm.span).saturating_sub(now)
     }
 
     /// Returns when nothing counts any more (`expires_at`), when more tokens remain (`at`), and the tokens in use.
-    fn summary(&self, rule: &Algorithm, now: u64) -> CompactState {
-        match self.used(rule, now) {
+    fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState {
+        match self.used(algorithm, now) {
             0 => CompactState::UNUSED,
             used => {
-                let at = now + self.wait(rule, now, used.min(rule.capacity) - 1);
+                let at = now + self.wait(algorithm, now, used.min(algorithm.capacity) - 1);
                 CompactState { expires_at: self.expires_at, at, detail: used }
             }
         }
     }
 
     #[inline]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> u64 {
-        let view = self.view(rule, now);
-        let newest = self.newest(rule);
+    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+        let view = self.view(algorithm, now);
+        let newest = self.newest(algorithm);
         if view.expired > 0 || view.oldest != self.oldest {
             self.expire(&view);
         }
@@ -158,19 +158,19 @@ impl State for Log {
         }
         // No more than the limit, which fits.
         self.total = self.total.wrapping_add(cost as u32);
-        self.expires_at = view.current + rule.span;
+        self.expires_at = view.current + algorithm.span;
         view.used + cost
     }
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
     /// number of later entries.
-    fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
-        let View { oldest, used, .. } = self.view(rule, now);
-        let bucket = mark.0.expires_at.saturating_sub(rule.span);
+    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+        let View { oldest, used, .. } = self.view(algorithm, now);
+        let bucket = mark.0.expires_at.saturating_sub(algorithm.span);
         if used == 0 || bucket < oldest {
             return;
         }
-        let newest = self.newest(rule);
+        let newest = self.newest(algorithm);
         let index = self.older.partition_point(|entry| entry.start < bucket);
         let is_newest = index == self.older.len();
         let (start, total) = self.older.get(index).map_or((newest, self.total), |entry| (entry.start, entry.total));
@@ -194,7 +194,7 @@ impl State for Log {
         } else if bucket == self.oldest {
             *self = Self::default();
         } else if let Some(last) = self.older.pop() {
-            self.expires_at = last.start + rule.span;
+            self.expires_at = last.start + algorithm.span;
         }
     }
 }
@@ -202,49 +202,52 @@ impl State for Log {
 impl Log {
     /// Returns the start of the newest bucket.
     #[inline]
-    fn newest(&self, rule: &Algorithm) -> u64 {
-        self.expires_at.saturating_sub(rule.span)
+    fn newest(&self, algorithm: &Algorithm) -> u64 {
+        self.expires_at.saturating_sub(algorithm.span)
     }
 
     #[inline]
-    fn view(&self, rule: &Algorithm, now: u64) -> View {
+    fn view(&self, algorithm: &Algorithm, now: u64) -> View {
         // If the clock has stepped back behind the newest bucket, time stands still in that.
-        let current = bucket_of(rule, now).max(self.newest(rule));
+        let current = bucket_of(algorithm, now).max(self.newest(algorithm));
         // Usually the oldest entry still counts.
-        if self.oldest + rule.span > current {
+        if self.oldest + algorithm.span > current {
             let used = self.total.wrapping_sub(self.base).into();
             return View { current, oldest: self.oldest, base: self.base, expired: 0, used };
         }
-        self.view_past_expired(rule, current)
+        self.view_past_expired(algorithm, current)
     }
 
     /// Returns the view of a log whose oldest entries have expired.
     #[inline(never)]
-    fn view_past_expired(&self, rule: &Algorithm, current: u64) -> View {
+    fn view_past_expired(&self, algorithm: &Algorithm, current: u64) -> View {
         if self.expires_at <= current {
             return View { current, oldest: current, base: self.total, expired: self.older.len(), used: 0 };
         }
-        let expired = self.older.partition_point(|entry| entry.start + rule.span <= current);
-        let oldest = self.older.get(expired).map_or(self.newest(rule), |entry| entry.start);
+        let expired = self.older.partition_point(|entry| entry.start + algorithm.span <= current);
+        let oldest = self.older.get(expired).map_or(self.newest(algorithm), |entry| entry.start);
         let base = self.total_before(expired);
         View { current, oldest, base, expired, used: self.total.wrapping_sub(base).into() }
     }
 
     /// Returns the start of the bucket that holds the last of the first `tokens` that count.
     #[inline(never)]
-    fn last_of(&self, rule: &Algorithm, view: &View, tokens: u64) -> u64 {
+    fn last_of(&self, algorithm: &Algorithm, view: &View, tokens: u64) -> u64 {
         let upto = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));
         let index = self.older.partition_point(|entry| entry.start < view.oldest || upto(entry) < tokens);
-        self.older.get(index).map_or(self.newest(rule), |entry| entry.start)
+        self.older.get(index).map_or(self.newest(algorithm), |entry| entry.start)
     }
 
     /// Creates a log from entries, oldest first: an instant of the bucket, the total up to and including it, and the
     /// tokens charged in it. The first one is the oldest that counts. Returns `None` if they are out of order.
     #[allow(dead_code, reason = "only used by stores that keep logs elsewhere")]
-    pub(crate) fn of_entries(rule: &Algorithm, entries: impl IntoIterator<Item = (u64, u32, u32)>) -> Option<Self> {
+    pub(crate) fn of_entries(
+        algorithm: &Algorithm,
+        entries: impl IntoIterator<Item = (u64, u32, u32)>,
+    ) -> Option<Self> {
         let mut log = Self::default();
         for (index, (instant, total, charged)) in entries.into_iter().enumerate() {
-            let (start, newest) = (bucket_of(rule, instant), log.newest(rule));
+            let (start, newest) = (bucket_of(algorithm, instant), log.newest(algorithm));
             if index == 0 {
                 (log.oldest, log.base) = (start, total.wrapping_sub(charged));
             } else if start < newest || total.wrapping_sub(log.base) < log.total.wrapping_sub(log.base) {
@@ -252,7 +255,7 @@ impl Log {
             } else if start > newest {
                 log.older.push(Entry { start: newest, total: log.total });
             }
-            (log.expires_at, log.total) = (start + rule.span, total);
+            (log.expires_at, log.total) = (start + algorithm.span, total);
         }
         Some(log)
     }
@@ -260,9 +263,9 @@ impl Log {
 
 /// Returns the start of the bucket that contains `now`.
 #[inline]
-fn bucket_of(rule: &Algorithm, now: u64) -> u64 {
-    match rule.kind {
-        Kind::SlidingWindow { buckets } => now - now % (rule.span / u64::from(buckets)),
+fn bucket_of(algorithm: &Algorithm, now: u64) -> u64 {
+    match algorithm.kind {
+        Kind::SlidingWindow { buckets } => now - now % (algorithm.span / u64::from(buckets)),
         // A log of every request is a log of buckets of 1 µs.
         _ => now,
     }

@@ -113,7 +113,7 @@ impl Algorithm {
         self.complete(state, now, cost, availability, availability.is_now())
     }
 
-    /// Charges `cost`, which is available, if `charges`, and evaluates it.
+    /// Charges `cost` if `charges`, which requires that it is available. Returns the evaluation afterwards.
     #[inline]
     pub(crate) fn complete<S: State + ?Sized>(
         &self,
@@ -128,9 +128,9 @@ impl Algorithm {
     }
 }
 
-/// A new algorithm whose state is compact needs a kernel, and a line in each `match`.
+/// Calls the functions of the algorithm's file. A new algorithm with a compact state needs a line in each `match`.
 ///
-/// Operations are always inlined, kernels included: the calls would take another 90 instructions of a decision ("token
+/// These methods are always inlined, and so are the functions: calls would take another 90 instructions of a decision ("token
 /// bucket" in `.ci/instructions`).
 impl State for CompactState {
     #[inline]
@@ -139,24 +139,26 @@ impl State for CompactState {
     }
 
     #[inline(always)]
-    fn used(&self, rule: &Algorithm, now: u64) -> u64 {
-        match rule.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::used(rule, self, now),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(rule, self, now),
+    fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+        match algorithm.kind {
+            Kind::TokenBucket(Refill::Interval) => interval_bucket::used(algorithm, self, now),
+            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(algorithm, self, now),
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::used(self, now),
-            Kind::SlidingWindowCounter(_) => counter::used(rule, self, now),
+            Kind::SlidingWindowCounter(_) => counter::used(algorithm, self, now),
             // `self` is the summary of a log.
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.detail,
         }
     }
 
     #[inline(always)]
-    fn wait(&self, rule: &Algorithm, now: u64, most: u64) -> u64 {
-        match rule.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::wait(rule, self, now, most),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::wait(rule, self, now, most),
+    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
+        match algorithm.kind {
+            Kind::TokenBucket(Refill::Interval) => interval_bucket::wait(algorithm, self, now, most),
+            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
+                bucket::wait(algorithm, self, now, most)
+            }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::wait(self, now, most),
-            Kind::SlidingWindowCounter(_) => counter::wait(rule, self, now, most),
+            Kind::SlidingWindowCounter(_) => counter::wait(algorithm, self, now, most),
             Kind::SlidingLog | Kind::SlidingWindow { .. } if self.detail <= most => 0,
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.at - now,
         }
@@ -168,25 +170,27 @@ impl State for CompactState {
     }
 
     #[inline(always)]
-    fn charge(&mut self, rule: &Algorithm, now: u64, cost: u64) -> u64 {
-        match rule.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(rule, self, now, cost),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::charge(rule, self, now, cost),
-            Kind::FixedWindow | Kind::CalendarWindow(_) => window::charge(rule, self, now, cost),
-            Kind::SlidingWindowCounter(_) => counter::charge(rule, self, now, cost),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {rule:?} is a log"),
+    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+        match algorithm.kind {
+            Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(algorithm, self, now, cost),
+            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
+                bucket::charge(algorithm, self, now, cost)
+            }
+            Kind::FixedWindow | Kind::CalendarWindow(_) => window::charge(algorithm, self, now, cost),
+            Kind::SlidingWindowCounter(_) => counter::charge(algorithm, self, now, cost),
+            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
         }
     }
 
-    fn refund(&mut self, rule: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
-        match rule.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::refund(rule, self, mark, now, cost),
+    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+        match algorithm.kind {
+            Kind::TokenBucket(Refill::Interval) => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
-                bucket::refund(rule, self, mark, now, cost);
+                bucket::refund(algorithm, self, mark, now, cost);
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::refund(self, mark, now, cost),
-            Kind::SlidingWindowCounter(_) => counter::refund(rule, self, mark, now, cost),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {rule:?} is a log"),
+            Kind::SlidingWindowCounter(_) => counter::refund(algorithm, self, mark, now, cost),
+            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
         }
     }
 }

@@ -121,7 +121,7 @@ impl Outcome {
         }
     }
 
-    /// Replaces what is computed from the state.
+    /// Sets the reported tokens and spans, in place of those computed from the state.
     pub(crate) fn with_snapshot(self, snapshot: QuotaSnapshot) -> Self {
         Self { standing: Standing::Snapshot(snapshot), ..self }
     }

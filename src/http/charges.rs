@@ -145,7 +145,7 @@ impl<'a> Finder<'a, '_> {
         }
     }
 
-    /// Finds out whether a limit applies that an index has found.
+    /// Finds out whether a limit applies, from the result of looking it up in an index.
     fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'a, 'k> {
         let client = &self.config.client;
         match matched {
@@ -155,8 +155,8 @@ impl<'a> Finder<'a, '_> {
         }
     }
 
-    /// Finds out whether a limit applies whose condition holds. `key` is the hash of the request's key, and `found` the
-    /// key itself if it was looked up.
+    /// Finds out whether a limit with this key applies. The limit's condition holds. `key` is the hash of the request's
+    /// key, and `found` is the key itself if it was looked up.
     #[inline]
     fn with_key<'k>(self, index: usize, key: Result<KeyHash, KeyError>, found: Option<&'k KeyBuf>) -> Finding<'a, 'k> {
         let config = self.config;
