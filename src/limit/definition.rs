@@ -139,18 +139,16 @@ impl Limit {
         self
     }
 
-    /// Sets the path of the limit's descriptor in a rules file.
+    /// Sets the name, which must be valid in the end.
     #[cfg(feature = "rules")]
-    pub(crate) fn with_rule_path(mut self, path: String) -> Self {
-        self.rule_path = Some(path.into());
-        self
+    pub(crate) fn with_name(self, name: String) -> Self {
+        Self { name: name.into(), ..self }
     }
 
-    /// Sets the position of the limit in a rules file.
+    /// Sets the path of the limit's descriptor in a rules file, and the position of the limit.
     #[cfg(feature = "rules")]
-    pub(crate) fn with_rule_position(mut self, position: RulePosition) -> Self {
-        self.rule_position = Some(position.into());
-        self
+    pub(crate) fn with_rule(self, path: String, position: RulePosition) -> Self {
+        Self { rule_path: Some(path.into()), rule_position: Some(position.into()), ..self }
     }
 
     /// Sets the policy for requests without a key. Defaults to [`OnMissingKey::Reject`].

@@ -1,17 +1,15 @@
 //! The extractors that the keys of descriptors name.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-
-use http::HeaderName;
 
 use super::fields::{closest, one_of};
 use super::value::ValueFormat;
 use crate::error::{ConfigError, Fault, or_panic};
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
+use crate::validation;
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -23,7 +21,7 @@ use crate::request::RequestHead;
 /// | `header.NAME` | the header NAME by [`key::header`] |
 /// | `query.NAME` | the decoded query parameter NAME; missing if it is empty |
 ///
-/// If a request repeats a header or a parameter, it is rejected with 400 if a limit applies to any of the values.
+/// If a request repeats a header or a parameter, it is rejected with 400 if an enforced limit depends on it.
 ///
 /// A limit is skipped for requests without a value, except for the client's address: by default, a request without one
 /// is rejected, as by a limit in code. See [`register_address`](Self::register_address).
@@ -52,35 +50,18 @@ pub struct Extractors {
 }
 
 /// The key of the client's address, as in Envoy's service.
-const REMOTE_ADDRESS: &str = "remote_address";
+pub(super) const REMOTE_ADDRESS: &str = "remote_address";
 
 /// An extractor, and the format of its values.
 #[derive(Clone)]
 pub(super) struct Named {
     pub(super) extractor: Arc<dyn KeyExtractor>,
     pub(super) format: ValueFormat,
-    /// The query parameter that it reads, if any.
-    query: Option<Arc<str>>,
-    /// Whether it extracts the client's address, which every request should have.
-    pub(super) is_client_address: bool,
 }
 
 impl Named {
-    /// The maximum number of candidates that are compared, to bound the time.
-    const MAX_CANDIDATES: usize = 16;
-
-    fn of_text(extractor: impl KeyExtractor, query: Option<Arc<str>>) -> Self {
-        Self { extractor: Arc::new(extractor), format: ValueFormat::Text, query, is_client_address: false }
-    }
-
-    /// Returns the possible values of a request whose value is ambiguous, unless they are unknown or too many.
-    pub(super) fn candidates(&self, head: &RequestHead<'_>) -> Option<Vec<Box<[u8]>>> {
-        let most = Self::MAX_CANDIDATES + 1;
-        let candidates: Vec<Box<[u8]>> = match &self.query {
-            Some(name) => parameters(head, name).map(|value| value.as_bytes().into()).take(most).collect(),
-            None => head.header_lines(self.extractor.header_name()?).map(Into::into).take(most).collect(),
-        };
-        (candidates.len() < most).then_some(candidates)
+    fn new(extractor: impl KeyExtractor, format: ValueFormat) -> Self {
+        Self { extractor: Arc::new(extractor), format }
     }
 }
 
@@ -154,10 +135,7 @@ impl Extractors {
     }
 
     fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
-        let name = name.into();
-        let is_client_address = name == REMOTE_ADDRESS || matches!(format, ValueFormat::Address { .. });
-        let named = Named { extractor: Arc::new(extractor), format, query: None, is_client_address };
-        self.named.insert(name, named);
+        self.named.insert(name.into(), Named::new(extractor, format));
         self
     }
 
@@ -167,29 +145,19 @@ impl Extractors {
             return Ok(named.clone());
         }
         if let Some(header) = name.strip_prefix("header.") {
-            if header.parse::<HeaderName>().is_err() {
-                return Err(format!("{header:?} is not a header name: use letters, digits and dashes"));
-            }
-            return Ok(Named::of_text(key::header(header), None));
+            validation::header_name(header).map_err(|error| error.to_string())?;
+            return Ok(Named::new(key::header(header), ValueFormat::Text));
         }
-        match name.strip_prefix("query.") {
-            Some(name) if name.trim().is_empty() => {
-                Err("`query.` lacks the name of a parameter: write `query.page`, for example".to_owned())
+        if let Some(parameter) = name.strip_prefix("query.") {
+            if parameter.trim().is_empty() {
+                return Err("`query.` lacks the name of a parameter: write `query.page`, for example".to_owned());
             }
-            Some(name) => {
-                let name: Arc<str> = name.into();
-                Ok(Named::of_text(key::query(&*name), Some(name)))
-            }
-            None => Err(self.unknown(name)),
+            return Ok(Named::new(key::query(parameter), ValueFormat::Text));
         }
-    }
-
-    fn unknown(&self, name: &str) -> String {
-        let mut known: Vec<&str> = self.named.keys().map(String::as_str).collect();
-        known.extend(["header.NAME", "query.NAME"]);
-        let meant = closest(name, known.iter().copied());
+        let known: Vec<&str> = self.named.keys().map(String::as_str).chain(["header.NAME", "query.NAME"]).collect();
+        let meant = closest(name, &known);
         let meant = meant.map_or(String::new(), |meant| format!("did you mean `{meant}`? Otherwise, "));
-        format!("no extractor is called `{name}`: {meant}use {}, or register it", one_of(&known))
+        Err(format!("no extractor is called `{name}`: {meant}use {}, or register it", one_of(&known)))
     }
 }
 
@@ -217,10 +185,4 @@ impl KeyExtractor for AnyMethod {
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
         key::method().describe(head)
     }
-}
-
-/// Returns the values of a query parameter.
-fn parameters<'a>(head: &RequestHead<'a>, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
-    let query = head.uri.query().unwrap_or_default();
-    form_urlencoded::parse(query.as_bytes()).filter(move |(found, _)| **found == *name).map(|(_, value)| value)
 }

@@ -1,66 +1,129 @@
-//! Reads typed fields of YAML mappings, and reports what is wrong with them.
+//! Reads typed fields of YAML mappings, and notes what is wrong with them.
 
+use std::fmt::Display;
 use std::rc::Rc;
+use std::time::Duration;
 
-use super::problem::{Position, Problem, RulesError};
+use super::error::{Position, Problems, RulesError};
 use super::yaml::{Node, Value};
 
-/// The fields of a mapping.
+pub(super) const FILE: &[&str] = &["domain", "descriptors"];
+
+pub(super) const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "quota_mode",
+    "metadata",
+];
+
+pub(super) const LIMIT: &[&str] = &[
+    "unit",
+    "period",
+    "requests_per_unit",
+    "unlimited",
+    "algorithm",
+    "burst",
+    "refill",
+    "buckets",
+    "rounding",
+    "waiting",
+    "calendar",
+    "starts",
+    "day",
+    "name",
+    "replaces",
+    "cost",
+    "soft",
+    "penalty",
+    "shadow_mode",
+    "key",
+    "on_missing_key",
+    "on_store_error",
+    "nodes",
+    "overridable",
+];
+
+pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up_to", "remembered_for"];
+
+/// Where the fields of other mappings belong.
+const PLACES: &[(&[&str], &str)] = &[
+    (DESCRIPTOR, "it belongs beside `rate_limit`, not in it"),
+    (LIMIT, "it belongs in `rate_limit`"),
+    (FILE, "it belongs at the top of the file"),
+];
+
+/// Names that people write for fields, and those fields.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("unit_multiplier", "period"),
+    ("limit", "requests_per_unit"),
+    ("max", "requests_per_unit"),
+    ("requests", "requests_per_unit"),
+    ("capacity", "burst"),
+    ("after", "denials"),
+    ("strikes", "denials"),
+    ("count", "denials"),
+    ("period", "within"),
+    ("unit", "within"),
+    ("span", "within"),
+    ("ban", "locked_out_for"),
+    ("for", "locked_out_for"),
+    ("block", "locked_out_for"),
+    ("block_for", "locked_out_for"),
+    ("duration", "locked_out_for"),
+    ("max", "up_to"),
+    ("longest", "up_to"),
+    ("doubling_up_to", "up_to"),
+];
+
+/// The fields of a mapping. Reading a field notes a problem if its value is wrong.
 pub(super) struct Fields<'a> {
     pub(super) at: Position,
+    pub(super) problems: &'a Problems,
     fields: Vec<(&'a str, &'a Node)>,
-    /// Fields that were probably meant by unknown names, which are reported.
+    /// Fields that were probably meant by something else, which is noted.
     meant: Vec<&'a str>,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the fields of `node`, described as `what`, which may have the fields `known`. `advise` explains unknown
-    /// fields.
-    pub(super) fn of(
-        node: &'a Node,
-        what: &str,
-        known: &[&'a str],
-        advise: impl Fn(&str) -> Option<String>,
-        problems: &mut Vec<Problem>,
-    ) -> Option<Self> {
-        let Value::Mapping(pairs) = &node.value else {
-            let message = format!("{what} is {}: write `{}: …` here", node.kind(), known[0]);
-            problems.push(Problem::new(node.at, message));
-            return None;
+    /// Reads the fields of `node`, described as `what`, which may have the fields `known`.
+    pub(super) fn of(node: &'a Node, what: &str, known: &[&'a str], problems: &'a Problems) -> Self {
+        let mut fields = Self { at: node.at, problems, fields: Vec::new(), meant: Vec::new() };
+        let Value::Mapping(children) = &node.value else {
+            problems.note(node.at, format!("{what} is {}: write `{}: …` here", node.kind(), known[0]));
+            fields.meant.extend(known);
+            return fields;
         };
-        let mut fields: Vec<(&str, &Node)> = Vec::new();
-        let mut meant = Vec::new();
-        for (key, value) in pairs {
-            let Value::Scalar { text, .. } = &key.value else {
-                problems.push(Problem::new(key.at, format!("the name of a field is {}: write text", key.kind())));
+        for [key, value] in children.as_chunks().0 {
+            let Value::Scalar { text: name, .. } = &key.value else {
+                problems.note(key.at, format!("the name of a field is {}: write text", key.kind()));
                 continue;
             };
-            if text == "<<" {
-                problems.push(Problem::new(key.at, "merge keys are not supported: write the fields out"));
-                meant.extend_from_slice(known);
-            } else if !known.contains(&text.as_str()) {
+            if name == "<<" {
+                problems.note(key.at, "merge keys are not supported: write the fields out");
+                fields.meant.extend(known);
+            } else if !known.contains(&name.as_str()) {
+                let synonym = SYNONYMS.iter().find(|(other, field)| other == name && known.contains(field));
                 // Later problems are only counted. Advice for thousands of them would take a second.
-                let advised =
-                    if problems.len() < RulesError::MAX_PROBLEMS { closest(text, known.iter().copied()) } else { None };
-                meant.extend(advised);
-                problems.push(Problem::new(key.at, unknown(text, known, advise(text), advised)));
-            } else if fields.iter().any(|(name, _)| name == text) {
-                problems.push(Problem::new(key.at, format!("`{text}` is defined twice: keep one")));
+                let is_listed = problems.len() < RulesError::MAX_PROBLEMS;
+                let similar = || closest(name, known).filter(|_| is_listed);
+                let meant = synonym.map(|(_, field)| *field).or_else(similar);
+                fields.meant.extend(meant);
+                let place = PLACES.iter().find(|(fields, _)| synonym.is_none() && fields.contains(&name.as_str()));
+                let advice = place.map_or_else(|| did_you_mean(meant, known, ""), |(_, place)| (*place).to_owned());
+                problems.note(key.at, format!("there is no field `{name}` here: {advice}"));
+            } else if fields.written(name).is_some() {
+                problems.note(key.at, format!("`{name}` is defined twice: keep one"));
             } else {
-                fields.push((text, value));
+                fields.fields.push((name, value));
             }
         }
-        Some(Self { at: node.at, fields, meant })
-    }
-
-    /// Returns the field called `name`, unless it is empty.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
-        self.written(name).filter(|node| !node.is_null())
-    }
-
-    /// Returns whether there is neither a field called `name` nor one that was probably meant.
-    pub(super) fn lacks(&self, name: &str) -> bool {
-        self.get(name).is_none() && !self.meant.contains(&name)
+        fields
     }
 
     /// Returns the field called `name`, even if it is empty.
@@ -68,145 +131,198 @@ impl<'a> Fields<'a> {
         self.fields.iter().find(|(known, _)| *known == name).map(|(_, node)| *node)
     }
 
-    pub(super) fn text(&self, name: &str, problems: &mut Vec<Problem>) -> Option<(&'a str, Position)> {
-        let node = self.get(name)?;
-        Some((noted(text(node, name), problems)?, node.at))
+    /// Returns the field called `name`, unless it is empty.
+    pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
+        self.written(name).filter(|node| !node.is_null())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Returns whether there is neither a field called `name` nor one that was probably meant.
+    pub(super) fn lacks(&self, name: &str) -> bool {
+        !self.has(name) && !self.meant.contains(&name)
+    }
+
+    /// Returns the position of a field, or of the mapping if it lacks the field.
+    pub(super) fn position(&self, name: &str) -> Position {
+        self.get(name).map_or(self.at, |node| node.at)
+    }
+
+    /// Notes a problem with a field.
+    pub(super) fn note(&self, name: &str, message: impl Display) {
+        self.problems.note(self.position(name), message);
+    }
+
+    /// Notes that a field should not be here, if it is.
+    pub(super) fn reject(&self, name: &str, message: impl Display) {
+        if self.has(name) {
+            self.note(name, message);
+        }
+    }
+
+    /// Notes an error as a problem with a field.
+    pub(super) fn check<T>(&self, name: &str, result: Result<T, impl Display>) -> Option<T> {
+        result.map_err(|error| self.note(name, error)).ok()
+    }
+
+    /// Parses a field. The error of `parse` says what to write.
+    pub(super) fn parse<T>(&self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, String>) -> Option<T> {
+        self.parse_item(name, self.get(name)?, parse)
+    }
+
+    /// Parses an item of a field.
+    pub(super) fn parse_item<T>(
+        &self,
+        name: &str,
+        item: &'a Node,
+        parse: impl FnOnce(&'a Node) -> Result<T, String>,
+    ) -> Option<T> {
+        let wrong = |advice| self.problems.note(item.at, format!("`{name}` is {}: {advice}", item.kind()));
+        parse(item).map_err(wrong).ok()
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+        self.parse(name, Node::text)
     }
 
     /// Returns the text of a required field, which must not be empty.
-    pub(super) fn required(
-        &self,
-        name: &str,
-        otherwise: &str,
-        problems: &mut Vec<Problem>,
-    ) -> Option<(&'a str, Position)> {
-        let (text, at) = if self.lacks(name) { ("", self.at) } else { self.text(name, problems)? };
-        if text.is_empty() {
-            problems.push(Problem::new(at, otherwise));
-            return None;
+    pub(super) fn required(&self, name: &str, otherwise: &str) -> &'a str {
+        let text = self.text(name);
+        if self.lacks(name) || text == Some("") {
+            self.note(name, otherwise);
         }
-        Some((text, at))
+        text.unwrap_or_default()
     }
 
-    pub(super) fn integer(&self, name: &str, problems: &mut Vec<Problem>) -> Option<(u32, Position)> {
-        let node = self.get(name)?;
-        Some((noted(integer(node, name), problems)?, node.at))
+    pub(super) fn integer(&self, name: &str) -> Option<u32> {
+        self.parse(name, integer)
+    }
+
+    /// Returns a number that can't be 0.
+    pub(super) fn positive(&self, name: &str) -> Option<u32> {
+        self.parse(name, |node| match integer(node)? {
+            0 => Err("use at least 1, or leave it out".to_owned()),
+            number => Ok(number),
+        })
+    }
+
+    pub(super) fn duration(&self, name: &str) -> Option<Duration> {
+        self.parse(name, |node| duration(node.text()?))
     }
 
     /// Returns whether the field exists and is true.
-    pub(super) fn flag(&self, name: &str, problems: &mut Vec<Problem>) -> bool {
-        self.get(name).and_then(|node| noted(boolean(node, name), problems)).unwrap_or(false)
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.parse(name, boolean).unwrap_or(false)
     }
 
-    pub(super) fn list(&self, name: &str, problems: &mut Vec<Problem>) -> &'a [Rc<Node>] {
-        match self.get(name) {
-            None => &[],
-            Some(Node { value: Value::List(items), .. }) => items,
-            Some(node) => {
-                let message = format!("`{name}` is {}: write a list, with a dash before each item", node.kind());
-                problems.push(Problem::new(node.at, message));
-                &[]
-            }
-        }
+    pub(super) fn list(&self, name: &str) -> &'a [Rc<Node>] {
+        let items = self.parse(name, |node| match &node.value {
+            Value::List(items) => Ok(items.as_slice()),
+            _ => Err("write a list, with a dash before each item".to_owned()),
+        });
+        items.unwrap_or_default()
     }
 
-    /// Returns one of `choices` by its name.
-    pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)], problems: &mut Vec<Problem>) -> Option<T> {
-        let (chosen, at) = self.text(name, problems)?;
-        let found = choices.iter().find(|(choice, _)| *choice == chosen);
-        if found.is_none() {
-            let names: Vec<&str> = choices.iter().map(|(choice, _)| *choice).collect();
-            let advice = closest(chosen, names.iter().copied())
-                .map_or_else(|| format!("use {}", one_of(&names)), |name| format!("did you mean `{name}`?"));
-            problems.push(Problem::new(at, format!("`{name}` can't be {chosen:?}: {advice}")));
-        }
-        found.map(|(_, value)| *value)
+    /// Returns one of `choices` by its name, in any case.
+    pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Option<T> {
+        self.parse(name, |node| choose(node, choices, ""))
     }
 }
 
-fn noted<T>(read: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
-    read.map_err(|problem| problems.push(problem)).ok()
+/// Returns the choice that a node names. `otherwise` says what else can be written.
+pub(super) fn choose<T: Copy>(node: &Node, choices: &[(&str, T)], otherwise: &str) -> Result<T, String> {
+    let text = node.text()?;
+    let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    found.map(|(_, choice)| *choice).ok_or_else(|| did_you_mean(closest(text, &names), &names, otherwise))
 }
 
-pub(super) fn text<'a>(node: &'a Node, name: &str) -> Result<&'a str, Problem> {
-    match &node.value {
-        Value::Scalar { text, .. } if !node.is_null() => Ok(text),
-        _ => Err(Problem::new(node.at, format!("`{name}` is {}: write text", node.kind()))),
-    }
-}
-
-fn integer(node: &Node, name: &str) -> Result<u32, Problem> {
+fn integer(node: &Node) -> Result<u32, String> {
     let most = u32::MAX;
-    let wrong = |advice: String| Problem::new(node.at, format!("`{name}` is {}: {advice}", node.kind()));
-    let Value::Scalar { text, plain } = &node.value else {
-        return Err(wrong("write a whole number".into()));
-    };
-    let is_number = |group: &str| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
-    // `1_000`, with one underscore between digits.
-    let is_digits = text.split('_').all(is_number);
-    let has_stray_underscores = !is_digits && is_number(&text.replace('_', ""));
-    match text.replace('_', "").parse::<u32>() {
-        Ok(_) if is_digits && !plain => Err(wrong("write the number without quotes".into())),
-        // YAML 1.1, in which files for Envoy's service are written, reads such numbers as octal.
-        Ok(_) if is_digits && text.len() > 1 && text.starts_with('0') => {
-            Err(wrong("write the number without leading zeros".into()))
-        }
-        Ok(number) if is_digits => Ok(number),
-        Err(_) if is_digits => Err(wrong(format!("use at most {most}"))),
-        _ if has_stray_underscores => Err(wrong("write an underscore only between two digits, as in `1_000`".into())),
-        _ => Err(wrong(format!("write a whole number, from 0 to {most}"))),
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = node.text().unwrap_or_default();
+    let digits = text.replace('_', "");
+    if !is_number(&digits) {
+        return Err(format!("write a whole number, from 0 to {most}"));
     }
+    // `1_000`, with one underscore between digits.
+    if !text.split('_').all(is_number) {
+        return Err("write an underscore only between two digits, as in `1_000`".to_owned());
+    }
+    if !node.is_plain() {
+        return Err("write the number without quotes".to_owned());
+    }
+    // YAML 1.1, in which files for Envoy's service are written, reads such numbers as octal.
+    if text.len() > 1 && text.starts_with('0') {
+        return Err("write the number without leading zeros".to_owned());
+    }
+    digits.parse().map_err(|_| format!("use at most {most}"))
 }
 
 /// Reads a boolean, with the words of YAML 1.1, in which files for Envoy's service are written.
-fn boolean(node: &Node, name: &str) -> Result<bool, Problem> {
-    if let Value::Scalar { text, plain: true } = &node.value {
-        match text.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "on" | "y" => return Ok(true),
-            "false" | "no" | "off" | "n" => return Ok(false),
-            _ => {}
-        }
+fn boolean(node: &Node) -> Result<bool, String> {
+    match node.text().unwrap_or_default().to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" if node.is_plain() => Ok(true),
+        "false" | "no" | "off" | "n" if node.is_plain() => Ok(false),
+        _ => Err("write true or false".to_owned()),
     }
-    Err(Problem::new(node.at, format!("`{name}` is {}: write true or false", node.kind())))
 }
 
-fn unknown(name: &str, known: &[&str], advice: Option<String>, meant: Option<&str>) -> String {
-    let advice = advice
-        .or_else(|| meant.map(|close| format!("did you mean `{close}`?")))
-        .unwrap_or_else(|| format!("use {}", one_of(known)));
-    format!("there is no field `{name}` here: {advice}")
+/// The units of durations, in µs.
+const UNITS: &[(&str, u64)] = &[
+    ("us", 1),
+    ("µs", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("m", 60_000_000),
+    ("h", 3_600_000_000),
+    ("d", 86_400_000_000),
+    ("w", 604_800_000_000),
+];
+
+/// Parses a duration such as `90s`, `1h30m` or `500ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (mut micros, mut rest) = (0_u64, text);
+    while !rest.is_empty() || text.is_empty() {
+        let (number, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (unit, behind) = behind.split_at(behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len()));
+        if unit.is_empty() && !number.is_empty() {
+            return Err(format!("add a unit, as in `{number}s`"));
+        }
+        let Some((_, unit)) = UNITS.iter().find(|(name, _)| *name == unit && !number.is_empty()) else {
+            return Err("write whole numbers of us, ms, s, m, h, d or w, as in `90s` or `1h30m`".to_owned());
+        };
+        let sum = number.parse().ok().and_then(|number: u64| number.checked_mul(*unit)?.checked_add(micros));
+        (micros, rest) = (sum.ok_or("use at most 366 days")?, behind);
+    }
+    if micros == 0 { Err("use at least 1us".to_owned()) } else { Ok(Duration::from_micros(micros)) }
+}
+
+fn did_you_mean(meant: Option<&str>, known: &[&str], otherwise: &str) -> String {
+    meant.map_or_else(|| format!("use {}{otherwise}", one_of(known)), |meant| format!("did you mean `{meant}`?"))
 }
 
 /// Returns the name that was probably meant.
-pub(super) fn closest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(super) fn closest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     // No name is that long, and the distance would take time.
     if name.len() > 64 {
         return None;
     }
     let bare = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");
     let name = bare(name);
-    let distance = |known: &str| strsim::osa_distance(&name, &bare(known));
-    let names: Vec<(usize, &str)> = names.map(|known| (distance(known), known)).collect();
-    let near = names.iter().filter(|(distance, _)| *distance <= name.len().div_ceil(4));
-    let longer = || names.iter().find(|(_, known)| name.len() > 3 && bare(known).contains(&name));
-    near.min_by_key(|(distance, _)| *distance).or_else(longer).map(|(_, known)| *known)
+    let names = names.iter().map(|known| (strsim::osa_distance(&name, &bare(known)), *known));
+    let near = names.clone().filter(|(distance, _)| *distance <= name.len().div_ceil(4));
+    let mut longer = names.filter(|(_, known)| name.len() > 3 && bare(known).contains(&name));
+    near.min_by_key(|(distance, _)| *distance).or_else(|| longer.next()).map(|(_, known)| known)
 }
 
 /// Joins names as in `a, b or c`.
-pub(super) fn one_of(names: &[impl AsRef<str>]) -> String {
-    let mut text = String::new();
-    for (index, name) in names.iter().enumerate() {
-        let joint = if index == 0 {
-            ""
-        } else if index + 1 == names.len() {
-            " or "
-        } else {
-            ", "
-        };
-        text.push_str(joint);
-        text.push('`');
-        text.push_str(name.as_ref());
-        text.push('`');
+pub(super) fn one_of(names: &[&str]) -> String {
+    let mut names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    match (names.pop(), names.join(", ")) {
+        (Some(last), others) if !others.is_empty() => format!("{others} or {last}"),
+        (last, _) => last.unwrap_or_default(),
     }
-    text
 }

@@ -1,14 +1,119 @@
-//! Reads rules files.
+//! Reads and watches rules files.
 
 use std::fs::File;
 #[cfg(unix)]
 use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::problem::RulesError;
+use tokio::runtime::Handle;
+
+use super::Rules;
+use super::error::RulesError;
+use super::extractors::Extractors;
 use super::yaml;
+use crate::limit::{Apply, Document, LiveLimits};
+
+/// The time for which a file must stay unchanged before it is used, because it may be written in several steps.
+const SETTLE_TIME: Duration = Duration::from_millis(50);
+
+impl Rules {
+    /// Reads a file. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
+        let file: Arc<Path> = path.as_ref().into();
+        Self::read(&read(&file)?, Some(file))
+    }
+
+    /// Reads limits from a file, and replaces them within about a second when it changes.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RateLimitLayer;
+    /// use tower_ratelimit::rules::{Extractors, Rules};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
+    /// let limits = RateLimitLayer::live_builder(&rules).try_build()?;
+    /// # let _ = limits;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
+    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by
+    /// another, or switched by a symbolic link (as Kubernetes does).
+    ///
+    /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
+    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and
+    /// as an error in the log with the feature `tracing`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - the file is invalid,
+    /// - the file can't be read or is not a regular file,
+    /// - more than 64 limits may apply to one request, or
+    /// - there is no Tokio runtime.
+    pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
+        let file: Arc<Path> = path.as_ref().into();
+        let runtime = Handle::try_current().map_err(|_| {
+            let message = "there is no Tokio runtime to watch the file in: call this from within one";
+            RulesError::for_file(Some(file.clone()), message)
+        })?;
+        let contents = Contents::read(&file);
+        let rules = Self::read(&contents.text?, Some(file.clone()))?.live(&extractors)?;
+        rules.spawn_watcher(&runtime, WatchedFile { file, extractors, seen: contents.hash });
+        Ok(rules)
+    }
+}
+
+/// The contents of a file, or the reason why it can't be read.
+struct Contents {
+    text: Result<String, RulesError>,
+    hash: u64,
+}
+
+impl Contents {
+    fn read(file: &Arc<Path>) -> Self {
+        let text = read(file);
+        let mut hasher = DefaultHasher::new();
+        text.as_ref().map_err(RulesError::to_string).hash(&mut hasher);
+        Self { text, hash: hasher.finish() }
+    }
+}
+
+/// A file, and the hash of its last known contents.
+struct WatchedFile {
+    file: Arc<Path>,
+    extractors: Extractors,
+    seen: u64,
+}
+
+impl WatchedFile {
+    /// Reads the file on a blocking thread, since it may have millions of bytes.
+    async fn read(&self) -> Option<Contents> {
+        let file = self.file.clone();
+        tokio::task::spawn_blocking(move || Contents::read(&file)).await.ok()
+    }
+}
+
+impl Document for WatchedFile {
+    async fn poll_change(&mut self) -> Option<Apply> {
+        let found = self.read().await.filter(|found| found.hash != self.seen)?;
+        tokio::time::sleep(SETTLE_TIME).await;
+        let Contents { text, hash } = self.read().await.filter(|settled| settled.hash == found.hash)?;
+        self.seen = hash;
+        let (file, extractors) = (self.file.clone(), self.extractors.clone());
+        Some(Box::new(move |live| Ok(Rules::read(&text?, Some(file))?.replace(live, &extractors)?)))
+    }
+}
 
 /// Reads a regular file. Does not block on pipes, and does not read devices.
 pub(super) fn read(file: &Arc<Path>) -> Result<String, RulesError> {

@@ -62,55 +62,40 @@
 //! Every error has the line, the column and a suggestion. Unknown, misplaced and duplicate fields are errors (the
 //! service ignores misplaced fields), as are `quota_mode` with `shadow_mode`, merge keys (`<<`), and several documents.
 
-mod allowance;
-mod calendar;
-mod compile;
-mod descriptor;
+mod descriptors;
+mod error;
 mod extractors;
 mod fields;
 mod file;
-mod metric_detail;
-mod pattern;
-mod penalty;
-mod period;
-mod policy;
-mod problem;
+mod limit;
 #[cfg(feature = "redis")]
 mod publish;
 mod tree;
 mod value;
-mod values;
-mod watch;
 mod yaml;
 
 use std::path::Path;
 use std::sync::Arc;
 
-pub use allowance::Allowance;
-pub use descriptor::{Descriptor, ValueMatcher};
+pub use error::{Problem, RulesError};
 pub use extractors::Extractors;
-pub use pattern::Pattern;
-pub use policy::Policy;
-pub use problem::{Position, Problem, RulesError};
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::error::{ConfigError, RulePosition};
+use crate::error::ConfigError;
 use crate::limit::{Limit, LiveLimits, Retired};
+use descriptors::Descriptor;
+use error::{Position, Problems};
 use fields::Fields;
 
 /// The contents of a rules file.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
+#[derive(Clone, Debug)]
 pub struct Rules {
-    /// The domain, with which generated names of limits begin.
-    pub domain: String,
-    /// The outermost descriptors.
-    pub descriptors: Vec<Descriptor>,
+    /// The name of the rule set, with which generated names of limits begin.
+    domain: String,
+    descriptors: Vec<Descriptor>,
     file: Option<Arc<Path>>,
 }
-
-const FIELDS: &[&str] = &["domain", "descriptors"];
 
 impl Rules {
     /// Parses the text of a file.
@@ -120,16 +105,6 @@ impl Rules {
     /// Returns all errors if the text is invalid, or the first one if it is not YAML.
     pub fn from_yaml(text: &str) -> Result<Self, RulesError> {
         Self::read(text, None)
-    }
-
-    /// Reads a file. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
-        let file: Arc<Path> = path.as_ref().into();
-        Self::read(&file::read(&file)?, Some(file))
     }
 
     /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`], in the order of the file.
@@ -146,8 +121,7 @@ impl Rules {
     ///
     /// Returns an error if a key has no extractor, or its extractor can't find a value of the file.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-        compile::limits(&self.domain, &self.descriptors, extractors, self.file.as_ref())
-            .map_err(|problems| RulesError::new(self.file.clone(), problems))
+        descriptors::limits(&self.domain, &self.descriptors, extractors, &self.file)
     }
 
     fn live(&self, extractors: &Extractors) -> Result<LiveLimits, RulesError> {
@@ -163,28 +137,20 @@ impl Rules {
 
     /// Converts an error of the limits, with the position of the limit that it concerns, if any.
     fn locate(&self, error: &ConfigError) -> RulesError {
-        let position = |rule: &RulePosition| Position { line: rule.line, column: rule.column };
-        let problem = Problem::new(error.rule_position().map(position).unwrap_or_default(), error.message());
-        RulesError::new(self.file.clone(), vec![problem])
+        let at = error
+            .rule_position()
+            .map_or_else(Position::default, |rule| Position { line: rule.line, column: rule.column });
+        RulesError::new(self.file.clone(), vec![Problem::new(at, error.message())])
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {
-        let mut problems = Vec::new();
-        let root = match yaml::read(text) {
-            Ok(root) => root,
-            Err(problem) => return Err(RulesError::new(file, vec![problem])),
-        };
-        let Some(root) = root.filter(|root| !root.is_null()) else {
-            let problem = Problem::new(Position::default(), "the file is empty: begin with `domain: …`");
-            return Err(RulesError::new(file, vec![problem]));
-        };
-        let fields = Fields::of(&root, "the file", FIELDS, |_| None, &mut problems);
-        let (domain, descriptors) = fields.map_or_else(Default::default, |fields| {
-            let missing = "the domain is missing: write `domain: shop`, for example";
-            let domain = fields.required("domain", missing, &mut problems).map_or("", |(domain, _)| domain);
-            let nodes = fields.list("descriptors", &mut problems);
-            (domain.to_owned(), Descriptor::read_all(nodes, &mut problems))
-        });
-        if problems.is_empty() { Ok(Self { domain, descriptors, file }) } else { Err(RulesError::new(file, problems)) }
+        let root = yaml::read(text).map_err(|problem| RulesError::new(file.clone(), vec![problem]))?;
+        let problems = Problems::default();
+        let fields = Fields::of(&root, "the file", fields::FILE, &problems);
+        let missing = "the domain is missing: write `domain: shop`, for example";
+        let domain = fields.required("domain", missing).to_owned();
+        let descriptors = Descriptor::read_all(fields.list("descriptors"), &problems);
+        problems.or((), &file)?;
+        Ok(Self { domain, descriptors, file })
     }
 }

@@ -8,8 +8,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::Rules;
+use super::error::RulesError;
 use super::extractors::Extractors;
-use super::problem::RulesError;
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Apply, Document, Limit, LiveLimits};
 use crate::store::RedisStore;

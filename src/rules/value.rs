@@ -1,11 +1,17 @@
 //! Compares the values that extractors write with the values of a file.
 
-use std::fmt::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::Write;
+use std::net::IpAddr;
 
-use super::descriptor::ValueMatcher;
-use super::pattern::Pattern;
 use crate::key::{self, KeyBuf};
+
+/// A value of a file, in the format of its extractor.
+#[derive(Clone, Eq, Hash, PartialEq)]
+pub(super) enum Matcher {
+    Any,
+    Exact(Box<[u8]>),
+    Pattern(Box<str>),
+}
 
 /// The format in which an extractor writes values.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,12 +27,16 @@ pub(super) enum ValueFormat {
 }
 
 impl ValueFormat {
-    /// Returns what an extractor writes for `text`.
+    /// Compiles a value of a file.
     ///
     /// # Errors
     ///
     /// Returns an error if no extractor with this format can write the value.
-    fn bytes(self, text: &str) -> Result<Box<[u8]>, String> {
+    pub(super) fn matcher(self, value: Option<&str>) -> Result<Matcher, String> {
+        let Some(text) = value else { return Ok(Matcher::Any) };
+        if is_pattern(text) {
+            return Ok(Matcher::Pattern(text.into()));
+        }
         match self {
             Self::Text => {}
             Self::Method if text == "HEAD" => return Err("HEAD counts as GET: write `GET`".to_owned()),
@@ -39,73 +49,57 @@ impl ValueFormat {
             Self::Address { ipv6_prefix } => {
                 let address = text.parse::<IpAddr>();
                 let address = address.map_err(|_| format!("{text:?} is not an IP address: write one, or use a `*`"))?;
-                return Ok(match address.to_canonical() {
+                return Ok(Matcher::Exact(match address.to_canonical() {
                     IpAddr::V4(address) => address.octets().into(),
                     IpAddr::V6(address) => {
                         let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
                         (address.to_bits() & mask).to_be_bytes().into()
                     }
-                });
+                }));
             }
         }
-        Ok(text.as_bytes().into())
+        Ok(Matcher::Exact(text.as_bytes().into()))
     }
 
-    /// Appends the key of an extracted value: `parts`, each preceded by its length.
-    pub(super) fn append_key(self, parts: &[u8], key: &mut KeyBuf) {
+    /// Appends the key of an extracted value.
+    pub(super) fn append_key(self, value: &KeyBuf, key: &mut KeyBuf) {
         let is_non_standard = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
-        match (self, key::only_part(parts)) {
+        match (self, key::only_part(value.as_bytes())) {
             (Self::Method, Some(method)) if is_non_standard(method) => key.push(key::OTHER_METHODS.as_bytes()),
-            _ => key.append_bytes(parts),
+            _ => key.append(value),
         }
     }
 
-    /// Matches the text of an extracted value with a pattern.
-    pub(super) fn matches(self, pattern: &Pattern, value: &[u8]) -> bool {
-        let address: IpAddr = match (self, value.len()) {
-            (Self::Text | Self::Method, _) => return pattern.is_match(value),
-            (Self::Address { .. }, 4) => <[u8; 4]>::try_from(value).map(Ipv4Addr::from).map(IpAddr::from),
-            (Self::Address { .. }, _) => <[u8; 16]>::try_from(value).map(Ipv6Addr::from).map(IpAddr::from),
-        }
-        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let mut text = AddressText { bytes: [0; 45], len: 0 };
-        write!(text, "{address}").is_ok() && pattern.is_match(&text.bytes[..text.len])
+    /// Returns whether a pattern matches the text of an extracted value.
+    pub(super) fn matches(self, pattern: &str, value: &[u8]) -> bool {
+        let Self::Address { .. } = self else { return is_match(pattern, value) };
+        let address = match <[u8; 4]>::try_from(value) {
+            Ok(v4) => IpAddr::from(v4),
+            Err(_) => IpAddr::from(<[u8; 16]>::try_from(value).unwrap_or_default()),
+        };
+        // Without an allocation. An address has at most 45 characters.
+        let mut text = [0; 45];
+        let mut free = text.as_mut_slice();
+        let is_written = write!(free, "{address}").is_ok();
+        let len = 45 - free.len();
+        is_written && is_match(pattern, &text[..len])
     }
 }
 
-/// The text of an address, without an allocation.
-struct AddressText {
-    bytes: [u8; 45],
-    len: usize,
+/// Returns whether a value is a pattern, in which each `*` matches any text.
+pub(super) fn is_pattern(value: &str) -> bool {
+    value.contains('*')
 }
 
-impl Write for AddressText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
-    }
-}
-
-/// A value of a file, in the format of its extractor.
-pub(super) enum CompiledValue {
-    Any,
-    Exact(Box<[u8]>),
-    Pattern(Pattern),
-}
-
-impl CompiledValue {
-    /// Compiles a value of a file.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the extractor can't write such a value.
-    pub(super) fn new(format: ValueFormat, value: &ValueMatcher) -> Result<Self, String> {
-        Ok(match value {
-            ValueMatcher::Any => Self::Any,
-            ValueMatcher::Exact(text) => Self::Exact(format.bytes(text)?),
-            ValueMatcher::Pattern(pattern) => Self::Pattern(pattern.clone()),
-        })
-    }
+/// Returns whether a pattern, in which each `*` matches any number of bytes, matches all of `value`.
+fn is_match(pattern: &str, value: &[u8]) -> bool {
+    let mut parts = pattern.split('*').map(str::as_bytes);
+    let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else { return false };
+    let Some(mut rest) = value.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else { return false };
+    // The earliest match of each part leaves the most text for the next.
+    parts.filter(|part| !part.is_empty()).all(|part| {
+        let found = rest.windows(part.len()).position(|window| window == part);
+        rest = found.map_or(&[], |at| &rest[at + part.len()..]);
+        found.is_some()
+    })
 }

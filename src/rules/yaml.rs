@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput};
 
-use super::problem::{Position, Problem};
+use super::error::{Position, Problem};
 
 /// The maximum size of a file in bytes, which is enough for ten thousand rules.
 pub(super) const MAX_BYTES: usize = 4 << 20;
@@ -14,33 +14,43 @@ const MAX_NODES: usize = 200_000;
 /// The maximum depth of lists and mappings, which is enough for 31 nested descriptors.
 const MAX_DEPTH: usize = 64;
 
-#[derive(Debug)]
 pub(super) struct Node {
     pub(super) at: Position,
     pub(super) value: Value,
     /// The number of nodes, including itself.
     nodes: usize,
-    /// The number of levels.
+    /// The number of nested lists and mappings, including itself.
     levels: usize,
 }
 
-#[derive(Debug)]
 pub(super) enum Value {
     Scalar {
         text: String,
         /// Whether it has no quotes, so that it may be a number, a boolean or null.
-        plain: bool,
+        is_plain: bool,
     },
     List(Vec<Rc<Node>>),
-    Mapping(Vec<(Rc<Node>, Rc<Node>)>),
+    /// Keys and values in turn.
+    Mapping(Vec<Rc<Node>>),
 }
 
 impl Node {
-    /// Returns whether the node is null.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(&self.value, Value::Scalar { is_plain: true, .. })
+    }
+
     pub(super) fn is_null(&self) -> bool {
         match &self.value {
-            Value::Scalar { text, plain } => *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
+            Value::Scalar { text, is_plain: true } => matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
             _ => false,
+        }
+    }
+
+    /// Returns the text of a scalar, or else what to write.
+    pub(super) fn text(&self) -> Result<&str, String> {
+        match &self.value {
+            Value::Scalar { text, .. } if !self.is_null() => Ok(text),
+            _ => Err("write text".to_owned()),
         }
     }
 
@@ -55,113 +65,116 @@ impl Node {
     }
 }
 
-/// A list or a mapping that is being read.
-struct Open {
-    at: Position,
-    anchor: usize,
-    is_mapping: bool,
-    children: Vec<Rc<Node>>,
+/// Reads the only document in `text`.
+pub(super) fn read(text: &str) -> Result<Rc<Node>, Problem> {
+    let whole_file = |message| Err(Problem::new(Position::default(), message));
+    if text.len() > MAX_BYTES {
+        return whole_file(format!("the file has more than {MAX_BYTES} bytes: use several files"));
+    }
+    let parser = Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut reader = Reader { parser, anchored: HashMap::new(), open: Vec::new(), nodes: 0 };
+    let mut root = None;
+    while let Some((event, at)) = reader.next()? {
+        match event {
+            Event::DocumentStart(_) if root.is_some() => {
+                return Err(Problem::new(at, "a second document begins here: put it into a file of its own"));
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {}
+            event => root = Some(reader.node(event, at)?),
+        }
+    }
+    match root {
+        Some(root) if !root.is_null() => Ok(root),
+        _ => whole_file("the file is empty: begin with `domain: …`".to_owned()),
+    }
 }
 
-impl Open {
-    fn close(mut self) -> (usize, Node) {
-        let nodes = self.children.iter().map(|child| child.nodes).sum::<usize>() + 1;
-        let levels = self.children.iter().map(|child| child.levels).max().unwrap_or(0) + 1;
-        let value = if self.is_mapping {
-            let mut children = self.children.drain(..);
-            let mut pairs = Vec::new();
-            while let (Some(key), Some(value)) = (children.next(), children.next()) {
-                pairs.push((key, value));
+struct Reader<'a> {
+    parser: Parser<'a, StrInput<'a>>,
+    anchored: HashMap<usize, Rc<Node>>,
+    /// The positions of the lists and mappings that are being read.
+    open: Vec<Position>,
+    /// The number of nodes so far.
+    nodes: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<Option<(Event<'a>, Position)>, Problem> {
+        match self.parser.next_event() {
+            Some(Ok((event, span))) => Ok(Some((event, position(&span.start)))),
+            Some(Err(error)) => Err(self.invalid(&error)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the node that begins with `event`.
+    fn node(&mut self, event: Event<'a>, at: Position) -> Result<Rc<Node>, Problem> {
+        let before = self.nodes;
+        let (anchor, value, levels) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
+                let is_plain = style == ScalarStyle::Plain && !is_text;
+                self.count(at, 1, 0)?;
+                (anchor, Value::Scalar { text: text.into_owned(), is_plain }, 0)
             }
-            Value::Mapping(pairs)
-        } else {
-            Value::List(self.children)
+            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                self.count(at, 1, 1)?;
+                let children = self.children(at)?;
+                let levels = children.iter().map(|child| child.levels).max().unwrap_or(0) + 1;
+                let is_list = matches!(event, Event::SequenceStart(..));
+                (anchor, if is_list { Value::List(children) } else { Value::Mapping(children) }, levels)
+            }
+            Event::Alias(anchor) => {
+                let within_itself = "this alias is inside the value that it repeats: write the value out";
+                let node = self.anchored.get(&anchor).cloned().ok_or_else(|| Problem::new(at, within_itself))?;
+                self.count(at, node.nodes, node.levels)?;
+                return Ok(node);
+            }
+            _ => unreachable!("the parser closes what it opens"),
         };
-        (self.anchor, Node { at: self.at, value, nodes, levels })
+        let node = Rc::new(Node { at, value, nodes: self.nodes - before, levels });
+        if anchor > 0 {
+            self.anchored.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    /// Reads the children of a list or a mapping at `at`.
+    fn children(&mut self, at: Position) -> Result<Vec<Rc<Node>>, Problem> {
+        self.open.push(at);
+        let mut children = Vec::new();
+        while let Some((event, at)) = self.next()? {
+            match event {
+                Event::SequenceEnd | Event::MappingEnd => break,
+                event => children.push(self.node(event, at)?),
+            }
+        }
+        self.open.pop();
+        Ok(children)
+    }
+
+    /// Counts nodes at a position, with this number of levels.
+    fn count(&mut self, at: Position, nodes: usize, levels: usize) -> Result<(), Problem> {
+        self.nodes += nodes;
+        if self.open.len() + levels > MAX_DEPTH {
+            return Err(Problem::new(at, format!("this is nested more than {MAX_DEPTH} levels deep: use fewer")));
+        }
+        if self.nodes > MAX_NODES {
+            return Err(Problem::new(at, format!("the file has more than {MAX_NODES} values: use several files")));
+        }
+        Ok(())
+    }
+
+    /// A missing bracket is found far behind its counterpart, so the error names the position of that, too.
+    fn invalid(&self, error: &ScanError) -> Problem {
+        let mut message = format!("this is not valid YAML: {}", error.info());
+        if let Some(Position { line, column }) = self.open.last().filter(|_| message.contains("while parsing a flow")) {
+            message += &format!(", which begins on line {line}, column {column}");
+        }
+        Problem::new(position(error.marker()), message)
     }
 }
 
 fn position(marker: &Marker) -> Position {
     Position { line: marker.line(), column: marker.col() + 1 }
-}
-
-/// Reads the only document in `text`. Returns `None` if there is none.
-pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
-    if text.len() > MAX_BYTES {
-        let message = format!("the file has more than {MAX_BYTES} bytes: use several files");
-        return Err(Problem::new(Position::default(), message));
-    }
-    let mut parser = Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
-    let mut root = None;
-    let mut open: Vec<Open> = Vec::new();
-    let mut anchored: HashMap<usize, Rc<Node>> = HashMap::new();
-    let mut total = 0;
-    while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| invalid_yaml(&error, open.last()))?;
-        let at = position(&span.start);
-        let (anchor, node) = match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
-                let plain = style == ScalarStyle::Plain && !is_text;
-                let value = Value::Scalar { text: text.into_owned(), plain };
-                (anchor, Rc::new(Node { at, value, nodes: 1, levels: 1 }))
-            }
-            Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
-                let is_mapping = matches!(event, Event::MappingStart(..));
-                if open.len() >= MAX_DEPTH {
-                    return Err(too_deep(at));
-                }
-                open.push(Open { at, anchor, is_mapping, children: Vec::new() });
-                continue;
-            }
-            Event::SequenceEnd | Event::MappingEnd => {
-                let Some(complete) = open.pop() else { continue };
-                let (anchor, node) = complete.close();
-                // The children are counted already.
-                total -= node.nodes - 1;
-                (anchor, Rc::new(node))
-            }
-            Event::Alias(anchor) => match anchored.get(&anchor) {
-                Some(node) if open.len() + node.levels > MAX_DEPTH => return Err(too_deep(at)),
-                Some(node) => (0, node.clone()),
-                None => {
-                    return Err(Problem::new(
-                        at,
-                        "this alias is inside the value that it repeats: write the value out",
-                    ));
-                }
-            },
-            Event::DocumentStart(_) if root.is_some() => {
-                return Err(Problem::new(at, "a second document begins here: put it into a file of its own"));
-            }
-            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentStart(_) | Event::DocumentEnd => {
-                continue;
-            }
-        };
-        total += node.nodes;
-        if total > MAX_NODES {
-            return Err(Problem::new(at, format!("the file has more than {MAX_NODES} values: use several files")));
-        }
-        if anchor > 0 {
-            anchored.insert(anchor, node.clone());
-        }
-        match open.last_mut() {
-            Some(parent) => parent.children.push(node),
-            None => root = Some(node),
-        }
-    }
-    Ok(root)
-}
-
-/// A missing bracket is found far behind its counterpart, so the error names the position of that, too.
-fn invalid_yaml(error: &ScanError, within: Option<&Open>) -> Problem {
-    let mut message = format!("this is not valid YAML: {}", error.info());
-    if let Some(Open { at, .. }) = within.filter(|_| message.contains("while parsing a flow")) {
-        message += &format!(", which begins on line {}, column {}", at.line, at.column);
-    }
-    Problem::new(position(error.marker()), message)
-}
-
-fn too_deep(at: Position) -> Problem {
-    Problem::new(at, format!("this is nested more than {MAX_DEPTH} levels deep: use fewer"))
 }

@@ -144,5 +144,5 @@ descriptors:
         &["free", "leaked "],
     ];
     let layer = RateLimitLayer::builder(rules).store(paused_store()).build();
-    assert_eq!(statuses(layer, &requests).await, [429, 429, 429, 200, 429, 200, 200, 200, 400]);
+    assert_eq!(statuses(layer, &requests).await, [429, 429, 429, 200, 429, 200, 200, 400, 400]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::rules::{Allowance, Extractors, Rules, ValueMatcher};
+use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
@@ -179,17 +179,16 @@ fn unlimited_rules_add_no_limit_and_shadow_rules_are_not_enforced() {
     assert!(limits.iter().all(Limit::is_shadow));
 }
 
+/// A value is text, even if it looks like a number.
 #[test]
-fn the_model_matches_the_file() {
+fn limits_have_the_path_and_the_modes_of_the_file() {
     let yaml = "
-domain: shop
-descriptors:
-- key: plan
-  value: pro*
+- key: path
+  value: /a*
   share_threshold: true
   value_to_metric: on
   rate_limit:
-    name: pros
+    name: as
     unit: day
     requests_per_unit: 1_000
     cost: 2
@@ -197,25 +196,18 @@ descriptors:
     key: [header.x-api-key, remote_address]
     replaces: [{ name: a }, { name: b }]
   descriptors:
-  - { key: method, value: 1.50, detailed_metric: true, shadow_mode: true, metadata: { any: [thing, 1.5] } }
+  - key: method
+    value: 1.50
+    detailed_metric: true
+    shadow_mode: true
+    metadata: { any: [thing, 1.5] }
+    rate_limit: { unit: day, requests_per_unit: 5 }
 ";
-    let rules = Rules::from_yaml(yaml).unwrap();
-    let [plan] = &rules.descriptors[..] else { panic!("{rules:?}") };
-    let policy = plan.rate_limit.as_ref().unwrap();
-    assert_eq!(rules.domain, "shop");
-    assert_eq!((plan.key.as_str(), plan.value.as_str()), ("plan", Some("pro*")));
-    assert!(matches!(plan.value, ValueMatcher::Pattern(_)));
-    assert!(plan.share_threshold && plan.value_to_metric && !plan.detailed_metric && !plan.is_shadow());
-    assert_eq!((plan.position.line, plan.position.column), (4, 8));
-    assert_eq!(policy.allowance, Allowance::Limited(FixedWindow::per_day(1_000).into()));
-    assert_eq!((policy.name.as_deref(), policy.cost, policy.soft), (Some("pros"), Some(2), Some(20)));
-    assert_eq!(policy.replaces, ["a", "b"]);
-    let key: Vec<&str> = policy.key.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(key, ["header.x-api-key", "remote_address"]);
-    let [method] = &plan.descriptors[..] else { panic!("{plan:?}") };
-    // A value is text, even if it looks like a number.
-    assert_eq!(method.value, ValueMatcher::Exact("1.50".into()));
-    assert!(method.detailed_metric && method.is_shadow() && method.rate_limit.is_none());
+    let [outer, nested] = &limits(yaml)[..] else { panic!("two limits") };
+    assert_eq!((outer.name(), outer.rule_path(), outer.is_shadow()), ("as", Some("path=/a*"), false));
+    assert_eq!(*outer.algorithm(), FixedWindow::per_day(1_000).into());
+    assert_eq!((nested.name(), nested.is_shadow()), ("shop.path_/a*.method_1.50", true));
+    assert_eq!(nested.rule_path(), Some("path=/a* > method=1.50"));
 }
 
 #[test]

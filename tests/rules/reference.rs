@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use tower_ratelimit::rules::{Descriptor, Extractors, Rules};
+use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{Limit, key};
 
 fn files() -> Vec<PathBuf> {
@@ -16,24 +16,18 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// Values that a proxy would send need an extractor that the user registers.
-fn register(extractors: Extractors, descriptors: &[Descriptor]) -> Extractors {
-    descriptors.iter().fold(extractors, |extractors, descriptor| {
-        let extractors = match descriptor.key.as_str() {
-            "remote_address" | "method" | "path" => extractors,
-            name => extractors.register(name, key::header("x-any")),
-        };
-        register(extractors, &descriptor.descriptors)
-    })
+/// Returns extractors of all keys in a text. Values that a proxy would send need one that the user registers.
+fn extractors(text: &str) -> Extractors {
+    let keys = text.lines().filter_map(|line| line.split_once("key:"));
+    let names = keys.map(|(_, name)| name.trim_matches([' ', '"', '}']).split(',').next().unwrap());
+    let unknown = names.filter(|name| !["remote_address", "method", "path"].contains(name));
+    unknown.fold(Extractors::new(), |extractors, name| extractors.register(name, key::header("x-any")))
 }
 
 /// Returns the limits, or the errors.
 fn outcome(file: &Path) -> String {
-    let limits = Rules::from_file(file).and_then(|rules| {
-        let extractors = register(Extractors::new(), &rules.descriptors);
-        rules.limits(&extractors)
-    });
-    match limits {
+    let extractors = extractors(&fs::read_to_string(file).unwrap());
+    match Rules::from_file(file).and_then(|rules| rules.limits(&extractors)) {
         Ok(limits) => {
             limits.iter().map(|limit| format!("{}: {}{}\n", limit.name(), limit.algorithm(), mode(limit))).collect()
         }

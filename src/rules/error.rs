@@ -1,17 +1,17 @@
 //! The errors of rules files, with their positions.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A position in a file.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-#[non_exhaustive]
-pub struct Position {
+pub(super) struct Position {
     /// The line, from 1.
-    pub line: usize,
+    pub(super) line: usize,
     /// The column in characters, from 1.
-    pub column: usize,
+    pub(super) column: usize,
 }
 
 /// One error in a file.
@@ -42,6 +42,26 @@ impl Problem {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+}
+
+/// Collects the problems of a file while it is read.
+#[derive(Default)]
+pub(super) struct Problems(RefCell<Vec<Problem>>);
+
+impl Problems {
+    pub(super) fn note(&self, at: Position, message: impl fmt::Display) {
+        self.0.borrow_mut().push(Problem::new(at, message.to_string()));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// Returns `value`, or an error if there are problems.
+    pub(super) fn or<T>(self, value: T, file: &Option<Arc<Path>>) -> Result<T, RulesError> {
+        let Self(problems) = self;
+        if problems.borrow().is_empty() { Ok(value) } else { Err(RulesError::new(file.clone(), problems.into_inner())) }
     }
 }
 
@@ -76,8 +96,8 @@ impl RulesError {
     }
 
     /// Creates an error that concerns the file as a whole.
-    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl fmt::Display) -> Self {
-        Self::new(file, vec![Problem::new(Position::default(), problem.to_string())])
+    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl Into<String>) -> Self {
+        Self::new(file, vec![Problem::new(Position::default(), problem)])
     }
 
     /// Returns the problems in the order of their positions: at least one, and at most the first hundred.

@@ -1,0 +1,265 @@
+//! Reads the descriptors of a file, and compiles them to limits.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher13;
+
+use super::error::{Position, Problems, RulesError};
+use super::extractors::{Extractors, Named, REMOTE_ADDRESS};
+use super::fields::{self, Fields};
+use super::limit::Rule;
+use super::tree::{Branch, CompiledRule, Group, Tree, TreeIndex};
+use super::value::{ValueFormat, is_pattern};
+use super::yaml::Node;
+use crate::error::RulePosition;
+use crate::key::{KeyExtractor, KeyPart};
+use crate::limit::{Limit, LimitIndex, OnMissingKey};
+use crate::request::RequestHead;
+
+/// A descriptor: the value that a request must have, the limit that then applies, and nested descriptors.
+#[derive(Clone, Debug)]
+pub(super) struct Descriptor {
+    /// The name of an extractor, and its position.
+    key: String,
+    key_at: Position,
+    /// The value or the pattern that it matches, or `None` for any value.
+    value: Option<String>,
+    /// The position of the value, or of the key if it has none.
+    value_at: Position,
+    rule: Option<Rule>,
+    descriptors: Vec<Descriptor>,
+    share_threshold: bool,
+    detailed_metric: bool,
+    value_to_metric: bool,
+}
+
+impl Descriptor {
+    pub(super) fn read_all(nodes: &[Rc<Node>], problems: &Problems) -> Vec<Self> {
+        nodes.iter().map(|node| Self::read(node, problems)).collect()
+    }
+
+    fn read(node: &Node, problems: &Problems) -> Self {
+        let fields = Fields::of(node, "a descriptor", fields::DESCRIPTOR, problems);
+        let missing = "a descriptor has no key: write `key: remote_address`, for example";
+        let value = fields.text("value").filter(|value| !value.is_empty());
+        let share_threshold = fields.flag("share_threshold");
+        if share_threshold && !value.is_some_and(is_pattern) {
+            let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
+            fields.note("share_threshold", message);
+        }
+        let (is_shadow, is_quota) = (fields.flag("shadow_mode"), fields.flag("quota_mode"));
+        let rule = fields.written("rate_limit").map(|node| Rule::read(node, is_shadow, is_quota, &fields));
+        Self {
+            key: fields.required("key", missing).to_owned(),
+            key_at: fields.position("key"),
+            value: value.map(str::to_owned),
+            value_at: fields.position(if value.is_some() { "value" } else { "key" }),
+            rule,
+            descriptors: Self::read_all(fields.list("descriptors"), problems),
+            share_threshold,
+            detailed_metric: fields.flag("detailed_metric"),
+            value_to_metric: fields.flag("value_to_metric"),
+        }
+    }
+
+    /// Returns whether each value that it matches has its own bucket.
+    fn has_bucket_per_value(&self) -> bool {
+        !self.share_threshold && self.value.as_deref().is_none_or(is_pattern)
+    }
+}
+
+/// Compiles descriptors to limits, in the order of the file.
+pub(super) fn limits(
+    domain: &str,
+    descriptors: &[Descriptor],
+    extractors: &Extractors,
+    file: &Option<Arc<Path>>,
+) -> Result<Vec<Limit>, RulesError> {
+    let (problems, tree) = (Problems::default(), Tree::default());
+    let mut compiler =
+        Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), limits: Vec::new() };
+    compiler.tree.groups = compiler.groups(descriptors, &[]);
+    let Compiler { problems, tree, limits, .. } = compiler;
+    let limits = problems.or(limits, file)?;
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for NamedLimit { name, .. } in &limits {
+        *uses.entry(name.clone()).or_default() += 1;
+    }
+    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(Arc::new(tree)));
+    let finish = |(number, NamedLimit { name, path_hash, limit }): (usize, NamedLimit)| {
+        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(is_printable) && uses[&name] == 1;
+        let name = if is_valid { name } else { hashed_name(&name, path_hash) };
+        Some(limit?.with_name(name).indexed(index.clone(), number))
+    };
+    Ok(limits.into_iter().enumerate().filter_map(finish).collect())
+}
+
+struct Compiler<'a> {
+    domain: &'a str,
+    file: &'a Option<Arc<Path>>,
+    extractors: &'a Extractors,
+    problems: Problems,
+    tree: Tree,
+    /// The positions of extractors in the tree, by their names.
+    positions: HashMap<&'a str, usize>,
+    /// In the order of the file.
+    limits: Vec<NamedLimit>,
+}
+
+/// A limit, unless its rule is unlimited, with a name that may not be unique.
+struct NamedLimit {
+    name: String,
+    path_hash: u64,
+    limit: Option<Limit>,
+}
+
+impl<'a> Compiler<'a> {
+    /// Compiles the descriptors of a list, which is nested in the descriptors `outer`.
+    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Box<[Group]> {
+        let mut groups: Vec<Group> = Vec::new();
+        // As compiled, because the same address can be written in several ways.
+        let mut lines = HashMap::new();
+        for descriptor in descriptors {
+            let Descriptor { key, value, value_at, .. } = descriptor;
+            let Some(extractor) = self.extractor(key, descriptor.key_at) else { continue };
+            let matcher = match self.named(descriptor).format.matcher(value.as_deref()) {
+                Ok(matcher) => matcher,
+                Err(message) => {
+                    self.problems.note(*value_at, message);
+                    continue;
+                }
+            };
+            if let Some(line) = lines.insert((extractor, matcher.clone()), descriptor.key_at.line) {
+                let value = value.as_ref().map_or(String::new(), |value| format!(" = {value:?}"));
+                self.problems.note(*value_at, format!("`{key}`{value} is the same as on line {line}: keep one"));
+            }
+            let path = [outer, &[descriptor]].concat();
+            let rule = descriptor.rule.as_ref().map(|rule| self.rule(rule, &path));
+            let branch = Branch { rule, children: self.groups(&descriptor.descriptors, &path) };
+            let known = groups.iter().position(|group| group.extractor == extractor);
+            let group = known.unwrap_or_else(|| {
+                groups.push(Group::new(extractor));
+                groups.len() - 1
+            });
+            groups[group].add(matcher, branch);
+        }
+        groups.into()
+    }
+
+    /// Compiles the rule of the last descriptor of a path. Returns its number.
+    fn rule(&mut self, rule: &'a Rule, path: &[&'a Descriptor]) -> usize {
+        let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
+        if rule.key.is_empty() {
+            let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value());
+            key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
+        }
+        let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
+        let name = rule.name.clone().unwrap_or_else(generated);
+        let values: Vec<_> = path.iter().map(|descriptor| (&*descriptor.key, descriptor.value.as_deref())).collect();
+        // The hash is the same on all machines and in all versions, because buckets are stored by the name.
+        let mut hasher = SipHasher13::new();
+        (self.domain, values).hash(&mut hasher);
+        let limit = rule.limit.clone().map(|limit| self.limit(limit.with_name(name.clone()), rule, path));
+        if limit.is_none() {
+            key.clear();
+        }
+        self.tree.rules.push(CompiledRule {
+            key: key.into(),
+            name: rule.name.as_deref().map(Arc::from),
+            replaces: rule.replaces.iter().map(|name| Arc::from(&**name)).collect(),
+            is_unlimited: limit.is_none(),
+        });
+        self.limits.push(NamedLimit { name, path_hash: hasher.finish(), limit });
+        self.limits.len() - 1
+    }
+
+    /// Completes a limit by the properties of its path.
+    fn limit(&self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
+        if let Err(error) = limit.check_overage(limit.algorithm()) {
+            self.problems.note(rule.soft_at, error);
+        }
+        // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
+        // without an extractor are the same for all requests.
+        let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
+        let part = |descriptor: &&Descriptor| {
+            let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value();
+            let text = if asks { descriptor.key.clone() } else { display(&[descriptor], "_", ".") };
+            (text, asks.then(|| self.named(descriptor).extractor.clone()))
+        };
+        let parts: Vec<_> = path.iter().map(part).collect();
+        if parts.iter().any(|(_, extractor)| extractor.is_some()) {
+            limit = limit.metric_detail(move |head| {
+                let values = parts.iter().map(|(_, extractor)| value_of(&**extractor.as_ref()?, head));
+                let detail = parts.iter().zip(values).map(|((text, _), value)| join(text, "_", value.as_deref()));
+                Some(detail.collect::<Vec<_>>().join("."))
+            });
+        }
+        // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of
+        // its own is meant for all requests. So is one by the client's address: a request without it has bypassed the
+        // proxy, or the server is misconfigured.
+        let is_address = |descriptor: &&Descriptor| {
+            descriptor.key == REMOTE_ADDRESS || matches!(self.named(descriptor).format, ValueFormat::Address { .. })
+        };
+        let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
+        let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
+        let Position { line, column } = rule.at;
+        limit
+            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), line, column })
+            .on_missing_key(rule.on_missing_key.unwrap_or(missing))
+    }
+
+    /// Returns the position of an extractor in the tree. Adds the extractor if it is new.
+    fn extractor(&mut self, name: &'a str, at: Position) -> Option<usize> {
+        if let Some(known) = self.positions.get(name) {
+            return Some(*known);
+        }
+        let named = self.extractors.find(name).map_err(|message| self.problems.note(at, message)).ok()?;
+        let position = self.tree.extractors.len();
+        self.tree.extractors.push(named);
+        self.positions.insert(name, position);
+        Some(position)
+    }
+
+    /// Returns the extractor of a descriptor, which is in the tree.
+    fn named(&self, descriptor: &Descriptor) -> &Named {
+        &self.tree.extractors[self.positions[&*descriptor.key]]
+    }
+}
+
+/// Writes the keys and values of a path.
+fn display(path: &[&Descriptor], between: &str, separator: &str) -> String {
+    let parts = path.iter().map(|Descriptor { key, value, .. }| join(key, between, value.as_deref()));
+    parts.collect::<Vec<_>>().join(separator)
+}
+
+fn join(key: &str, between: &str, value: Option<&str>) -> String {
+    value.map_or_else(|| key.to_owned(), |value| format!("{key}{between}{value}"))
+}
+
+/// Returns the value of a request. `None` if it has none, or if it is found asynchronously.
+fn value_of(extractor: &dyn KeyExtractor, head: &RequestHead<'_>) -> Option<String> {
+    let mut parts = extractor.describe(head);
+    parts.iter_mut().for_each(KeyPart::reveal);
+    let values: Option<Vec<_>> = parts.iter().map(KeyPart::value).collect();
+    values.filter(|values| !values.is_empty()).map(|values| values.join(","))
+}
+
+/// The maximum length of a limit's name.
+const MAX_LENGTH: usize = 64;
+/// The length of the suffix: `~` and 64 bits in hexadecimal.
+const SUFFIX: usize = 17;
+
+/// Returns a name that is valid in a header, with a hash of the limit's path as a suffix.
+fn hashed_name(name: &str, path_hash: u64) -> String {
+    let printable = |character| if is_printable(character) { character } else { '?' };
+    let start: String = name.chars().map(printable).take(MAX_LENGTH - SUFFIX).collect();
+    format!("{start}~{path_hash:016x}")
+}
+
+fn is_printable(character: char) -> bool {
+    matches!(character, ' '..='~')
+}
