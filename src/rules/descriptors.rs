@@ -9,11 +9,10 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::error::{Position, Problems, RulesError};
-use super::extractors::{Extractors, Named, REMOTE_ADDRESS};
+use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields::{self, Fields};
 use super::limit::Rule;
-use super::tree::{Branch, CompiledRule, Group, Tree, TreeIndex};
-use super::value::{ValueFormat, is_pattern};
+use super::tree::{Branch, Group, Tree, TreeIndex};
 use super::yaml::Node;
 use crate::error::RulePosition;
 use crate::key::{KeyExtractor, KeyPart};
@@ -81,21 +80,22 @@ pub(super) fn limits(
 ) -> Result<Vec<Limit>, RulesError> {
     let (problems, tree) = (Problems::default(), Tree::default());
     let mut compiler =
-        Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), limits: Vec::new() };
+        Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), names: Vec::new() };
     compiler.tree.groups = compiler.groups(descriptors, &[]);
-    let Compiler { problems, tree, limits, .. } = compiler;
-    let limits = problems.or(limits, file)?;
-    let mut uses: HashMap<String, usize> = HashMap::new();
-    for NamedLimit { name, .. } in &limits {
-        *uses.entry(name.clone()).or_default() += 1;
+    let Compiler { problems, tree, names, .. } = compiler;
+    let tree = problems.or(Arc::new(tree), file)?;
+    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(tree.clone()));
+    let mut uses: HashMap<&str, usize> = HashMap::new();
+    for (name, _) in &names {
+        *uses.entry(name).or_default() += 1;
     }
-    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(Arc::new(tree)));
-    let finish = |(number, NamedLimit { name, path_hash, limit }): (usize, NamedLimit)| {
-        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(is_printable) && uses[&name] == 1;
-        let name = if is_valid { name } else { hashed_name(&name, path_hash) };
-        Some(limit?.with_name(name).indexed(index.clone(), number))
+    let limit = |(number, (name, path_hash)): (usize, &(String, u64))| {
+        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(is_printable) && uses[&**name] == 1;
+        let name = if is_valid { name.clone() } else { hashed_name(name, *path_hash) };
+        let (Rule { limit, .. }, _) = &tree.rules[number];
+        Some(limit.clone()?.with_name(name).indexed(index.clone(), number))
     };
-    Ok(limits.into_iter().enumerate().filter_map(finish).collect())
+    Ok(names.iter().enumerate().filter_map(limit).collect())
 }
 
 struct Compiler<'a> {
@@ -106,15 +106,8 @@ struct Compiler<'a> {
     tree: Tree,
     /// The positions of extractors in the tree, by their names.
     positions: HashMap<&'a str, usize>,
-    /// In the order of the file.
-    limits: Vec<NamedLimit>,
-}
-
-/// A limit, unless its rule is unlimited, with a name that may not be unique.
-struct NamedLimit {
-    name: String,
-    path_hash: u64,
-    limit: Option<Limit>,
+    /// The names of the rules, which may not be unique, and hashes of their paths.
+    names: Vec<(String, u64)>,
 }
 
 impl<'a> Compiler<'a> {
@@ -163,18 +156,14 @@ impl<'a> Compiler<'a> {
         // The hash is the same on all machines and in all versions, because buckets are stored by the name.
         let mut hasher = SipHasher13::new();
         (self.domain, values).hash(&mut hasher);
-        let limit = rule.limit.clone().map(|limit| self.limit(limit.with_name(name.clone()), rule, path));
-        if limit.is_none() {
-            key.clear();
+        let mut rule = rule.clone();
+        match rule.limit.take() {
+            Some(limit) => rule.limit = Some(self.limit(limit.with_name(name.clone()), &rule, path)),
+            None => key.clear(),
         }
-        self.tree.rules.push(CompiledRule {
-            key: key.into(),
-            name: rule.name.as_deref().map(Arc::from),
-            replaces: rule.replaces.iter().map(|name| Arc::from(&**name)).collect(),
-            is_unlimited: limit.is_none(),
-        });
-        self.limits.push(NamedLimit { name, path_hash: hasher.finish(), limit });
-        self.limits.len() - 1
+        self.tree.rules.push((rule, key));
+        self.names.push((name, hasher.finish()));
+        self.names.len() - 1
     }
 
     /// Completes a limit by the properties of its path.
@@ -193,8 +182,10 @@ impl<'a> Compiler<'a> {
         let parts: Vec<_> = path.iter().map(part).collect();
         if parts.iter().any(|(_, extractor)| extractor.is_some()) {
             limit = limit.metric_detail(move |head| {
-                let values = parts.iter().map(|(_, extractor)| value_of(&**extractor.as_ref()?, head));
-                let detail = parts.iter().zip(values).map(|((text, _), value)| join(text, "_", value.as_deref()));
+                let detail = parts.iter().map(|(text, extractor)| {
+                    let value = extractor.as_ref().and_then(|extractor| value_of(&**extractor, head));
+                    join(text, "_", value.as_deref())
+                });
                 Some(detail.collect::<Vec<_>>().join("."))
             });
         }

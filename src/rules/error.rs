@@ -110,16 +110,13 @@ impl RulesError {
 /// Writes a line for each problem: `limits.yaml:7:15: what is wrong: what to do`.
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, Problem { position, message }) in self.problems.iter().enumerate() {
+        let file = self.file.as_ref().map_or(String::new(), |file| format!("{}:", file.display()));
+        for (index, Problem { position: Position { line, column }, message }) in self.problems.iter().enumerate() {
             let separator = if index > 0 { "\n" } else { "" };
-            f.write_str(separator)?;
-            if let Some(file) = &self.file {
-                write!(f, "{}:", file.display())?;
-            }
-            match *position {
-                Position { line: 0, .. } if self.file.is_none() => write!(f, "{message}")?,
-                Position { line: 0, .. } => write!(f, " {message}")?,
-                Position { line, column } => write!(f, "{line}:{column}: {message}")?,
+            match line {
+                0 if file.is_empty() => write!(f, "{separator}{message}")?,
+                0 => write!(f, "{separator}{file} {message}")?,
+                _ => write!(f, "{separator}{file}{line}:{column}: {message}")?,
             }
         }
         if self.more > 0 {

@@ -110,8 +110,7 @@ impl<'a> Fields<'a> {
             } else if !known.contains(&name.as_str()) {
                 let synonym = SYNONYMS.iter().find(|(other, field)| other == name && known.contains(field));
                 // Later problems are only counted. Advice for thousands of them would take a second.
-                let is_listed = problems.len() < RulesError::MAX_PROBLEMS;
-                let similar = || closest(name, known).filter(|_| is_listed);
+                let similar = || if problems.len() < RulesError::MAX_PROBLEMS { closest(name, known) } else { None };
                 let meant = synonym.map(|(_, field)| *field).or_else(similar);
                 fields.meant.extend(meant);
                 let place = PLACES.iter().find(|(fields, _)| synonym.is_none() && fields.contains(&name.as_str()));

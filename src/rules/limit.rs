@@ -71,16 +71,18 @@ impl Rule {
         let mut limit = None;
         if fields.flag("unlimited") {
             for name in fields::LIMIT.iter().filter(|name| !COMMON_FIELDS.contains(name)) {
-                let message = format!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out");
-                fields.reject(name, message);
+                fields.reject(
+                    name,
+                    format_args!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out"),
+                );
             }
         } else {
             limit = Some(read_limit(&fields));
         }
         let is_shadow = fields.flag("shadow_mode") || is_shadow;
         if is_quota && is_shadow {
-            let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: leave out `quota_mode` or \
-                           `shadow_mode`";
+            let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: \
+                           leave out `quota_mode` or `shadow_mode`";
             descriptor.note("quota_mode", message);
         }
         if is_quota && fields.has("penalty") {
@@ -174,8 +176,8 @@ fn on_store_error(fields: &Fields<'_>) -> Option<OnStoreError> {
     let policy = fields.choice("on_store_error", ON_STORE_ERROR);
     let nodes = fields.positive("nodes");
     if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
-        let message = "`nodes` divides a limit among nodes that decide locally: write `on_store_error: decide_locally`, \
-                       or leave it out";
+        let message = "`nodes` divides a limit among nodes that decide locally: \
+                       write `on_store_error: decide_locally`, or leave it out";
         fields.reject("nodes", message);
         return policy;
     }
@@ -281,10 +283,10 @@ fn read_algorithm(fields: &Fields<'_>, tokens: Option<u32>) -> Option<Algorithm>
         if fields.lacks("algorithm") { ALGORITHMS[0].1 } else { fields.choice("algorithm", ALGORITHMS)? };
     let name = fields.text("algorithm").unwrap_or(ALGORITHMS[0].0);
     for (_, (others, _)) in ALGORITHMS {
-        for field in others.iter().filter(|field| !own.contains(field)) {
+        for field in others.iter().filter(|field| !own.contains(field) && fields.has(field)) {
             let owners = ALGORITHMS.iter().filter(|(_, (fields, _))| fields.contains(field));
             let owners: Vec<&str> = owners.map(|(name, _)| *name).collect();
-            fields.reject(field, format!("{name} has no `{field}`: leave it out, or use {}", one_of(&owners)));
+            fields.note(field, format!("{name} has no `{field}`: leave it out, or use {}", one_of(&owners)));
         }
     }
     let built = build(fields, tokens.unwrap_or(1).max(1), period.unwrap_or(SECOND));
@@ -316,10 +318,13 @@ fn calendar(fields: &Fields<'_>, limit: u32) -> Option<CalendarWindow> {
     let (starts, day) = (fields.choice("starts", DAYS), fields.integer("day"));
     if fields.lacks("calendar") {
         for name in ["starts", "day"] {
-            let message = format!(
-                "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, or leave it out"
+            fields.reject(
+                name,
+                format_args!(
+                    "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, \
+                     or leave it out"
+                ),
             );
-            fields.reject(name, message);
         }
         return None;
     }
@@ -327,7 +332,7 @@ fn calendar(fields: &Fields<'_>, limit: u32) -> Option<CalendarWindow> {
     let unit = fields.text("unit")?.to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
         if unit != owner {
-            fields.reject(name, format!("`{name}` needs `unit: {owner}`: leave it out"));
+            fields.reject(name, format_args!("`{name}` needs `unit: {owner}`: leave it out"));
         }
     }
     let mut window = match unit.as_str() {

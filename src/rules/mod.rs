@@ -71,7 +71,6 @@ mod limit;
 #[cfg(feature = "redis")]
 mod publish;
 mod tree;
-mod value;
 mod yaml;
 
 use std::path::Path;

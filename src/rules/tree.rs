@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::extractors::Named;
-use super::value::{Matcher, ValueFormat};
+use super::extractors::{Matcher, Named, ValueFormat};
+use super::limit::Rule;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey, only_part};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
@@ -16,8 +16,8 @@ use crate::request::RequestHead;
 pub(super) struct Tree {
     pub(super) extractors: Vec<Named>,
     pub(super) groups: Box<[Group]>,
-    /// In the order of the file.
-    pub(super) rules: Vec<CompiledRule>,
+    /// In the order of the file, with the extractors whose values make up their keys.
+    pub(super) rules: Vec<(Rule, Vec<usize>)>,
 }
 
 /// The descriptors of a list that have the same key. A value selects one of them: the one with the exact value, or else
@@ -34,16 +34,6 @@ pub(super) struct Group {
 pub(super) struct Branch {
     pub(super) rule: Option<usize>,
     pub(super) children: Box<[Group]>,
-}
-
-/// The `rate_limit` block of a descriptor, which may be unlimited.
-pub(super) struct CompiledRule {
-    /// The extractors whose values make up the key.
-    pub(super) key: Box<[usize]>,
-    pub(super) name: Option<Arc<str>>,
-    /// The names of the rules that do not apply where this one does.
-    pub(super) replaces: Box<[Arc<str>]>,
-    pub(super) is_unlimited: bool,
 }
 
 impl Group {
@@ -72,8 +62,8 @@ impl Group {
     }
 }
 
-/// The values that the extractors of a tree find in one request. Each extractor runs at most once, and only if its value
-/// matters.
+/// The values that the extractors of a tree find in one request. Each extractor runs at most once, and only if its
+/// value matters.
 type Values = SmallVec<[Value; 8]>;
 
 enum Value {
@@ -149,7 +139,7 @@ impl<'a> Search<'a> {
             match found {
                 Ok(selected) => selected.into_iter().try_for_each(|branch| self.enter(branch, key))?,
                 Err(KeyError::NotApplicable) => {}
-                // The value may be that of any descriptor: all are misconfigured, or the client has sent several values.
+                // The value may be that of any descriptor: all are misconfigured, or the client has sent several.
                 Err(missing @ (KeyError::NotProvided | KeyError::Ambiguous)) => {
                     group.branches().try_for_each(|branch| self.enter(branch, combine(key, Err(missing))))?;
                 }
@@ -173,33 +163,33 @@ impl<'a> Search<'a> {
         self.walk(&tree.groups, Ok(()))?;
         let mut matches = std::mem::take(&mut self.matches);
         matches.sort_unstable_by_key(|(rule, _)| *rule);
-        let mut replaced = SmallVec::<[&Arc<str>; 8]>::new();
+        let mut replaced = SmallVec::<[&String; 8]>::new();
         for (number, matched) in &matches {
-            let rule = &tree.rules[*number];
+            let (Rule { limit, replaces, .. }, key) = &tree.rules[*number];
             // An unlimited rule has no key of its own.
-            let policy = || if rule.is_unlimited { Some(OnMissingKey::Skip) } else { policy(*number) };
-            if let (Match::Applies(path), false) = (matched, rule.replaces.is_empty())
+            let policy = || if limit.is_some() { policy(*number) } else { Some(OnMissingKey::Skip) };
+            if let (Match::Applies(path), false) = (matched, replaces.is_empty())
                 && let Some(policy) = policy()
-                && self.key(rule, *path)?.map_or_else(|error| policy.shares(error), |()| true)
+                && self.key(key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
             {
-                replaced.extend(&rule.replaces);
+                replaced.extend(replaces);
             }
         }
         for (number, matched) in &mut matches {
-            let rule = &tree.rules[*number];
-            if rule.name.as_ref().is_some_and(|name| replaced.contains(&name)) {
+            let (Rule { name, .. }, extractors) = &tree.rules[*number];
+            if name.as_ref().is_some_and(|name| replaced.contains(&name)) {
                 *matched = Match::Replaced;
             } else if let Match::Applies(key) = matched {
-                *key = self.key(rule, *key)?;
+                *key = self.key(extractors, *key)?;
             }
         }
         matches.retain(|(_, matched)| *matched != Match::Applies(Err(KeyError::NotApplicable)));
         Ok(matches)
     }
 
-    /// Returns whether the request has the key of a rule, given the result for its path.
-    fn key(&mut self, rule: &CompiledRule, path: Result<(), KeyError>) -> Result<Result<(), KeyError>, Pending> {
-        rule.key.iter().try_fold(path, |key, extractor| Ok(combine(key, self.value(*extractor)?.map(drop))))
+    /// Returns whether the request has the values of these extractors, given the result for a path.
+    fn key(&mut self, extractors: &[usize], path: Result<(), KeyError>) -> Result<Result<(), KeyError>, Pending> {
+        extractors.iter().try_fold(path, |key, extractor| Ok(combine(key, self.value(*extractor)?.map(drop))))
     }
 }
 
@@ -221,7 +211,7 @@ impl Tree {
             key.clear();
             let matched = match matched {
                 Match::Applies(Ok(())) => {
-                    for extractor in &self.rules[*rule].key {
+                    for extractor in &self.rules[*rule].1 {
                         if let Value::Found(value) = &values[*extractor] {
                             self.extractors[*extractor].format.append_key(value, &mut key);
                         }
@@ -272,8 +262,8 @@ impl LimitIndex for TreeIndex {
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let Self(tree) = self;
-        let Some(rule) = tree.rules.get(position) else { return Vec::new() };
-        rule.key.iter().flat_map(|extractor| tree.extractors[*extractor].extractor.describe(head)).collect()
+        let (_, extractors) = &tree.rules[position];
+        extractors.iter().flat_map(|extractor| tree.extractors[*extractor].extractor.describe(head)).collect()
     }
 
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {
