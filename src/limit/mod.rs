@@ -31,6 +31,4 @@ pub use self::live::LiveLimits;
 pub use self::on_missing_key::OnMissingKey;
 pub(crate) use self::snapshot::LimitsSnapshot;
 #[cfg(feature = "rules")]
-pub(crate) use self::snapshot::Retired;
-#[cfg(feature = "rules")]
 pub(crate) use self::watch::{Apply, Document};

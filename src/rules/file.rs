@@ -68,7 +68,7 @@ impl Rules {
             RulesError::for_file(Some(file.clone()), message)
         })?;
         let contents = Contents::read(&file);
-        let rules = Self::read(&contents.text?, Some(file.clone()))?.live(&extractors)?;
+        let rules = Self::load(&contents.text?, Some(file.clone()), &extractors, LiveLimits::try_new)?;
         rules.spawn_watcher(&runtime, WatchedFile { file, extractors, seen: contents.hash });
         Ok(rules)
     }
@@ -111,7 +111,9 @@ impl Document for WatchedFile {
         let Contents { text, hash } = self.read().await.filter(|settled| settled.hash == found.hash)?;
         self.seen = hash;
         let (file, extractors) = (self.file.clone(), self.extractors.clone());
-        Some(Box::new(move |live| Ok(Rules::read(&text?, Some(file))?.replace(live, &extractors)?)))
+        Some(Box::new(move |live| {
+            Ok(Rules::load(&text?, Some(file), &extractors, |limits| live.replace_retaining(limits))?)
+        }))
     }
 }
 

@@ -173,16 +173,18 @@ fn percent(node: &Node) -> Result<u32, String> {
 
 /// Reads `on_store_error` and `nodes`, which divides the limit of `decide_locally`.
 fn on_store_error(fields: &Fields<'_>) -> Option<OnStoreError> {
-    let policy = fields.choice("on_store_error", ON_STORE_ERROR);
+    let mut policy = fields.choice("on_store_error", ON_STORE_ERROR);
     let nodes = fields.positive("nodes");
-    if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
+    if let Some(OnStoreError::DecideLocally(share)) = &mut policy {
+        if let Some(nodes) = nodes {
+            *share = fields.check("nodes", Share::try_one_of(nodes))?;
+        }
+    } else {
         let message = "`nodes` divides a limit among nodes that decide locally: \
                        write `on_store_error: decide_locally`, or leave it out";
         fields.reject("nodes", message);
-        return policy;
     }
-    let share = nodes.map_or(Some(Share::whole()), |nodes| fields.check("nodes", Share::try_one_of(nodes)));
-    share.map(OnStoreError::DecideLocally)
+    policy
 }
 
 type SetSpan = fn(Penalty, Duration) -> Result<Penalty, ConfigError>;

@@ -55,7 +55,7 @@
 //! # Changes at runtime
 //!
 //! [`Rules::watch`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares in
-//! Redis. Both return [`LiveLimits`].
+//! Redis. Both return [`LiveLimits`](crate::LiveLimits).
 //!
 //! # Rejected files
 //!
@@ -81,8 +81,8 @@ pub use extractors::Extractors;
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::error::ConfigError;
-use crate::limit::{Limit, LiveLimits, Retired};
+use crate::error::{ConfigError, RulePosition};
+use crate::limit::Limit;
 use descriptors::Descriptor;
 use error::{Position, Problems};
 use fields::Fields;
@@ -106,7 +106,8 @@ impl Rules {
         Self::read(text, None)
     }
 
-    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`], in the order of the file.
+    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`](crate::LiveLimits), in the order of the
+    /// file.
     /// Unlimited rules are left out. At most 64 limits may apply to one request.
     ///
     /// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
@@ -118,28 +119,25 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// Returns an error if a key has no extractor, or its extractor can't find a value of the file.
+    /// Returns all errors if a key has no extractor, if its extractor can't find a value of the file, or if descriptors
+    /// of one list have the same key and value.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
         descriptors::limits(&self.domain, &self.descriptors, extractors, &self.file)
     }
 
-    fn live(&self, extractors: &Extractors) -> Result<LiveLimits, RulesError> {
-        let limits = self.limits(extractors)?;
-        LiveLimits::try_new(limits).map_err(|error| self.locate(&error))
-    }
-
-    /// Replaces live limits by these rules. Returns the configurations that were in use before.
-    fn replace(&self, live: &LiveLimits, extractors: &Extractors) -> Result<Vec<Retired>, RulesError> {
-        let limits = self.limits(extractors)?;
-        live.replace_retaining(limits).map_err(|error| self.locate(&error))
-    }
-
-    /// Converts an error of the limits, with the position of the limit that it concerns, if any.
-    fn locate(&self, error: &ConfigError) -> RulesError {
-        let at = error
-            .rule_position()
-            .map_or_else(Position::default, |rule| Position { line: rule.line, column: rule.column });
-        RulesError::new(self.file.clone(), vec![Problem::new(at, error.message())])
+    /// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it concerns.
+    fn load<T>(
+        text: &str,
+        file: Option<Arc<Path>>,
+        extractors: &Extractors,
+        apply: impl FnOnce(Vec<Limit>) -> Result<T, ConfigError>,
+    ) -> Result<T, RulesError> {
+        let limits = Self::read(text, file.clone())?.limits(extractors)?;
+        apply(limits).map_err(|error| {
+            let position = |rule: &RulePosition| Position { line: rule.line, column: rule.column };
+            let at = error.rule_position().map(position).unwrap_or_default();
+            RulesError::new(file, vec![Problem::new(at, error.message())])
+        })
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {

@@ -42,7 +42,7 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
-        let check = move || Rules::from_yaml(&checked)?.live(&extractors).map(drop);
+        let check = move || Rules::load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
         blocking(check).await.map_err(PublishError::Invalid)?;
         self.publish(NAME, text).await.map_err(PublishError::Store)
     }
@@ -126,13 +126,12 @@ impl PublishedRules {
         }
         let text = if version.is_some() { self.store.text(NAME).await? } else { None };
         self.seen = version;
-        let Some(text) = text else {
-            let deleted = RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
-            return Ok(Some(Box::new(|_| Err(deleted.into()))));
-        };
         let extractors = self.extractors.clone();
         Ok(Some(Box::new(move |live| {
-            Ok(Rules::from_yaml(&String::from_utf8_lossy(&text))?.replace(live, &extractors)?)
+            let deleted = || RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
+            let text = text.ok_or_else(deleted)?;
+            let text = String::from_utf8_lossy(&text);
+            Ok(Rules::load(&text, None, &extractors, |limits| live.replace_retaining(limits))?)
         })))
     }
 }
@@ -145,14 +144,13 @@ impl Document for PublishedRules {
                 apply
             }
             Err(error) => {
+                let error: &dyn std::error::Error = &error;
                 if self.outages.should_log() {
                     #[cfg(feature = "tracing")]
-                    {
-                        let error: &dyn std::error::Error = &error;
-                        tracing::warn!(error, "the rules in Redis could not be read: the previous ones stay in force");
-                    }
+                    tracing::warn!(error, "the rules in Redis could not be read: the previous ones stay in force");
+                    #[cfg(not(feature = "tracing"))]
+                    let _ = error;
                 }
-                drop(error);
                 None
             }
         }

@@ -211,7 +211,8 @@ impl Tree {
             key.clear();
             let matched = match matched {
                 Match::Applies(Ok(())) => {
-                    for extractor in &self.rules[*rule].1 {
+                    let (_, extractors) = &self.rules[*rule];
+                    for extractor in extractors {
                         if let Value::Found(value) = &values[*extractor] {
                             self.extractors[*extractor].format.append_key(value, &mut key);
                         }
