@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 #[cfg(feature = "rules")]
 use deadpool_redis::redis::{Cmd, Value};
-use futures_util::future::Either;
+use smallvec::smallvec;
 
-use super::batch::Queue;
 use super::cluster::Cluster;
 use super::error::Fault;
+use super::queue::{Answer, Command};
 use super::script::{Request, TimedReply};
 use super::slot;
+use super::workers::Workers;
 use crate::hash::KeyHash;
 use crate::node::Node;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Deployment {
-    Single(Arc<Queue>),
+    Single(Arc<Workers>),
     Cluster(Arc<Cluster>),
 }
 
@@ -24,38 +25,42 @@ impl Deployment {
     /// Connects, and waits for the first attempt.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         match self {
-            Self::Single(queue) => queue.server().open().await,
+            Self::Single(workers) => workers.open().await,
             Self::Cluster(cluster) => cluster.open().await,
         }
     }
 
-    /// Connects in the background.
+    /// Connects in the background. Outside a Tokio runtime, the first request connects.
     pub(super) fn open_in_background(&self) {
         match self {
-            Self::Single(queue) => queue.server().open_in_background(),
-            Self::Cluster(cluster) => cluster.open_in_background(),
+            Self::Single(workers) => drop(workers.start(usize::MAX)),
+            Self::Cluster(cluster) => cluster.refresh(),
         }
     }
 
     /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns the reply.
-    pub(super) fn ask(
-        &self,
-        clock: Option<[u8; 16]>,
-        request: Request,
-    ) -> impl Future<Output = TimedReply> + Send + '_ {
-        match self {
-            Self::Single(queue) => Either::Left(queue.ask(clock, request)),
-            // Boxed, because this future is larger than that of a single server.
-            Self::Cluster(cluster) => Either::Right(Box::pin(cluster.ask(clock, request))),
+    pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> TimedReply {
+        let slot = if self.is_cluster() { request.slot() } else { 0 };
+        match self.send(slot, Command::Script(clock, smallvec![request])).await? {
+            Answer::Script(reply) => Ok(reply),
+            Answer::Other(_) => Err(Fault::Reply("expected a reply of the script")),
         }
     }
 
     /// Sends another command, to the server of a slot.
     #[cfg(feature = "rules")]
     pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
+        match self.send(slot, Command::Other(query.clone())).await? {
+            Answer::Other(value) => Ok(value),
+            Answer::Script(_) => Err(Fault::Reply("expected a reply to a query")),
+        }
+    }
+
+    async fn send(&self, slot: u16, command: Command) -> Result<Answer, Fault> {
         match self {
-            Self::Single(queue) => queue.server().query(query, false).await,
-            Self::Cluster(cluster) => cluster.query(slot, query).await,
+            Self::Single(workers) => workers.send(slot, command, false).await,
+            // Boxed, because this future is larger than that of a single server.
+            Self::Cluster(cluster) => Box::pin(cluster.send(slot, command)).await,
         }
     }
 
@@ -70,8 +75,8 @@ impl Deployment {
     /// Returns the number of requests that wait to be sent.
     pub(super) fn queued(&self) -> usize {
         match self {
-            Self::Single(queue) => queue.waiting(),
-            Self::Cluster(cluster) => cluster.queued(),
+            Self::Single(workers) => workers.waiting(),
+            Self::Cluster(cluster) => cluster.waiting(),
         }
     }
 

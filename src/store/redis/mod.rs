@@ -7,16 +7,16 @@
 //! | `operations` | implements [`Store`](super::Store): one round trip, or one per slot of a Cluster |
 //! | `charge` | encodes charges as requests to the script, and its replies as outcomes |
 //! | `deployment`, `cluster` | find the server of a slot |
-//! | `batch` | lets concurrent requests share a call |
-//! | `connection` | keeps a few connections to each server open |
+//! | `workers` | keep a few connections to each server open, and make calls |
+//! | `queue` | lets concurrent requests share a call |
+//! | `connector` | opens connections, and loads the script |
 //! | `script` | holds the script, its arguments and its replies |
 
-mod batch;
 mod charge;
 mod cluster;
 mod config;
 mod connect;
-mod connection;
+mod connector;
 mod deployment;
 #[cfg(feature = "rules")]
 mod document;
@@ -24,11 +24,13 @@ mod error;
 mod key;
 mod limit_encoding;
 mod operations;
+mod queue;
 mod script;
 mod slot;
 mod store;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 pub use self::config::RedisConfig;
 pub use self::store::RedisStore;

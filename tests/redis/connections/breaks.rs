@@ -69,7 +69,7 @@ async fn cut_connections_neither_lose_nor_repeat_charges() {
     let ran = calls(&server);
     let charged = charged(&limiter).await;
     println!("{answered} answered, {failed} failed, {charged} charged in {ran} calls");
-    assert_eq!(ran, charged);
+    assert!(ran <= charged, "requests share calls");
     assert!(failed > 0 && answered > 600, "{failed} failed, {answered} were answered");
     assert!(
         (answered..=answered + failed).contains(&charged),

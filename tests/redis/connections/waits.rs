@@ -1,6 +1,7 @@
 //! Requests that wait together, some of which are slow, cancelled, or end with their runtime.
 
 use std::future::Future;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,8 @@ use deadpool_redis::redis::cmd;
 use tokio::runtime::{Builder, Runtime};
 use tower_ratelimit::RedisConfig;
 
-use crate::connections::{charge, charged, connect, limiter, short_deadline};
+use crate::connections::proxy::Gate;
+use crate::connections::{charge, charged, connect, limiter, short_deadline, until};
 use support::patient::{Patient, connected};
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
@@ -122,7 +124,7 @@ async fn connections_cut_while_idle_fail_no_request() {
         let killed: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
         assert!(killed >= 2, "{killed} connections were there");
         // Connections are opened again although there are no requests.
-        crate::connections::until("two connections are back", || {
+        until("two connections are back", || {
             let clients: String = server.ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
             clients.lines().filter(|line| !line.contains("cmd=client")).count() == 2
         })
@@ -130,5 +132,47 @@ async fn connections_cut_while_idle_fail_no_request() {
         for _ in 0..4 {
             let _ = limiter.acquire("key", 1).await.expect("a decision");
         }
+    }
+}
+
+/// Behind a long network, throughput depends on how many calls are under way.
+#[tokio::test]
+async fn each_connection_carries_a_call_while_enough_requests_wait() {
+    let server = RedisServer::start();
+    for (connections, expected) in [(1, 2), (2, 2), (4, 4), (8, 8)] {
+        let gate = Gate::to(server.port()).await;
+        let config = RedisConfig::node(gate.url()).patient().connections(connections);
+        let limiter = limiter(config.connect().await.expect("a connection")).build();
+        let before = charged(&limiter).await;
+        let calls = gate.calls.load(Ordering::Relaxed);
+        let calls = || gate.calls.load(Ordering::Relaxed) - calls;
+        let start = |requests: usize| {
+            let limiter = limiter.clone();
+            let start = move |_| {
+                tokio::spawn({
+                    let limiter = limiter.clone();
+                    async move { limiter.acquire("key", 1).await.map(drop) }
+                })
+            };
+            (0..requests).map(start).collect::<Vec<_>>()
+        };
+        gate.set_open(false);
+        let mut requests = Vec::new();
+        for call in 1..=2 {
+            requests.extend(start(1));
+            until("a call is under way", || calls() == call).await;
+        }
+        requests.extend(start(63));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(calls(), 2, "a third call carries a whole batch");
+        requests.extend(start(64 * 8 - 63));
+        until("all connections carry a call", || calls() == expected).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(calls(), expected, "with {connections} connections");
+        gate.set_open(true);
+        for request in requests {
+            request.await.expect("a task").expect("a decision");
+        }
+        assert_eq!(charged(&limiter).await, before + 2 + 64 * 8);
     }
 }

@@ -1,5 +1,6 @@
 //! Checks a configuration, and creates the deployment that it describes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::sentinel::SentinelClient;
@@ -10,11 +11,11 @@ use super::sentinel;
 #[cfg(feature = "redis-tls")]
 use super::tls;
 use super::url::{address, check_tls_feature, credentials_of, parse, uses_tls, with_credentials};
-use crate::store::redis::batch::{Queue, Server};
-use crate::store::redis::cluster::{Cluster, Seeds};
-use crate::store::redis::connection::{self, ConnectionPool, Source};
+use crate::store::redis::cluster::Cluster;
+use crate::store::redis::connector::{self, Connector};
 use crate::store::redis::deployment::Deployment;
 use crate::store::redis::error::Fault;
+use crate::store::redis::workers::Workers;
 
 impl RedisConfig {
     /// Checks the configuration. The connections are opened later.
@@ -35,19 +36,21 @@ impl RedisConfig {
                 return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
             }
         }
-        let source = match &self.urls {
-            ServerUrls::Node(url) => Source::node(self.connection_info(url)?, self.timeouts(), self.connections)?,
+        let connector = match &self.urls {
+            ServerUrls::Node(url) => {
+                Connector::to_server(self.connection_info(url)?, self.timeouts(), self.connections)?
+            }
             ServerUrls::Sentinel { master, urls } => {
-                Source::sentinel(self.sentinel_client(master, urls)?, self.timeouts())
+                Connector::to_master(self.sentinel_client(master, urls)?, self.timeouts())
             }
             ServerUrls::Cluster { urls } => {
                 let seeds = urls.iter().map(|url| self.connection_info(url)).collect::<Result<_, _>>()?;
-                let seeds = Seeds::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
-                return Ok(Deployment::Cluster(Cluster::new(seeds)));
+                let cluster = Cluster::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
+                return Ok(Deployment::Cluster(Arc::new(cluster)));
             }
         };
-        let connections = ConnectionPool::new(source, self.connections);
-        Ok(Deployment::Single(Queue::new(Server::Single(connections), self.queue_capacity)))
+        let workers = Workers::new(connector, self.connections, self.queue_capacity);
+        Ok(Deployment::Single(Arc::new(workers)))
     }
 
     /// Returns the addresses of the servers, without credentials.
@@ -127,7 +130,7 @@ impl RedisConfig {
         };
         let sentinels = sentinels.into_iter().map(configure).collect::<Result<Vec<_>, Fault>>()?;
         let settings = RedisConnectionInfo::default().set_db(self.master_database);
-        let settings = connection::settings(with_credentials(settings, self.credentials.as_ref()));
+        let settings = connector::settings(with_credentials(settings, self.credentials.as_ref()));
         #[cfg(feature = "redis-tls")]
         if master_uses_tls && !self.certificates.is_empty() {
             let certificates = self.certificates.parse()?;

@@ -120,7 +120,10 @@ impl RedisConfig {
 
     /// Sets the number of connections to each server, 1 to 1024. Defaults to 2.
     ///
-    /// All calls share the connections. With more of them, more cores can read replies.
+    /// Each connection carries one call at a time, which up to 64 requests share; a single connection carries two. The
+    /// third and further calls are made only while 64 requests wait. So use more connections if the network is slow: the
+    /// throughput of busy connections is 64 requests per round trip each. With more of them, also more cores can read
+    /// replies.
     pub fn connections(self, connections: usize) -> Self {
         Self { connections, ..self }
     }
@@ -132,7 +135,7 @@ impl RedisConfig {
     ///
     /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
     /// is then handled by [`OnStoreError`](crate::OnStoreError). A request leaves the queue when it is sent, or when
-    /// its caller gives up, for instance at its deadline. Calls under way hold up to 128 more requests.
+    /// its caller gives up, for instance at its deadline. Each call under way holds up to 64 more requests.
     pub fn queue_capacity(self, requests: usize) -> Self {
         Self { queue_capacity: requests, ..self }
     }

@@ -5,7 +5,7 @@ use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 #[cfg(feature = "redis-tls")]
 use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
-use crate::store::redis::connection::tcp_settings;
+use crate::store::redis::connector::tcp_settings;
 use crate::store::redis::error::Fault;
 
 /// Creates a client that gets the address of the master `name` from `sentinels`, and connects to it with these

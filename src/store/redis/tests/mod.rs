@@ -14,6 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool_redis::Connection;
+use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{self, AsyncConnectionConfig, IntoConnectionInfo};
 
 use self::batches::Batches;
@@ -24,7 +26,7 @@ use self::trace::{Done, Trace};
 use super::charge::override_cache::OverrideCache;
 use super::charge::prepared::PreparedCharge;
 use super::charge::{outcomes, requests};
-use super::connection::{ConnectionPool, Source};
+use super::connector::Connector;
 use super::script::{self, LimitArgs, Mode, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use crate::hash::KeyHasher;
@@ -40,7 +42,7 @@ fn variable(name: &str) -> Option<u64> {
 /// The server that runs the script.
 enum Redis {
     Fake(Fake),
-    Real(Box<ConnectionPool>, tokio::runtime::Runtime),
+    Real(String, MultiplexedConnection, tokio::runtime::Runtime),
 }
 
 impl Redis {
@@ -50,15 +52,19 @@ impl Redis {
         // A loaded machine may stop for longer than the default timeout.
         let long = Some(Duration::from_secs(30));
         let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
-        let connections = ConnectionPool::new(Source::node(info, config, 1).unwrap(), 1);
-        runtime.block_on(connections.open()).unwrap();
-        Self::Real(Box::new(connections), runtime)
+        let connector = Connector::to_server(info, config, 1).unwrap();
+        let connection = runtime.block_on(connector.connect()).unwrap();
+        Self::Real(connector.hash().to_owned(), Connection::take(connection), runtime)
     }
 
     fn run(&self, clock: &[u8], requests: &[Request]) -> Replies {
         match self {
             Self::Fake(fake) => Replies::parse(fake.run(clock, requests), requests.len()).unwrap(),
-            Self::Real(connections, runtime) => runtime.block_on(connections.call(clock, requests)).unwrap(),
+            Self::Real(hash, connection, runtime) => {
+                let call = script::evalsha(hash, clock, requests);
+                let reply = runtime.block_on(call.query_async(&mut connection.clone())).unwrap();
+                Replies::parse(reply, requests.len()).unwrap()
+            }
         }
     }
 

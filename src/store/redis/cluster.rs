@@ -1,0 +1,328 @@
+//! Sends requests to the masters of a Cluster, by slot, and follows redirections.
+//!
+//! This module replaces the Cluster client of redis-rs, which repeats requests that may have run (after timeouts and
+//! lost connections) up to 16 times. Even without retries, that client blocks the requests of all slots while it looks
+//! for the owner of one, for as long as any master hangs; and a pool of such clients sends a PING to all masters at
+//! each use. Here, each master has a queue and workers of its own, like a single server, so a master that hangs does
+//! not block requests to others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_redis::redis::cluster::NodeAddress;
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value,
+};
+use futures_util::future::{join_all, select_ok};
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::connector::Connector;
+use super::error::{Fault, Redirect};
+use super::queue::{Answer, Command};
+use super::slot::SLOTS;
+use super::workers::Workers;
+use crate::error::ConfigError;
+use crate::node::Node;
+
+/// The maximum number of redirections of a request. A slot that moves causes one or two.
+const MAX_REDIRECTS: usize = 5;
+
+/// The minimum time between two loads of the slots. In between, requests whose master is unknown fail at once.
+const MIN_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The number of masters that are queried for the slots concurrently.
+const CONCURRENCY: usize = 2;
+
+pub(super) struct Cluster {
+    /// The settings of all connections, and the address of the first seed.
+    first: ConnectionInfo,
+    seeds: Vec<NodeAddress>,
+    config: AsyncConnectionConfig,
+    /// Per master.
+    connections: usize,
+    queue_capacity: usize,
+    slots: Mutex<SlotMap>,
+    /// Locked while the slots are loaded in the background.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+#[derive(Default)]
+struct SlotMap {
+    masters: HashMap<NodeAddress, Arc<Master>>,
+    /// The master of each slot.
+    owners: Vec<Option<Arc<Master>>>,
+    /// The end of the last load in the background, and its fault if it failed.
+    loaded: Option<(Instant, Option<Arc<Fault>>)>,
+    /// The number of loads, so that each queries other masters first.
+    loads: usize,
+}
+
+struct Master {
+    address: NodeAddress,
+    /// Its address in circuit breakers, logs and events.
+    node: Node,
+    workers: Workers,
+}
+
+impl Cluster {
+    /// Creates the client of a Cluster. The connections to all masters have the settings of the first seed.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::Setting`] if there are no seeds, or if one has no host and port.
+    pub(super) fn new(
+        seeds: Vec<ConnectionInfo>,
+        config: AsyncConnectionConfig,
+        connections: usize,
+        queue_capacity: usize,
+    ) -> Result<Self, Fault> {
+        let Some(first) = seeds.first().cloned() else {
+            let message = "there is no URL: give that of one master of the Cluster, or better of several";
+            return Err(Fault::Setting(ConfigError::new(message)));
+        };
+        let address = |seed: ConnectionInfo| {
+            NodeAddress::try_from(seed.addr()).map_err(|_| {
+                let address = seed.addr();
+                Fault::setting(format_args!(
+                    "a Cluster is not reachable through the Unix socket {address}: write redis://host:port"
+                ))
+            })
+        };
+        let seeds = seeds.into_iter().map(address).collect::<Result<_, _>>()?;
+        let (slots, loading) = Default::default();
+        Ok(Self { first, seeds, config, connections, queue_capacity, slots, loading })
+    }
+
+    /// Loads the slots from one of the seeds, and connects to all masters.
+    pub(super) async fn open(&self) -> Result<(), Fault> {
+        self.load().await?;
+        let masters = self.masters();
+        let checks = masters.iter().map(|master| async move {
+            master.workers.open().await?;
+            // `ASKING` is needed only while slots move.
+            master.load_slots(true).await.map(drop)
+        });
+        for (master, check) in masters.iter().zip(join_all(checks).await) {
+            // A master that does not answer now may do so when it is needed.
+            if let Err(fault) = check
+                && fault.is_denied()
+            {
+                return Err(Fault::At(master.node.clone(), Box::new(fault)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of jobs that wait to be sent.
+    pub(super) fn waiting(&self) -> usize {
+        self.masters().iter().map(|master| master.workers.waiting()).sum()
+    }
+
+    /// Returns the master of a slot, if it is known.
+    pub(super) fn node(&self, slot: u16) -> Option<Node> {
+        Some(self.owner(slot)?.node.clone())
+    }
+
+    /// Sends a command to the master of a slot.
+    ///
+    /// It is sent to another master only if the first one redirected it or it could not be sent, so that it cannot have
+    /// run.
+    pub(super) async fn send(self: &Arc<Self>, slot: u16, command: Command) -> Result<Answer, Fault> {
+        let mut in_flight = InFlightGuard { cluster: Some(self) };
+        let (mut master, mut asking) = (self.find_owner(slot).await?, false);
+        let mut sends = 0;
+        let answer = loop {
+            let answer = master.workers.send(slot, command.clone(), asking).await;
+            let Err(fault) = &answer else { break answer };
+            sends += 1;
+            if sends > MAX_REDIRECTS {
+                break answer;
+            }
+            (master, asking) = match fault.redirect() {
+                Some(Redirect::Moved(address)) => {
+                    let owner = self.master(address, &master)?;
+                    if let Some(known) = self.slots().owners.get_mut(usize::from(slot)) {
+                        *known = Some(owner.clone());
+                    }
+                    // Other slots of this master may have moved too.
+                    self.refresh();
+                    (owner, false)
+                }
+                Some(Redirect::Ask(address)) => (self.master(address, &master)?, true),
+                None => {
+                    if fault.concerns_server() {
+                        self.refresh();
+                    }
+                    if !fault.is_unsent() {
+                        break answer;
+                    }
+                    drop(self.loading.lock().await);
+                    match self.owner(slot) {
+                        Some(owner) if !Arc::ptr_eq(&owner, &master) => (owner, false),
+                        _ => break answer,
+                    }
+                }
+            };
+        };
+        in_flight.cluster = None;
+        answer.map_err(|fault| Fault::At(master.node.clone(), Box::new(fault)))
+    }
+
+    /// Returns the master of a slot. If it is not known, loads the slots.
+    async fn find_owner(self: &Arc<Self>, slot: u16) -> Result<Arc<Master>, Fault> {
+        if self.owner(slot).is_none() {
+            self.refresh();
+            drop(self.loading.lock().await);
+        }
+        self.owner(slot).ok_or_else(|| match &self.slots().loaded {
+            Some((_, Some(fault))) if fault.is_unsent() => Fault::clone(fault),
+            Some((_, Some(fault))) => Fault::Connect(fault.clone()),
+            _ => Fault::Slot(slot),
+        })
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Master>> {
+        self.slots().owners.get(usize::from(slot))?.clone()
+    }
+
+    fn masters(&self) -> Vec<Arc<Master>> {
+        self.slots().masters.values().cloned().collect()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, SlotMap> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the master at `address`, as reported `by` another one.
+    fn master(&self, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
+        // An address without a host is on the host of the master that reported it.
+        let host = if address.starts_with(':') { by.address.host() } else { "" };
+        self.known_or_new(&mut self.slots(), NodeAddress::try_from(format!("{host}{address}").as_str())?)
+    }
+
+    /// Returns the master at `address`, which is added if it is new.
+    fn known_or_new(&self, slots: &mut SlotMap, address: NodeAddress) -> Result<Arc<Master>, Fault> {
+        if let Some(master) = slots.masters.get(&address) {
+            return Ok(master.clone());
+        }
+        let master = Arc::new(self.new_master(address.clone())?);
+        slots.masters.insert(address, master.clone());
+        Ok(master)
+    }
+
+    fn new_master(&self, address: NodeAddress) -> Result<Master, Fault> {
+        let (host, port) = (address.host().to_owned(), address.port());
+        let addr = match self.first.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let info = self.first.clone().set_addr(addr);
+        let connector = Connector::to_server(info, self.config.clone(), self.connections)?;
+        let workers = Workers::new(connector, self.connections, self.queue_capacity);
+        Ok(Master { node: Node::new(address.to_string()), address, workers })
+    }
+
+    /// Loads the slots in the background, in a separate task, because requests may be dropped at any time. Does nothing
+    /// if they have just been loaded, or outside a Tokio runtime.
+    pub(super) fn refresh(self: &Arc<Self>) {
+        let (Ok(runtime), Ok(loading)) = (Handle::try_current(), self.loading.clone().try_lock_owned()) else { return };
+        if self.slots().loaded.as_ref().is_some_and(|(loaded, _)| loaded.elapsed() < MIN_INTERVAL) {
+            return;
+        }
+        let cluster = self.clone();
+        runtime.spawn(async move {
+            // Requests for unknown slots report the fault.
+            let fault = cluster.load().await.err().map(Arc::new);
+            cluster.slots().loaded = Some((Instant::now(), fault));
+            drop(loading);
+        });
+    }
+
+    /// Loads the masters of all slots, from known masters or else from the seeds.
+    async fn load(&self) -> Result<(), Fault> {
+        let mut known = self.masters();
+        {
+            let mut slots = self.slots();
+            slots.loads = slots.loads.wrapping_add(1);
+            let first = slots.loads % known.len().max(1);
+            known.rotate_left(first);
+        }
+        for masters in known.chunks(CONCURRENCY) {
+            if let Ok(ranges) = load_from(masters).await {
+                return self.replace_owners(ranges);
+            }
+        }
+        let seeds = self.seeds.iter().map(|address| self.new_master(address.clone()).map(Arc::new));
+        self.replace_owners(load_from(&seeds.collect::<Result<Vec<_>, _>>()?).await?)
+    }
+
+    /// Replaces the owners of all slots, and removes masters without slots.
+    fn replace_owners(&self, ranges: Vec<SlotRange>) -> Result<(), Fault> {
+        let mut slots = self.slots();
+        let mut owners = vec![None; SLOTS];
+        for (first, last, address) in &ranges {
+            let master = self.known_or_new(&mut slots, address.clone())?;
+            owners[*first..=*last].fill(Some(master));
+        }
+        slots.masters.retain(|address, _| ranges.iter().any(|(.., owner)| owner == address));
+        slots.owners = owners;
+        Ok(())
+    }
+}
+
+/// Returns the slots as the first of `masters` to answer lists them.
+async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
+    Ok(select_ok(masters.iter().map(|master| Box::pin(master.load_slots(false)))).await?.0)
+}
+
+/// The first and the last slot of a range, and its master.
+type SlotRange = (usize, usize, NodeAddress);
+
+impl Master {
+    /// Returns the slots of all masters; with `asking`, after `ASKING`.
+    async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
+        let slots = self.workers.send(0, Command::Other(cmd("CLUSTER").arg("SLOTS").clone()), asking).await?;
+        let Answer::Other(slots) = slots else { return Err(Fault::Reply("expected a reply to a command")) };
+        // A node that has lost its configuration lists none.
+        let ranges = parse_slots(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
+        ranges.ok_or(Fault::Reply("expected ranges of slots"))
+    }
+}
+
+/// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
+fn parse_slots(slots: Value, host: &str) -> Option<Vec<SlotRange>> {
+    fn parse<T: FromRedisValue>(value: Option<&Value>) -> Option<T> {
+        from_redis_value(value?.clone()).ok()
+    }
+    let mut ranges = Vec::new();
+    for range in from_redis_value::<Vec<Vec<Value>>>(slots).ok()? {
+        let (first, last, master) = (parse(range.first())?, parse(range.get(1))?, parse::<Vec<Value>>(range.get(2))?);
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        // A range without a host is on the host of the master that replied.
+        let name = parse::<Option<String>>(master.first())?.filter(|name| !name.is_empty());
+        if name.as_deref() != Some("?") {
+            let name = name.unwrap_or_else(|| host.to_owned());
+            ranges.push((first, last, NodeAddress::new(name, parse(master.get(1))?)));
+        }
+    }
+    Some(ranges)
+}
+
+/// Loads the slots if a request is dropped before its reply: its master may hang, and a replica may have taken over.
+struct InFlightGuard<'a> {
+    cluster: Option<&'a Arc<Cluster>>,
+}
+
+impl Drop for InFlightGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster {
+            cluster.refresh();
+        }
+    }
+}

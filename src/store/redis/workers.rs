@@ -1,0 +1,459 @@
+//! The tasks that send waiting requests to a server, each over a connection of its own.
+
+use std::mem::take;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Pipeline, Value};
+use futures_util::future::{Either, join_all, select};
+use smallvec::smallvec;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+
+use super::connector::Connector;
+use super::error::Fault;
+use super::queue::{Answer, CALLS, Command, Job, Queue};
+use crate::time::jittered;
+
+/// The first pause between two attempts to connect, and the longest, before jitter.
+const PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// A connection whose first call breaks it within this time counts as a failed attempt. So do all connections to a
+/// replica.
+const STABLE_AFTER: Duration = Duration::from_secs(1);
+
+/// The most times that a command is sent if the server does not know the script: more than twice only if the script is
+/// flushed repeatedly.
+const MAX_SENDS: usize = 3;
+
+/// The queue of a server, and the workers that send what waits in it. A worker opens its connection, replaces it when it
+/// breaks, and ends with the runtime that it runs on.
+pub(super) struct Workers {
+    shared: Arc<Shared>,
+    /// Aborted when this is dropped.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+struct Shared {
+    connector: Connector,
+    /// The most jobs that wait.
+    capacity: usize,
+    state: Mutex<State>,
+    /// Wakes a worker that waits for jobs.
+    work: Notify,
+}
+
+struct State {
+    queue: Queue,
+    workers: Vec<WorkerState>,
+}
+
+#[derive(Clone)]
+enum WorkerState {
+    /// It was never needed, or its runtime has ended.
+    Stopped,
+    /// It has a connection, or opens one.
+    Running,
+    /// It could not connect, and will try again after a pause.
+    Pausing(Fault),
+}
+
+impl Workers {
+    /// Creates the queue of a server, in which `capacity` jobs may wait, and as many workers as `connections`. They are
+    /// started when they are needed.
+    pub(super) fn new(connector: Connector, connections: usize, capacity: usize) -> Self {
+        let state = State { queue: Queue::default(), workers: vec![WorkerState::Stopped; connections] };
+        let shared = Shared { connector, capacity, state: Mutex::new(state), work: Notify::new() };
+        Self { shared: Arc::new(shared), tasks: Mutex::default() }
+    }
+
+    /// Opens all connections, and waits for the first attempt of each.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if none can be opened.
+    pub(super) async fn open(&self) -> Result<(), Fault> {
+        let attempts = join_all(self.start(usize::MAX)).await;
+        let faults: Option<Vec<_>> = attempts.into_iter().map(Result::ok).collect();
+        // An attempt without a fault was successful, or its worker has stopped.
+        match faults.and_then(|faults| faults.into_iter().next()) {
+            Some(fault) => Err(fault),
+            None => self.shared.state().fault().map_or(Ok(()), Err),
+        }
+    }
+
+    /// Starts up to `most` workers that are stopped. Outside a Tokio runtime, this is left to the next request. Returns
+    /// receivers of the fault of each one's first attempt to connect.
+    pub(super) fn start(&self, most: usize) -> Vec<oneshot::Receiver<Fault>> {
+        let Ok(runtime) = Handle::try_current() else { return Vec::new() };
+        let mut workers = Vec::new();
+        for (index, state) in self.shared.state().workers.iter_mut().enumerate() {
+            if matches!(state, WorkerState::Stopped) && workers.len() < most {
+                *state = WorkerState::Running;
+                workers.push(Worker { shared: self.shared.clone(), index });
+            }
+        }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those whose runtime has ended.
+        while tasks.try_join_next().is_some() {}
+        let spawn = |worker: Worker| {
+            let (failed, attempt) = oneshot::channel();
+            // A runtime that shuts down drops a task that was never polled, and with it the worker.
+            tasks.spawn_on(worker.run(failed), &runtime);
+            attempt
+        };
+        workers.into_iter().map(spawn).collect()
+    }
+
+    /// Returns the number of jobs that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.shared.state().queue.waiting.len()
+    }
+
+    /// Sends a command for keys of a `slot`. With `asking`, another master of a Cluster may be moving it to this one.
+    ///
+    /// A command whose future is dropped before it was sent leaves the queue at once and is never sent. Otherwise, it is
+    /// sent once: again only if the server replied that it did not run.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::QueueFull`], at once, if the queue is full; [`Fault::Connect`], at once, if there is no connection, and
+    /// no attempt to connect is under way.
+    pub(super) async fn send(&self, slot: u16, command: Command, asking: bool) -> Result<Answer, Fault> {
+        let (caller, answer) = oneshot::channel();
+        let ticket = self.enter(Job { command, slot, asking, callers: smallvec![caller] })?;
+        let mut waiting = Waiting { shared: &self.shared, ticket, answer };
+        // A worker is dropped with the runtime that it runs on, and its call with it.
+        (&mut waiting.answer).await.unwrap_or(Err(Fault::NoRuntime))
+    }
+
+    fn enter(&self, job: Job) -> Result<u64, Fault> {
+        let mut state = self.shared.state();
+        let waiting = state.queue.waiting.len();
+        // It always has room for a refund, which returns the charge of an earlier request; otherwise, charges of denied
+        // requests would remain under overload.
+        if waiting >= self.shared.capacity && !job.is_refund() {
+            return Err(Fault::QueueFull { waiting });
+        }
+        if state.workers.iter().any(|worker| matches!(worker, WorkerState::Stopped)) {
+            drop(state);
+            self.start(1);
+            state = self.shared.state();
+        }
+        if let Some(fault) = state.fault() {
+            return Err(fault);
+        }
+        let ticket = state.queue.push(job);
+        if state.queue.needs_worker() {
+            drop(state);
+            self.shared.work.notify_one();
+        }
+        Ok(ticket)
+    }
+}
+
+/// A job of a caller. Dropping it takes the job off the queue, if it was not sent yet.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    ticket: u64,
+    answer: oneshot::Receiver<Result<Answer, Fault>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.answer.is_terminated() {
+            let abandoned = self.shared.state().queue.waiting.remove(&self.ticket);
+            // Freed once the queue is unlocked.
+            drop(abandoned);
+        }
+    }
+}
+
+impl State {
+    /// Returns why no worker is running.
+    fn fault(&self) -> Option<Fault> {
+        let mut fault = Fault::NoRuntime;
+        for worker in self.workers.iter().rev() {
+            match worker {
+                WorkerState::Running => return None,
+                WorkerState::Pausing(cause) => fault = cause.clone(),
+                WorkerState::Stopped => {}
+            }
+        }
+        Some(fault)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied that
+    /// it does not know the script, or that it has not all keys. Returns the fault that breaks the connection.
+    async fn perform(
+        &self,
+        connection: &mut MultiplexedConnection,
+        mut jobs: Vec<Job>,
+        call: &mut Call<'_>,
+    ) -> Option<Fault> {
+        let mut broken = None;
+        for sends in 1.. {
+            let mut pipeline = Pipeline::with_capacity(jobs.len());
+            for job in &jobs {
+                if job.asking {
+                    pipeline.cmd("ASKING");
+                }
+                pipeline.add_command(job.to_command(self.connector.hash()));
+            }
+            let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(Fault::from);
+            // Before callers are answered, which may ask again.
+            call.end();
+            let (replies, lost) = match replies {
+                Ok(replies) => (replies, None),
+                Err(fault) => (Vec::new(), Some(fault)),
+            };
+            let mut replies = replies.into_iter().map(Value::extract_error);
+            for job in take(&mut jobs) {
+                // If `ASKING` fails, the second reply is only a redirection.
+                let reply = replies.by_ref().take(1 + usize::from(job.asking)).reduce(Result::and);
+                let reply = reply.unwrap_or(Ok(Value::Nil)).map_err(Fault::from);
+                match lost.clone().map_or(reply, Err) {
+                    Err(Fault::Flushed) if sends < MAX_SENDS => jobs.push(job),
+                    // The keys of a slot that is being migrated are on two servers. If all requests were redirected
+                    // together, keys that have not been migrated yet would lose their state.
+                    Err(fault) if job.callers.len() > 1 && fault.is_half_moved() => jobs.extend(job.split()),
+                    reply => broken = broken.or(job.answer(reply)),
+                }
+            }
+            if jobs.is_empty() {
+                break;
+            }
+            if let Err(fault) = self.connector.load(connection).await {
+                jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
+                return broken.or(Some(fault).filter(Fault::breaks));
+            }
+        }
+        broken
+    }
+}
+
+/// Counts a call until it ends or is dropped.
+struct Call<'a> {
+    shared: &'a Shared,
+    requests: usize,
+}
+
+impl Call<'_> {
+    /// Begins the next call, if there should be one. Another worker makes a further one.
+    fn begin(&mut self) -> Vec<Job> {
+        let mut state = self.shared.state();
+        let (jobs, requests) = state.queue.begin_call();
+        self.requests = requests;
+        if state.queue.needs_worker() {
+            self.shared.work.notify_one();
+        }
+        jobs
+    }
+
+    fn end(&mut self) {
+        if self.requests > 0 {
+            self.shared.state().queue.end_call(take(&mut self.requests));
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.end();
+        // This worker will not begin another call.
+        self.shared.work.notify_one();
+    }
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+impl Worker {
+    /// Opens a connection, however many attempts that takes, and makes calls until it breaks; then again. Reports whether
+    /// the first attempt has `failed`.
+    async fn run(self, failed: oneshot::Sender<Fault>) {
+        let mut failed = Some(failed);
+        let mut failures = 0_u32;
+        loop {
+            let connection = self.shared.connector.connect().await;
+            let report = failed.take();
+            let (fault, is_stable) = match connection {
+                Ok(connection) => {
+                    drop(report);
+                    self.serve(&connection).await
+                }
+                Err(fault) => {
+                    let fault = Fault::Connect(Arc::new(fault));
+                    let _ = report.map(|report| report.send(fault.clone()));
+                    (fault, false)
+                }
+            };
+            failures = if is_stable { 0 } else { failures.saturating_add(1) };
+            if failures > 0 {
+                self.set(WorkerState::Pausing(fault));
+                tokio::time::sleep(jittered(PAUSE.saturating_mul(1 << (failures - 1).min(10)).min(MAX_PAUSE))).await;
+                self.set(WorkerState::Running);
+            }
+        }
+    }
+
+    /// Makes calls until the connection breaks. Returns why, and whether it was stable before.
+    async fn serve(&self, connection: &MultiplexedConnection) -> (Fault, bool) {
+        let (opened, broken) = (Instant::now(), OnceLock::new());
+        // A single connection carries two calls at a time.
+        let calls = CALLS.div_ceil(self.shared.state().workers.len());
+        let calls = (0..calls).map(|_| self.make_calls(connection.clone(), &broken));
+        let is_proven = join_all(calls).await.contains(&true);
+        let fault = Fault::Connect(Arc::new(broken.into_inner().unwrap_or(Fault::NoRuntime)));
+        (fault, is_proven || opened.elapsed() > STABLE_AFTER)
+    }
+
+    /// Makes one call after the other, until the connection is `broken`. Returns whether any was answered.
+    async fn make_calls(&self, mut connection: MultiplexedConnection, broken: &OnceLock<Fault>) -> bool {
+        let Shared { connector, work, .. } = &*self.shared;
+        let mut call = Call { shared: &self.shared, requests: 0 };
+        let mut losses = connector.losses();
+        let mut is_proven = false;
+        while broken.get().is_none() {
+            let jobs = call.begin();
+            let fault = if !jobs.is_empty() {
+                let fault = self.shared.perform(&mut connection, jobs, &mut call).await;
+                is_proven |= fault.is_none();
+                // Callers that were just answered may ask again: these requests share the next call.
+                tokio::task::yield_now().await;
+                fault
+            } else if let Either::Right(_) = select(pin!(work.notified()), pin!(losses.changed())).await {
+                // Some connection was lost, maybe this one. Any reply shows that it works.
+                is_proven = true;
+                connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
+            } else {
+                None
+            };
+            if let Some(fault) = fault {
+                let _ = broken.set(fault);
+                work.notify_waiters();
+            }
+        }
+        is_proven
+    }
+
+    /// Sets its state. If no worker is running after that, the jobs that wait fail.
+    fn set(&self, next: WorkerState) {
+        let mut state = self.shared.state();
+        state.workers[self.index] = next;
+        if let Some(fault) = state.fault() {
+            let abandoned = state.queue.clear();
+            drop(state);
+            abandoned.into_values().for_each(|job| drop(job.answer(Err(fault.clone()))));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.set(WorkerState::Stopped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::redis::{AsyncConnectionConfig, IntoConnectionInfo};
+    use futures_util::future::FutureExt;
+
+    use super::*;
+    use crate::store::redis::script::{Request, Task, encode_clock};
+
+    /// Creates workers that never send anything.
+    fn busy(capacity: usize) -> Workers {
+        let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
+        let connector = Connector::to_server(info, AsyncConnectionConfig::new(), 2).unwrap();
+        let workers = Workers::new(connector, 2, capacity);
+        workers.shared.state().workers.fill(WorkerState::Running);
+        workers
+    }
+
+    fn request(task: Task) -> Command {
+        let mut request = Request::new(task, 1);
+        request.key("key".to_owned());
+        Command::Script(None, smallvec![request])
+    }
+
+    /// Sends so many requests, which wait until the result is dropped.
+    fn wait(workers: &Workers, requests: usize) -> Vec<impl Future<Output = Result<Answer, Fault>>> {
+        let send = |_| {
+            let mut sent = Box::pin(workers.send(0, request(Task::Acquire), false));
+            assert!((&mut sent).now_or_never().is_none(), "it waits");
+            sent
+        };
+        (0..requests).map(send).collect()
+    }
+
+    fn is_full(answer: Option<Result<Answer, Fault>>) -> bool {
+        matches!(answer, Some(Err(Fault::QueueFull { waiting: 100 })))
+    }
+
+    #[test]
+    fn cancelled_requests_leave_nothing_in_the_queue() {
+        let workers = busy(1_000);
+        let patient = wait(&workers, 3);
+        for wave in 0..10 {
+            let requests = wait(&workers, 997);
+            assert_eq!(workers.waiting(), 1_000, "wave {wave}");
+            drop(requests);
+            assert_eq!(workers.waiting(), 3, "wave {wave}");
+        }
+        drop(patient);
+        assert_eq!(workers.waiting(), 0);
+    }
+
+    #[test]
+    fn a_request_to_a_full_queue_fails_at_once() {
+        let workers = busy(100);
+        let waiting = wait(&workers, 100);
+        let Command::Script(_, requests) = request(Task::Acquire) else { unreachable!() };
+        let with_clock = Command::Script(Some(encode_clock(1)), requests);
+        for (command, asking) in [(request(Task::Acquire), false), (request(Task::Acquire), true), (with_clock, false)]
+        {
+            assert!(is_full(workers.send(0, command, asking).now_or_never()));
+        }
+        assert_eq!(workers.waiting(), 100);
+        drop(waiting);
+        assert_eq!(wait(&workers, 1).len(), 1);
+    }
+
+    /// Without this, requests that were denied elsewhere would stay charged whenever Redis is overloaded.
+    #[test]
+    fn a_refund_enters_a_full_queue() {
+        let workers = busy(100);
+        let _waiting = wait(&workers, 100);
+        let mut refund = Box::pin(workers.send(0, request(Task::Refund), false));
+        assert!((&mut refund).now_or_never().is_none(), "it waits");
+        assert_eq!(workers.waiting(), 101);
+    }
+
+    #[test]
+    fn waiting_requests_fail_when_the_last_worker_stops() {
+        let workers = busy(100);
+        let mut waiting = wait(&workers, 2);
+        let fault = Fault::Connect(Arc::new(Fault::NoRuntime));
+        let [one, other] = [0, 1].map(|index| Worker { shared: workers.shared.clone(), index });
+        one.set(WorkerState::Pausing(fault));
+        assert_eq!(workers.waiting(), 2, "the other worker runs");
+        drop(other);
+        assert_eq!(workers.waiting(), 0);
+        let answer = waiting.remove(0).now_or_never();
+        assert!(matches!(answer, Some(Err(Fault::Connect(_)))));
+    }
+}
