@@ -15,7 +15,6 @@
 mod charge;
 mod cluster;
 mod config;
-mod connect;
 mod connector;
 mod deployment;
 #[cfg(feature = "rules")]

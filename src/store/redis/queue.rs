@@ -1,7 +1,7 @@
 //! The requests that wait for a server, and how many of them the next call takes.
 
 use std::collections::BTreeMap;
-use std::mem::{replace, take};
+use std::mem::replace;
 
 use deadpool_redis::redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
@@ -188,11 +188,6 @@ impl Queue {
         self.calls -= 1;
         self.under_way -= requests;
         self.is_noticed = true;
-    }
-
-    /// Removes all jobs that wait.
-    pub(super) fn clear(&mut self) -> BTreeMap<u64, Job> {
-        take(&mut self.waiting)
     }
 }
 

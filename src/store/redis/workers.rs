@@ -75,20 +75,18 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Returns an error if none can be opened.
+    /// Returns an error if the first connection can't be opened.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         let attempts = join_all(self.start(usize::MAX)).await;
-        let faults: Option<Vec<_>> = attempts.into_iter().map(Result::ok).collect();
-        // An attempt without a fault was successful, or its worker has stopped.
-        match faults.and_then(|faults| faults.into_iter().next()) {
-            Some(fault) => Err(fault),
+        match attempts.into_iter().next() {
+            Some(attempt) => attempt.unwrap_or(Err(Fault::NoRuntime)),
             None => self.shared.state().fault().map_or(Ok(()), Err),
         }
     }
 
     /// Starts up to `most` workers that are stopped. Outside a Tokio runtime, this is left to the next request. Returns
-    /// receivers of the fault of each one's first attempt to connect.
-    pub(super) fn start(&self, most: usize) -> Vec<oneshot::Receiver<Fault>> {
+    /// receivers of the result of each one's first attempt to connect.
+    pub(super) fn start(&self, most: usize) -> Vec<oneshot::Receiver<Result<(), Fault>>> {
         let Ok(runtime) = Handle::try_current() else { return Vec::new() };
         let mut workers = Vec::new();
         for (index, state) in self.shared.state().workers.iter_mut().enumerate() {
@@ -101,9 +99,9 @@ impl Workers {
         // Those whose runtime has ended.
         while tasks.try_join_next().is_some() {}
         let spawn = |worker: Worker| {
-            let (failed, attempt) = oneshot::channel();
+            let (report, attempt) = oneshot::channel();
             // A runtime that shuts down drops a task that was never polled, and with it the worker.
-            tasks.spawn_on(worker.run(failed), &runtime);
+            tasks.spawn_on(worker.run(report), &runtime);
             attempt
         };
         workers.into_iter().map(spawn).collect()
@@ -281,24 +279,19 @@ struct Worker {
 }
 
 impl Worker {
-    /// Opens a connection, however many attempts that takes, and makes calls until it breaks; then again. Reports whether
-    /// the first attempt has `failed`.
-    async fn run(self, failed: oneshot::Sender<Fault>) {
-        let mut failed = Some(failed);
+    /// Opens a connection, however many attempts that takes, and makes calls until it breaks; then again. Reports the
+    /// first attempt.
+    async fn run(self, report: oneshot::Sender<Result<(), Fault>>) {
+        let mut report = Some(report);
         let mut failures = 0_u32;
         loop {
-            let connection = self.shared.connector.connect().await;
-            let report = failed.take();
-            let (fault, is_stable) = match connection {
-                Ok(connection) => {
-                    drop(report);
-                    self.serve(&connection).await
-                }
-                Err(fault) => {
-                    let fault = Fault::Connect(Arc::new(fault));
-                    let _ = report.map(|report| report.send(fault.clone()));
-                    (fault, false)
-                }
+            let opened = self.shared.connector.connect().await.map_err(|fault| Fault::Connect(Arc::new(fault)));
+            if let Some(report) = report.take() {
+                let _ = report.send(opened.as_ref().map(drop).map_err(Fault::clone));
+            }
+            let (fault, is_stable) = match opened {
+                Ok(connection) => self.serve(&connection).await,
+                Err(fault) => (fault, false),
             };
             failures = if is_stable { 0 } else { failures.saturating_add(1) };
             if failures > 0 {
@@ -354,7 +347,7 @@ impl Worker {
         let mut state = self.shared.state();
         state.workers[self.index] = next;
         if let Some(fault) = state.fault() {
-            let abandoned = state.queue.clear();
+            let abandoned = take(&mut state.queue.waiting);
             drop(state);
             abandoned.into_values().for_each(|job| drop(job.answer(Err(fault.clone()))));
         }
