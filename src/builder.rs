@@ -176,13 +176,12 @@ impl<T> Builder<T> {
 
     /// Builds the client of the store, and returns the remaining options.
     pub(crate) fn into_client(mut self) -> Result<(StoreClient, T), ConfigError> {
-        let hasher = self.client.store().hasher();
-        let is_replaceable = self.live_limits().is_some();
+        let store = self.client.store().clone();
         let limits = match self.limits {
-            LimitSource::Fixed(limits) => Limits::new(limits, &hasher)?,
-            LimitSource::Live(limits) => limits.snapshot().limits(&hasher),
+            LimitSource::Fixed(limits) => Limits::new(limits, &store.hasher())?,
+            LimitSource::Live(limits) => limits.snapshot().limits(&*store),
         };
-        Ok((StoreClient::new(limits, self.client, is_replaceable)?, self.options))
+        Ok((StoreClient::new(limits, self.client)?, self.options))
     }
 }
 

@@ -16,6 +16,8 @@ pub struct KeyHash {
 }
 
 impl KeyHash {
+    pub(crate) const ZERO: Self = Self { high: 0, low: 0 };
+
     #[inline]
     const fn new(hash: u128) -> Self {
         Self { high: (hash >> 64) as u64, low: hash as u64 }

@@ -67,7 +67,6 @@
 
 pub mod algorithm;
 mod builder;
-mod charge;
 mod cidrs;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -94,7 +93,6 @@ mod http;
 pub mod key;
 mod limit;
 mod limit_handle;
-mod limit_spec;
 mod limiter;
 mod list;
 mod node;
@@ -117,7 +115,7 @@ pub mod when;
 pub use algorithm::*;
 pub use builder::Builder;
 pub use cost::CostTable;
-pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, Receipt, Verdict};
+pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
     BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::decision::Decision;
+use crate::decision::{Cells, Decision};
 use crate::error::{ConfigError, StoreError};
-use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
 use crate::resilience::StoreClient;
-use crate::store::{Charge, LimitSpec, StoreFuture};
+use crate::store::StoreFuture;
 
 /// Inspects and resets single keys of one limit, for example in an admin endpoint.
 ///
@@ -77,7 +76,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, |client, spec, key| client.peek(&[Charge { spec: client.limits().current(spec), key, cost }]))
+        self.call(&key, cost, |client, cells| client.peek(cells))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -87,17 +86,22 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, |client, spec, key| client.reset_keys(&[(spec, key)]))
+        self.call(&key, 0, |client, cells| client.reset_cells(&cells))
     }
 
     fn call<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
-        call: impl FnOnce(&Arc<StoreClient>, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
+        cost: u64,
+        call: impl FnOnce(&Arc<StoreClient>, Cells) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let client = self.client();
         match self.find(&client) {
-            Ok((_, spec)) => call(&client, spec, key::hash(key, client.hasher())),
+            Ok((limit, _)) => {
+                let mut cells = Cells::new();
+                client.limits().add(&mut cells, limit, key::hash(key, client.hasher()), cost);
+                call(&client, cells)
+            }
             Err(removed) => StoreFuture::ready(Err(StoreError::of_one_request(removed))),
         }
     }
@@ -107,8 +111,8 @@ impl LimitHandle {
     }
 
     /// Finds the limit among those of a client.
-    pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
-        let found = client.limits().iter().find(|(limit, _)| limit.name() == &*self.name);
+    pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
+        let found = client.limits().as_slice().iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
         })

@@ -1,17 +1,16 @@
 //! Overrides: other sizes of a limit for single keys, kept in the store.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::decision::{Cell, Cells};
 use crate::error::{ConfigError, StoreError};
-use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
 use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
-use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFuture};
+use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 
 /// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the
 /// store, and shared by all processes that share the store.
@@ -135,7 +134,7 @@ impl Overrides {
     ) -> Result<(), OverrideError> {
         let algorithm = size.into();
         let client = self.limit.client();
-        let (limit, _) = self.find(&client).map_err(OverrideError::Invalid)?;
+        let (_, limit) = self.find(&client).map_err(OverrideError::Invalid)?;
         limit.check_override(&algorithm).map_err(OverrideError::Invalid)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Invalid(ConfigError::new(format!(
@@ -144,7 +143,7 @@ impl Overrides {
             ))));
         }
         let value = Override::new(algorithm, expires_after);
-        self.call_store(&key, |store, spec, key| store.set(spec, key, value)).await.map_err(OverrideError::Store)
+        self.call_store(&key, |store, cell| store.set(cell, value)).await.map_err(OverrideError::Store)
     }
 
     /// Returns the override of `key`, if it has one.
@@ -153,7 +152,7 @@ impl Overrides {
     ///
     /// Returns an error if the store fails, or if the limit no longer exists.
     pub fn get(&self, key: impl Key) -> StoreFuture<Option<Override>> {
-        self.call_store(&key, |store, spec, key| store.get(spec, key))
+        self.call_store(&key, |store, cell| store.get(cell))
     }
 
     /// Removes the override of `key`, if it has one.
@@ -163,31 +162,35 @@ impl Overrides {
     /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override
     /// may have been removed.
     pub fn remove(&self, key: impl Key) -> StoreFuture<()> {
-        self.call_store(&key, |store, spec, key| store.remove(spec, key))
+        self.call_store(&key, |store, cell| store.remove(cell))
     }
 
     /// Returns the limit in force.
-    fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
-        let (limit, spec) = self.limit.find(client)?;
+    fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
+        let (index, limit) = self.limit.find(client)?;
         if !limit.is_overridable() {
             return Err(ConfigError::new(format!(
                 "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
                 self.limit.name()
             )));
         }
-        Ok((limit, spec))
+        Ok((index, limit))
     }
 
     fn call_store<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
-        call: impl FnOnce(&dyn OverrideStore, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
+        call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let client = self.limit.client();
         let key = key::hash(key, client.hasher());
         match self.find(&client) {
-            Ok((_, spec)) => client.call([key].into_iter().collect(), |store| match store.overrides() {
-                Some(overrides) => call(overrides, spec, key),
+            Ok((limit, _)) => client.call([key].into_iter().collect(), |store| match store.overrides() {
+                Some(overrides) => {
+                    let mut cells = Cells::new();
+                    client.limits().add(&mut cells, limit, key, 0);
+                    call(overrides, &cells[0])
+                }
                 None => StoreFuture::ready(Err(StoreError::not_supported())),
             }),
             Err(error) => StoreFuture::ready(Err(StoreError::of_one_request(error))),

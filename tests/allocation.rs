@@ -225,12 +225,14 @@ fn lists_do_not_allocate() {
     allocates("never limited", &layer.never_limit(listed).build(), ALLOWED, 0);
 }
 
+/// A penalty is decided as another limit of the request.
 #[test]
-fn penalties_do_not_allocate() {
+fn a_penalty_allocates_as_another_limit_does() {
     let day = Duration::from_secs(86_400);
     let with_penalty = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]).build();
-    allocates("with a penalty", &with_penalty(), ALLOWED, 0);
-    allocates("locked out", &with_penalty(), DENIED, REJECTION);
+    allocates("with a penalty", &with_penalty(), ALLOWED, SEVERAL);
+    // And the report that the lockout changes.
+    allocates("locked out", &with_penalty(), DENIED, REJECTION + SEVERAL + 1);
 }
 
 /// Includes the start of a window, which needs the rules of its time zone.

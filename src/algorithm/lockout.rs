@@ -1,78 +1,70 @@
-//! The strikes and lockouts of a key under a [`Penalty`].
+//! The strikes and lockouts of a key under a [`Penalty`](super::Penalty).
+//!
+//! A penalty is an algorithm, too: a charge is a strike, and a locked-out key has to wait.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::penalty::Penalty;
-use super::rule::{Availability, QuotaSnapshot};
+use super::settings::{Algorithm, Kind};
 use super::state::CompactState;
 
 /// A lockout that a strike has begun.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Lockout {
     /// From 1 for the first one that is remembered.
-    pub(crate) level: u64,
+    pub(crate) level: NonZeroU64,
     /// In µs.
     pub(crate) span: u64,
 }
 
-impl Lockout {
-    pub(crate) fn duration(self) -> Duration {
-        Duration::from_micros(self.span)
-    }
+/// Returns how long a key is still locked out, in µs, or 0.
+pub(super) fn wait(state: &CompactState, now: u64) -> u64 {
+    DecodedPenalty::decode(state).locked_until.saturating_sub(now)
 }
 
-impl Penalty {
-    /// Returns how long a key is still locked out, in µs, or 0.
-    pub(crate) fn locked_for(state: &CompactState, now: u64) -> u64 {
-        DecodedPenalty::decode(state).locked_until.saturating_sub(now)
-    }
-
-    /// Counts a denial of a key that is not locked out. Returns the lockout that this begins, if it does.
-    pub(crate) fn strike(&self, state: &mut CompactState, now: u64) -> Option<Lockout> {
-        let decoded = DecodedPenalty::decode(state);
-        let strikes = if now < decoded.strikes_until { decoded.strikes + 1 } else { 1 };
-        let strikes_until = if strikes > 1 { decoded.strikes_until } else { now + self.within };
-        let level = if now < decoded.level_until { decoded.level } else { 0 };
-        if strikes < self.denials.into() {
-            *state =
-                DecodedPenalty { strikes, strikes_until, level, level_until: decoded.level_until, locked_until: 0 }
-                    .encode();
-            return None;
-        }
+/// Counts a denial of a key that is not locked out. Returns 0, as strikes use no tokens.
+pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) -> u64 {
+    let decoded = DecodedPenalty::decode(state);
+    let strikes = if now < decoded.strikes_until { decoded.strikes + 1 } else { 1 };
+    let strikes_until = if strikes > 1 { decoded.strikes_until } else { now + penalty.span };
+    let level = if now < decoded.level_until { decoded.level } else { 0 };
+    *state = if strikes < penalty.amount.into() {
+        DecodedPenalty { strikes, strikes_until, level, level_until: decoded.level_until, locked_until: 0 }
+    } else {
         let level = (level + 1).min(MAX_LEVEL);
-        let span = self.lockout_span(level);
+        let span = span(penalty, level);
         let locked_until = now + span;
-        let level_until = locked_until + self.remembered.unwrap_or(span);
-        *state = DecodedPenalty { strikes: 0, strikes_until: 0, level, level_until, locked_until }.encode();
-        Some(Lockout { level, span })
+        let memory = match penalty.kind {
+            Kind::Penalty { memory, .. } if memory > 0 => memory,
+            _ => span,
+        };
+        DecodedPenalty { strikes: 0, strikes_until: 0, level, level_until: locked_until + memory, locked_until }
+    }
+    .encode();
+    0
+}
+
+/// Returns the length of a lockout of `level`, from 1, in µs.
+fn span(penalty: &Algorithm, level: u64) -> u64 {
+    let Kind::Penalty { longest, .. } = penalty.kind else { return penalty.capacity };
+    let doubled = u128::from(penalty.capacity) << (level - 1).min(MAX_DOUBLINGS);
+    doubled.min(longest.into()) as u64
+}
+
+impl Lockout {
+    /// Creates a lockout of a level from 1, or `None` for a level of 0.
+    pub(crate) fn new(level: u32, span: u64) -> Option<Self> {
+        Some(Self { level: NonZeroU64::new(level.into())?, span })
     }
 
-    /// Restricts the availability of a cost of at least 1 under the limit by a lockout.
-    pub(crate) fn restrict(state: &CompactState, now: u64, availability: Availability) -> Availability {
-        match (Self::locked_for(state, now), availability) {
-            (0, availability) | (_, availability @ Availability::Never) => availability,
-            (left, Availability::After(wait)) => Availability::After(wait.max(left)),
-            (left, Availability::Now { .. }) => Availability::After(left),
-        }
+    /// Returns the lockout that the strike which has left `state` at `now` has begun, if it has.
+    pub(crate) fn begun(state: &CompactState, now: u64) -> Option<Self> {
+        let level = NonZeroU64::new(DecodedPenalty::decode(state).level)?;
+        Some(Self { level, span: wait(state, now) }).filter(|lockout| lockout.span > 0)
     }
 
-    /// Restricts the remaining tokens of the limit by a lockout. The key is unused again once its strikes and its
-    /// level are forgotten, too.
-    pub(crate) fn restrict_snapshot(state: &CompactState, now: u64, limit: QuotaSnapshot) -> QuotaSnapshot {
-        let reset_after = limit.reset_after.max(state.expires_at.saturating_sub(now));
-        match Self::locked_for(state, now) {
-            0 => QuotaSnapshot { reset_after, ..limit },
-            left => {
-                let more_after = if limit.remaining > 0 { Some(0) } else { limit.more_after };
-                QuotaSnapshot { remaining: 0, more_after: more_after.map(|after| after.max(left)), reset_after }
-            }
-        }
-    }
-
-    /// Returns the length of a lockout of `level`, from 1, in µs.
-    fn lockout_span(&self, level: u64) -> u64 {
-        let doubled = u128::from(self.first) << (level - 1).min(MAX_DOUBLINGS);
-        doubled.min(self.longest.unwrap_or(self.first).into()) as u64
+    pub(crate) fn duration(self) -> Duration {
+        Duration::from_micros(self.span)
     }
 }
 

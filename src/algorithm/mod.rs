@@ -61,13 +61,12 @@ pub use self::builders::{
     TokenBucket,
 };
 pub use self::calendar::Weekday;
-#[allow(unused_imports, reason = "for stores that keep states as bytes")]
-pub(crate) use self::encoding::{DecodeError, StoredKey};
+pub(crate) use self::encoding::DecodeError;
 pub(crate) use self::key_state::KeyState;
 pub(crate) use self::lockout::Lockout;
 pub(crate) use self::log::Log;
 pub use self::penalty::Penalty;
-pub(crate) use self::rule::{Availability, Evaluation, QuotaSnapshot};
+pub(crate) use self::rule::{Availability, QuotaSnapshot};
 pub use self::settings::{Algorithm, Refill, Rounding};
 pub(crate) use self::settings::{Kind, Size};
 pub(crate) use self::state::{ChargeMark, CompactState, State};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::settings::{Algorithm, Kind};
 use crate::error::{ConfigError, Fault};
 use crate::validation::{self, checked};
 
@@ -223,6 +224,13 @@ impl Penalty {
             Some(span) => Some(Duration::from_micros(span)),
             None => None,
         }
+    }
+
+    /// Returns the algorithm that counts strikes.
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        let longest = self.longest.unwrap_or(self.first);
+        let kind = Kind::Penalty { longest, memory: self.remembered.unwrap_or(0) };
+        Algorithm { kind, amount: self.denials.into(), overage: 0, capacity: self.first, span: self.within }
     }
 
     const fn checked_order(self) -> Result<Self, Fault> {

@@ -2,7 +2,7 @@
 
 use super::settings::{Algorithm, Kind, Refill};
 use super::state::{ChargeMark, CompactState, State};
-use super::{bucket, counter, interval_bucket, window};
+use super::{bucket, counter, interval_bucket, lockout, window};
 
 /// Whether a cost can be charged, and if not, when. Spans are in µs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,10 +25,6 @@ impl Availability {
     pub(crate) const fn is_now(&self) -> bool {
         matches!(self, Self::Now { .. })
     }
-
-    pub(crate) const fn is_after(&self) -> bool {
-        matches!(self, Self::After(_))
-    }
 }
 
 /// The state of a limit for one key at one instant. Spans are in µs.
@@ -42,19 +38,9 @@ pub(crate) struct QuotaSnapshot {
     pub(crate) reset_after: u64,
 }
 
-/// The result of an algorithm's decision about a cost.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Evaluation {
-    pub(crate) availability: Availability,
-    /// The tokens in use after the decision.
-    pub(crate) used: u64,
-    /// The [summary](State::summary) of the state after the decision.
-    pub(crate) state: CompactState,
-}
-
 impl Algorithm {
     /// Returns whether `cost` can be charged. A cost of 0 always can.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn availability<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Availability {
         if cost == 0 {
             return Availability::NOW;
@@ -90,41 +76,13 @@ impl Algorithm {
         }
     }
 
-    /// Returns all that is reported of a key at this instant.
-    pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64) -> QuotaSnapshot {
-        let used = state.used(self, now);
+    /// Returns all that is reported of a key at this instant, at which `used` tokens are in use.
+    pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64, used: u64) -> QuotaSnapshot {
         QuotaSnapshot {
             remaining: self.remaining(used),
             more_after: self.more_after(state, now, used),
             reset_after: self.reset_after(state, now),
         }
-    }
-
-    /// Evaluates `cost` without charging it.
-    pub(crate) fn evaluate<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Evaluation {
-        let availability = self.availability(state, now, cost);
-        Evaluation { availability, used: state.used(self, now), state: state.summary(self, now) }
-    }
-
-    /// Charges `cost` if it is available.
-    #[inline]
-    pub(crate) fn decide<S: State + ?Sized>(&self, state: &mut S, now: u64, cost: u64) -> Evaluation {
-        let availability = self.availability(state, now, cost);
-        self.complete(state, now, cost, availability, availability.is_now())
-    }
-
-    /// Charges `cost` if `charges`, which requires that it is available. Returns the evaluation afterwards.
-    #[inline]
-    pub(crate) fn complete<S: State + ?Sized>(
-        &self,
-        state: &mut S,
-        now: u64,
-        cost: u64,
-        availability: Availability,
-        charges: bool,
-    ) -> Evaluation {
-        let used = if charges && cost > 0 { state.charge(self, now, cost) } else { state.used(self, now) };
-        Evaluation { availability, used, state: state.summary(self, now) }
     }
 }
 
@@ -145,6 +103,7 @@ impl State for CompactState {
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(algorithm, self, now),
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::used(self, now),
             Kind::SlidingWindowCounter(_) => counter::used(algorithm, self, now),
+            Kind::Penalty { .. } => 0,
             // `self` is the summary of a log.
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.detail,
         }
@@ -159,6 +118,7 @@ impl State for CompactState {
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::wait(self, now, most),
             Kind::SlidingWindowCounter(_) => counter::wait(algorithm, self, now, most),
+            Kind::Penalty { .. } => lockout::wait(self, now),
             Kind::SlidingLog | Kind::SlidingWindow { .. } if self.detail <= most => 0,
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.at - now,
         }
@@ -178,6 +138,7 @@ impl State for CompactState {
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::charge(algorithm, self, now, cost),
             Kind::SlidingWindowCounter(_) => counter::charge(algorithm, self, now, cost),
+            Kind::Penalty { .. } => lockout::charge(algorithm, self, now),
             Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
         }
     }
@@ -190,6 +151,8 @@ impl State for CompactState {
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::refund(self, mark, now, cost),
             Kind::SlidingWindowCounter(_) => counter::refund(algorithm, self, mark, now, cost),
+            // A strike stays.
+            Kind::Penalty { .. } => {}
             Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
         }
     }

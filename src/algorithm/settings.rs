@@ -37,11 +37,19 @@ pub(crate) enum Kind {
     FixedWindow,
     CalendarWindow(Calendar),
     SlidingLog,
-    SlidingWindow { buckets: u32 },
+    SlidingWindow {
+        buckets: u32,
+    },
     SlidingWindowCounter(Rounding),
     TokenBucket(Refill),
     LeakyBucket,
     LeakyBucketQueue,
+    /// Strikes: `amount` of them within `span` begin a lockout of `capacity` µs, which doubles up to `longest` and is
+    /// remembered for `memory` after its end, or for as long as it lasted if that is 0.
+    Penalty {
+        longest: u64,
+        memory: u64,
+    },
 }
 
 impl Kind {
@@ -160,7 +168,11 @@ impl Algorithm {
     }
 
     pub(crate) const fn is_bucket(&self) -> bool {
-        self.amount > 0
+        self.amount > 0 && !self.is_penalty()
+    }
+
+    pub(crate) const fn is_penalty(&self) -> bool {
+        matches!(self.kind, Kind::Penalty { .. })
     }
 
     pub(crate) const fn is_queue(&self) -> bool {
@@ -187,6 +199,7 @@ impl Algorithm {
             Kind::TokenBucket(Refill::Interval) => ("ti", "token bucket (at intervals)"),
             Kind::LeakyBucket => ("lb", "leaky bucket"),
             Kind::LeakyBucketQueue => ("lq", "leaky bucket queue"),
+            Kind::Penalty { .. } => ("p", "penalty"),
         }
     }
 
@@ -246,11 +259,6 @@ impl Algorithm {
         let overage = u64::from(tokens) * u64::from(percent) / 100;
         let overage = overage.min((u32::MAX - tokens).into()).min(most.saturating_sub(self.capacity));
         Self { overage: overage as u32, ..self }
-    }
-
-    /// Returns the algorithm with its overage as a part of the capacity.
-    pub(crate) fn with_overage_as_capacity(self) -> Self {
-        Self { capacity: self.hard_capacity(), overage: 0, ..self }
     }
 
     /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others. Together,

@@ -1,22 +1,19 @@
 //! Decisions about requests, and their parts.
 
 mod allowed;
+mod cell;
 mod decided_by;
-mod outcome;
 mod receipt;
 mod verdict;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 pub use self::allowed::AllowedDecision;
+pub use self::cell::{Cell, Veto};
+pub(crate) use self::cell::{Cells, Texts};
 pub use self::decided_by::DecidedBy;
-pub use self::outcome::Outcome;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
-use crate::limit_spec::LimitSpec;
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The decision on one request, by all limits that apply to it, at one instant.
@@ -27,36 +24,27 @@ pub struct Decision {
     by: DecidedBy,
     /// Whether the request was charged if it was allowed.
     takes: bool,
-    outcomes: SmallVec<[Outcome; 1]>,
-    /// The specs that were derived for this request: those of limits with another size or a metric detail.
-    resized: Option<Box<[Arc<LimitSpec>]>>,
+    outcomes: Cells,
 }
 
 impl Decision {
-    /// Creates the decision of a store that charges the request if it is allowed, with the outcome of each charge in
-    /// order.
-    pub fn new(at: Timestamp, outcomes: impl IntoIterator<Item = Outcome>) -> Self {
-        Self::of(at, true, outcomes.into_iter().collect())
+    /// Creates the decision of a store's answer at an instant, as a limiter does, for stores that wrap others.
+    pub fn new(at: Timestamp, cells: impl IntoIterator<Item = Cell>) -> Self {
+        Self::of(at, DecidedBy::Store, false, cells.into_iter().collect())
     }
 
-    /// Creates the decision of a peek, which charges nothing and cannot be refunded.
-    pub fn peeked(at: Timestamp, outcomes: impl IntoIterator<Item = Outcome>) -> Self {
-        Self::of(at, false, outcomes.into_iter().collect())
-    }
-
-    /// Creates the decision of a store that charges the request if it is allowed and `takes`.
-    pub(crate) fn of(at: Timestamp, takes: bool, outcomes: SmallVec<[Outcome; 1]>) -> Self {
-        Self { at, by: DecidedBy::Store, takes, outcomes, resized: None }
+    /// Creates the decision of answered cells. It charges the request if that is allowed and `takes`.
+    #[inline]
+    pub(crate) fn of(at: Timestamp, by: DecidedBy, takes: bool, mut cells: Cells) -> Self {
+        if cells.iter().any(Cell::counts_denials) {
+            merge_penalties(&mut cells);
+        }
+        Self { at, by, takes, outcomes: cells }
     }
 
     /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
     pub(crate) fn uncounted() -> Self {
-        Self { by: DecidedBy::Nobody, ..Self::peeked(SystemClock::new().now(), []) }
-    }
-
-    /// Marks a decision that this process made because the store failed.
-    pub(crate) fn locally(self) -> Self {
-        Self { by: DecidedBy::Local, ..self }
+        Self::of(SystemClock::new().now(), DecidedBy::Nobody, false, Cells::new())
     }
 
     /// Returns a copy that cannot be refunded.
@@ -68,15 +56,6 @@ impl Decision {
     pub(crate) fn only(mut self, limit: usize) -> Self {
         self.outcomes.retain(|outcome| outcome.limit() == limit);
         self
-    }
-
-    /// Adds limits that had another size for this request, such as that of an [override](crate::store::OverrideStore).
-    /// Headers report this size, and refunds use it. They precede limits that were added before.
-    pub fn with_resized(self, resized: &[Arc<LimitSpec>]) -> Self {
-        if resized.is_empty() {
-            return self;
-        }
-        Self { resized: Some([self.resized(), resized].concat().into()), ..self }
     }
 
     /// Returns the part of the limiter that decided.
@@ -96,14 +75,14 @@ impl Decision {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let enforced = self.outcomes.iter().filter(|outcome| outcome.is_enforced());
-        enforced.map(Outcome::verdict).reduce(Verdict::and).unwrap_or(Verdict::NOW)
+        enforced.map(Cell::verdict).reduce(Verdict::and).unwrap_or(Verdict::NOW)
     }
 
     /// Returns whether every limit that is enforced had capacity.
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        !self.outcomes.iter().any(Outcome::denies)
+        !self.outcomes.iter().any(Cell::denies)
     }
 
     /// Returns whether the request is allowed without a delay.
@@ -151,23 +130,25 @@ impl Decision {
     /// Returns the outcome of each limit, in the order of the limits.
     #[must_use]
     #[inline]
-    pub fn outcomes(&self) -> &[Outcome] {
+    pub fn outcomes(&self) -> &[Cell] {
         &self.outcomes
-    }
-
-    pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
-        &mut self.outcomes
-    }
-
-    /// Returns the limits that had another size for this request.
-    pub(crate) fn resized(&self) -> &[Arc<LimitSpec>] {
-        self.resized.as_deref().unwrap_or_default()
     }
 
     /// Returns the receipt of the request's charges, which is empty if it was not charged.
     pub fn into_receipt(mut self) -> Receipt {
         let is_charged = self.is_charged();
         self.outcomes.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());
-        Receipt { by: self.by, charged: self.outcomes, resized: self.resized }
+        Receipt { by: self.by, charged: self.outcomes }
+    }
+}
+
+/// Adds the answers of penalties to those of their limits.
+#[cold]
+fn merge_penalties(cells: &mut Cells) {
+    for index in (1..cells.len()).rev() {
+        if cells[index].counts_denials() {
+            let penalty = cells.remove(index);
+            cells[index - 1].restrict(&penalty);
+        }
     }
 }

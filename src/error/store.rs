@@ -21,7 +21,10 @@ use crate::node::Node;
 /// assert_eq!(error.kind(), StoreErrorKind::Failed);
 /// assert_eq!(error.to_string(), "the rate limit store could not decide: the cable is out");
 /// ```
-pub struct StoreError {
+pub struct StoreError(Box<Details>);
+
+/// Boxed, because results without an error are moved, too.
+struct Details {
     kind: StoreErrorKind,
     /// What happened, as a sentence about the store.
     what: Cow<'static, str>,
@@ -65,11 +68,17 @@ pub enum StoreErrorKind {
 
 impl StoreError {
     fn of(kind: StoreErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, what: what.into(), source: None, node: None, is_of_one_request: false }
+        Self(Box::new(Details { kind, what: what.into(), source: None, node: None, is_of_one_request: false }))
     }
 
-    fn with_source(self, source: impl Into<Source>) -> Self {
-        Self { source: Some(source.into()), ..self }
+    fn about_one_request(mut self) -> Self {
+        self.0.is_of_one_request = true;
+        self
+    }
+
+    fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.0.source = Some(source.into());
+        self
     }
 
     /// Wraps the cause of a failure of the store. It counts for the [circuit breaker](crate::CircuitBreaker).
@@ -80,35 +89,36 @@ impl StoreError {
     /// Wraps the cause why a working store can't decide one request, such as invalid data under its keys. It does not
     /// count for the [circuit breaker](crate::CircuitBreaker).
     pub fn of_one_request(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { is_of_one_request: true, ..Self::new(source) }
+        Self::new(source).about_one_request()
     }
 
     /// Sets the node that failed, for stores [with several](crate::Store::node).
     #[must_use]
-    pub fn at(self, node: Node) -> Self {
-        Self { node: Some(node), ..self }
+    pub fn at(mut self, node: Node) -> Self {
+        self.0.node = Some(node);
+        self
     }
 
     /// Returns the node that failed, if the store has several and the node is known.
     #[must_use]
     pub const fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
+        self.0.node.as_ref()
     }
 
     /// Returns the kind of failure.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// Returns whether the error concerns one request rather than the store.
     pub(crate) const fn is_of_one_request(&self) -> bool {
-        self.is_of_one_request
+        self.0.is_of_one_request
     }
 
     /// Returns whether other requests were in the way, which does not show whether the store works.
     pub(crate) const fn is_inconclusive(&self) -> bool {
-        matches!(self.kind, StoreErrorKind::QueueFull | StoreErrorKind::Contention)
+        matches!(self.0.kind, StoreErrorKind::QueueFull | StoreErrorKind::Contention)
     }
 
     /// Wraps the cause why the store, whose address may be `at`, can't be used at all.
@@ -150,7 +160,7 @@ impl StoreError {
             "does not support overrides: use `MemoryStore` or `RedisStore`, or forward the methods for overrides to the \
              store that yours wraps",
         );
-        Self { is_of_one_request: true, ..error }
+        error.about_one_request()
     }
 
     pub(crate) fn full(max: usize) -> Self {
@@ -158,7 +168,7 @@ impl StoreError {
             StoreErrorKind::Full,
             format!("has {max} overrides, its maximum: remove some, or raise `MemoryStore::max_overrides`"),
         );
-        Self { is_of_one_request: true, ..error }
+        error.about_one_request()
     }
 
     pub(crate) fn charge_count(given: usize, limits: usize) -> Self {
@@ -169,7 +179,7 @@ impl StoreError {
                  nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
             ),
         );
-        Self { is_of_one_request: true, ..error }
+        error.about_one_request()
     }
 }
 
@@ -181,13 +191,13 @@ impl fmt::Debug for StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.kind, &self.node) {
+        match (&self.0.kind, &self.0.node) {
             // The caller's mistake.
             (StoreErrorKind::ChargeCount { .. }, _) => {}
             (_, Some(node)) => write!(f, "the rate limit store at {node} ")?,
             (_, None) => f.write_str("the rate limit store ")?,
         }
-        f.write_str(&self.what)?;
+        f.write_str(&self.0.what)?;
         let mut source = std::error::Error::source(self);
         let mut previous = String::new();
         while let Some(error) = source {
@@ -205,6 +215,6 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
+        self.0.source.as_deref().map(|source| source as _)
     }
 }

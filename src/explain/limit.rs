@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::charge::Charge;
-use crate::decision::{Outcome, Verdict};
+use crate::decision::{Cell, Verdict};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::when::Description;
@@ -116,12 +115,12 @@ pub struct AppliedLimit {
 }
 
 impl AppliedLimit {
-    pub(crate) fn new(missing_key: Option<KeyError>, charge: &Charge<'_>) -> Self {
+    pub(crate) fn new(missing_key: Option<KeyError>, cell: &Cell) -> Self {
         Self {
             missing_key,
-            fingerprint: format!("{:032x}", charge.spec.fingerprint(charge.key)),
-            cost: charge.cost,
-            capacity: charge.spec.algorithm().capacity(),
+            fingerprint: format!("{:032x}", cell.fingerprint()),
+            cost: cell.cost(),
+            capacity: cell.algorithm().capacity(),
             outcome: None,
         }
     }
@@ -132,9 +131,9 @@ impl AppliedLimit {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ExpectedOutcome {
-    /// Whether the limit has capacity. See [`Outcome::verdict`].
+    /// Whether the limit has capacity. See [`Cell::verdict`].
     pub allowed: bool,
-    /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
+    /// Whether the limit counts for the decision. See [`Cell::is_enforced`].
     pub enforced: bool,
     /// The delay of the request, if the limit is a queue. Otherwise zero.
     #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "super::seconds::span"))]
@@ -142,22 +141,22 @@ pub struct ExpectedOutcome {
     /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
     #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "super::seconds::span"))]
     pub retry_after: Option<Duration>,
-    /// The tokens that would be left. See [`Outcome::remaining`].
+    /// The tokens that would be left. See [`Cell::remaining`].
     pub remaining: u64,
-    /// The wait after which more tokens would be left. See [`Outcome::more_after`].
+    /// The wait after which more tokens would be left. See [`Cell::more_after`].
     #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "super::seconds::span"))]
     pub more_after: Option<Duration>,
-    /// The time until the key is as if it had never been used. See [`Outcome::reset_after`].
+    /// The time until the key is as if it had never been used. See [`Cell::reset_after`].
     #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "super::seconds::span"))]
     pub reset_after: Duration,
-    /// Whether there is capacity in the limit's overage only. See [`Outcome::uses_overage`].
+    /// Whether there is capacity in the limit's overage only. See [`Cell::uses_overage`].
     pub uses_overage: bool,
-    /// Whether a penalty locks the key out. See [`Outcome::is_penalty`].
+    /// Whether a penalty locks the key out. See [`Cell::is_penalty`].
     pub locked_out: bool,
 }
 
-impl From<&Outcome> for ExpectedOutcome {
-    fn from(outcome: &Outcome) -> Self {
+impl From<&Cell> for ExpectedOutcome {
+    fn from(outcome: &Cell) -> Self {
         let (delay, retry_after) = match outcome.verdict() {
             Verdict::Allow { delay } => (delay, None),
             Verdict::Deny { retry_after } => (Duration::ZERO, retry_after),

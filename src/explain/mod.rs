@@ -37,7 +37,7 @@
 //!
 //! # Exactness
 //!
-//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::Store::preview)
+//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::store::Purpose::Preview)
 //! of the store's decision. Stores that do not implement `preview` report the tokens that are left *before* the request
 //! instead of after it. So does a Redis Cluster for limits whose keys are in different slots.
 //!
@@ -67,11 +67,9 @@ use std::time::Duration;
 
 pub(crate) use self::display::KeyParts;
 pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStatus};
-use crate::charge::Charge;
-use crate::decision::Verdict;
+use crate::decision::{Cells, Verdict};
 use crate::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
-use crate::limit_spec;
 use crate::list::ListAction;
 use crate::recorder::Fallback;
 use crate::resilience::{Preview, PreviewSource, StoreClient};
@@ -142,17 +140,17 @@ impl Explanation {
     /// sizes are taken from the decision. The request is charged if it is allowed and `takes`.
     pub(crate) async fn decided(
         client: &Arc<StoreClient>,
-        charges: &[Charge<'_>],
+        cells: Cells,
         mut limits: Vec<LimitExplanation>,
         takes: bool,
     ) -> Self {
-        if charges.is_empty() {
+        if cells.is_empty() {
             return Self::undecided(Conclusion::from(Verdict::NOW), Decider::Nobody, limits);
         }
         let Preview { source, decision } = if takes {
-            Preview { source: PreviewSource::Store, decision: client.acquire(charges).await.ok() }
+            Preview { source: PreviewSource::Store, decision: client.acquire(cells).await.ok() }
         } else {
-            client.preview(charges).await
+            client.preview(cells).await
         };
         let decided_by = Decider::new(&source, client.store_name());
         let Some(decision) = decision else {
@@ -162,9 +160,7 @@ impl Explanation {
             let limit = limits.get_mut(outcome.limit());
             if let Some(LimitStatus::Applies(applied)) = limit.map(|limit| &mut limit.status) {
                 applied.outcome = Some(ExpectedOutcome::from(outcome));
-                if let Some(spec) = limit_spec::find(outcome.limit(), decision.resized()) {
-                    applied.capacity = spec.algorithm().capacity();
-                }
+                applied.capacity = outcome.algorithm().capacity();
             }
         }
         let at = Some(decision.at());

@@ -7,12 +7,13 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 
 use super::ledger::{Balance, Ledger, TargetCost};
-use crate::decision::{DecidedBy, Decision};
+use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::reason::Reason;
+use crate::recorder::DecisionSource;
 use crate::recorder::Event;
 use crate::response::ResponseHead;
-use crate::store::{Charge, StoreFuture};
+use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.
 const MAX_RETRIES: usize = 8;
@@ -34,7 +35,7 @@ impl Ledger {
         if balances.is_empty() {
             return Ok(None);
         }
-        let decision = self.acquire(&charges(&balances, Balance::missing)).await?;
+        let decision = self.acquire(self.cells(&balances, Balance::missing)).await?;
         Ok(Some(self.record(decision)))
     }
 
@@ -46,27 +47,26 @@ impl Ledger {
         if balances.iter().all(|balance| balance.missing() == 0) {
             return Ok(Adjustment { decision: None, has_refunded, shortfall: 0 });
         }
-        // A denial here is not the client's fault, so it is no strike.
-        balances.iter_mut().for_each(Balance::ignore_strikes);
-        let owed: Vec<u64> = balances.iter().map(|balance| balance.target.cost).collect();
+        let owed: Vec<u64> = balances.iter().map(|balance| balance.target).collect();
         let mut retries = 1..=MAX_RETRIES;
         let decision = loop {
-            let decision = self.acquire(&charges(&balances, Balance::missing)).await?;
+            // A denial here is not the client's fault, so it is no strike.
+            let decision = self.acquire(without_strikes(self.cells(&balances, Balance::missing))).await?;
             if decision.is_allowed() {
                 break decision;
             }
             if retries.next().is_none() {
-                balances.iter_mut().for_each(|balance| balance.target.cost = balance.paid);
+                balances.iter_mut().for_each(|balance| balance.target = balance.paid);
                 break decision;
             }
-            self.lower_to_available(&mut balances, decision).await?;
+            lower_to_available(&mut balances, &decision);
         };
         let mut shortfall = 0;
         for (balance, owed) in balances.iter().zip(owed) {
-            let spec = &balance.target.spec;
-            let tokens = owed.saturating_sub(balance.target.cost.max(balance.paid));
-            if tokens > 0 && spec.is_enforced() {
-                self.config.client.report_event(&Event::Shortfall { limit: spec.name(), tokens });
+            let limit = self.config.client.limits().get(balance.limit());
+            let tokens = owed.saturating_sub(balance.target.max(balance.paid));
+            if tokens > 0 && !limit.is_shadow() {
+                self.config.client.report_event(&Event::Shortfall { limit: limit.name(), tokens });
                 shortfall = shortfall.max(tokens);
             }
         }
@@ -86,32 +86,29 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, Reason> {
         let client = &self.config.client;
-        let own_cost = |limit: usize| client.limits().get(limit).0.own_cost();
+        let own_cost = |limit: usize| client.limits().get(limit).own_cost();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
         let balances = self.balances(&target);
-        let full = charges(&balances, |balance| balance.target.cost);
+        let full = self.cells(&balances, |balance| balance.target);
         // If the difference is denied, only the denial of the full cost counts towards penalties.
-        let mut lenient = self.balances(&target);
-        lenient.iter_mut().for_each(Balance::ignore_strikes);
-        let difference = charges(&lenient, Balance::missing);
+        let difference = without_strikes(self.cells(&self.balances(&target), Balance::missing));
         let recording = client.start_recording();
         let mut denied = None;
         let refund = async |target: &TargetCost<'_>| {
             for receipt in self.take_excess(target) {
-                client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
+                client.refund_by(receipt).await?;
             }
             Ok::<_, StoreError>(())
         };
         let adjusting = async {
-            let store = client.charged_store(self.by);
             refund(&target).await?;
-            let decision = store.decide(&difference).await?;
+            let decision = client.decide_by(self.by, difference.clone()).await?;
             if decision.is_allowed() {
                 return Ok(decision);
             }
             denied = Some(decision);
             refund(&|_, _| 0).await?;
-            store.decide(&full).await
+            client.decide_by(self.by, full).await
         };
         let decision = if self.by == DecidedBy::Store {
             let decision = match client.admit(&difference) {
@@ -122,17 +119,27 @@ impl Ledger {
                 }
             };
             // A denial of the difference stands, even if the store has failed since.
-            decision.or_else(|error| denied.map_or_else(|| client.fall_back_to_acquire(error, &difference), Ok))
+            match (decision, denied) {
+                (Err(_), Some(denied)) => Ok(denied),
+                (Err(error), None) => client.fall_back(error, difference, Purpose::Take, None),
+                (decision, _) => decision,
+            }
         } else {
             adjusting.await
         };
-        let decision = decision.inspect(|decision| client.record_waited(recording, decision, &difference));
+        if let Ok(decision) = &decision {
+            let source = match decision.decided_by() {
+                DecidedBy::Store => DecisionSource::Store,
+                DecidedBy::Local | DecidedBy::Nobody => DecisionSource::Fallback,
+            };
+            client.record(recording, source, decision);
+        }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
             for receipt in self.take_excess(&|_, _| 0) {
-                client.refund_in_background(&receipt);
+                client.refund_in_background(receipt);
             }
         }
-        decision.map(|decision| self.resize(decision)).map_err(|_| {
+        decision.map_err(|_| {
             self.clear();
             Reason::StoreFailed
         })
@@ -145,7 +152,7 @@ impl Ledger {
         if !limits.settles_by_response() {
             return;
         }
-        let actual = |limit: usize| limits.get(limit).0.actual_cost()?(head);
+        let actual = |limit: usize| limits.get(limit).actual_cost()?(head);
         let balances = self.balances(&|_, paid| paid);
         let applicable = balances.iter().map(Balance::limit);
         let actual: Vec<(usize, u64)> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
@@ -160,7 +167,7 @@ impl Ledger {
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(adjustment)) if adjustment.has_refunded && !self.config.headers.is_empty() => {
                 if let Some(Ok(Ok(decision))) = self.peek().map(StoreFuture::into_ready) {
-                    self.add(self.resize(decision));
+                    self.add(decision);
                 }
             }
             Poll::Ready(_) => {}
@@ -179,86 +186,80 @@ impl Ledger {
         drop(self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid }));
         let mut balances = self.balances(&|_, _| 0);
         balances.retain(|balance| is_for(balance.limit()));
-        let keys: Vec<_> = balances.iter().map(|balance| (&balance.target.spec, balance.target.key)).collect();
-        self.config.client.reset_keys(&keys).await
+        self.config.client.reset_cells(&self.cells(&balances, |_| 0)).await
     }
 
     /// Requests the current state of all limits that apply. Returns `None` if there are none.
     pub(super) fn peek(&self) -> Option<StoreFuture<Decision>> {
         let balances = self.balances(&|_, paid| paid);
-        (!balances.is_empty()).then(|| self.peek_charges(&charges(&balances, |_| 0)))
+        (!balances.is_empty()).then(|| self.decide(self.cells(&balances, |_| 0), Purpose::Peek))
     }
 
     /// Records a later decision. Returns a copy whose receipt is empty.
     pub(super) fn record(&self, decision: Decision) -> Decision {
-        let decision = self.resize(decision);
         let copy = decision.without_charges();
         self.add(decision);
         copy
     }
 
-    fn peek_charges(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let client = &self.config.client;
-        if self.by == DecidedBy::Store { client.peek(charges) } else { client.charged_store(self.by).peek(charges) }
+    fn acquire(&self, cells: Cells) -> StoreFuture<Decision> {
+        self.decide(cells, Purpose::Take)
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    /// Decides where the first decision was made.
+    fn decide(&self, cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         let client = &self.config.client;
-        if self.by == DecidedBy::Store { client.acquire(charges) } else { client.decide_locally(charges) }
-    }
-
-    /// Lowers the targets to the tokens that each limit may have capacity for, after a denial.
-    async fn lower_to_available(&self, balances: &mut [Balance], denied: Decision) -> Result<(), StoreError> {
-        let has_overage = |balance: &Balance| balance.target.spec.algorithm().overage() > 0;
-        // A decision does not contain the remaining overage. A peek at the limit with all its overage does.
-        let decision = if balances.iter().any(has_overage) {
-            let at_ceiling = |balance: &Balance| Arc::new(balance.target.spec.with_overage_reported());
-            let ceilings: Vec<_> = balances.iter().map(at_ceiling).collect();
-            let charges = charges(balances, Balance::missing).into_iter().zip(&ceilings);
-            let charges: Vec<Charge<'_>> = charges.map(|(charge, spec)| Charge { spec, ..charge }).collect();
-            self.peek_charges(&charges).await?
-        } else {
-            denied
-        };
-        for (balance, outcome) in balances.iter_mut().zip(decision.outcomes()) {
-            if !outcome.is_allowed() {
-                // A limit in shadow mode is charged all missing tokens or none.
-                let available =
-                    if outcome.denies() { outcome.remaining().min(balance.missing().saturating_sub(1)) } else { 0 };
-                balance.target.cost = balance.paid.saturating_add(available);
-            }
+        match (self.by, purpose) {
+            (DecidedBy::Store, Purpose::Take) => client.acquire(cells),
+            (DecidedBy::Store, _) => client.peek(cells),
+            (DecidedBy::Local | DecidedBy::Nobody, _) => StoreFuture::ready(client.decide_locally(cells, purpose)),
         }
-        Ok(())
+    }
+
+    /// Returns the cells of balances, with these costs.
+    fn cells(&self, balances: &[Balance], cost: impl Fn(&Balance) -> u64) -> Cells {
+        let mut cells = Cells::new();
+        for balance in balances {
+            self.config.client.limits().add_again(&mut cells, &balance.asked, cost(balance));
+        }
+        cells
     }
 
     /// Refunds the tokens paid in excess. Returns whether there were any.
     async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
         let receipts = self.take_excess(target);
-        for receipt in &receipts {
+        let has_refunded = !receipts.is_empty();
+        for receipt in receipts {
             self.config.client.refund(receipt).await?;
         }
-        Ok(!receipts.is_empty())
+        Ok(has_refunded)
     }
 }
 
 impl Balance {
-    /// Returns the limit's index.
     pub(super) fn limit(&self) -> usize {
-        self.target.spec.index().into()
+        self.asked.limit()
     }
 
-    /// Returns the tokens that are missing to the target cost.
     fn missing(&self) -> u64 {
-        self.target.cost.saturating_sub(self.paid)
-    }
-
-    /// Keeps denials from counting towards penalties.
-    fn ignore_strikes(&mut self) {
-        self.target.spec = self.target.spec.without_strikes();
+        self.target.saturating_sub(self.paid)
     }
 }
 
-/// Returns one charge for each balance, at a cost that depends on the balance.
-fn charges(balances: &[Balance], cost: impl Fn(&Balance) -> u64) -> Vec<Charge<'_>> {
-    balances.iter().map(|balance| Charge { cost: cost(balance), ..balance.target.as_charge() }).collect()
+/// Lowers the targets of denied limits to what is available, with overage.
+fn lower_to_available(balances: &mut [Balance], denied: &Decision) {
+    for balance in balances {
+        let outcome = denied.outcomes().iter().find(|outcome| outcome.limit() == balance.limit());
+        if let Some(outcome) = outcome.filter(|outcome| !outcome.is_allowed()) {
+            // A limit in shadow mode is charged all missing tokens or none.
+            let available =
+                if outcome.denies() { outcome.available().min(balance.missing().saturating_sub(1)) } else { 0 };
+            balance.target = balance.paid.saturating_add(available);
+        }
+    }
+}
+
+fn without_strikes(mut cells: Cells) -> Cells {
+    cells.iter_mut().for_each(|cell: &mut Cell| cell.counts_strikes = false);
+    cells
 }

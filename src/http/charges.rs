@@ -1,27 +1,18 @@
 //! The limits that apply to a request, with their keys and costs, for its decision and for explanations.
 
-use std::sync::Arc;
-
-use smallvec::SmallVec;
-
 use super::config::LayerConfig;
-use crate::decision::Decision;
+use crate::decision::Cells;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{Limit, Match, OnMissingKey, PendingMatches};
-use crate::limit_spec;
+use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
 use crate::reason::Reason;
 use crate::request::RequestHead;
-use crate::resilience::StoreClient;
-use crate::store::{Charge, LimitSpec, StoreFuture};
-
-/// The charges of a request. Requests with more limits are seldom enough for an allocation.
-pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Whether a limit applies to a request.
-pub(super) enum Finding<'a, 'k> {
+pub(super) enum Finding<'k> {
     Applies {
-        charge: Charge<'a>,
+        key: KeyHash,
+        cost: u64,
         /// Why the key is missing, if requests without a key share a bucket.
         missing: Option<KeyError>,
         /// The key, if an index or an asynchronous extractor has found it.
@@ -44,16 +35,16 @@ pub(super) enum PendingLimits {
     Search { index: usize, found: PendingMatches },
 }
 
-impl<'a> Finding<'a, '_> {
-    /// Adds the charge to others, if the limit applies.
+impl Finding<'_> {
+    /// Adds the limit's cells to others, if it applies.
     ///
     /// # Errors
     ///
     /// The limit rejects the request because its key is missing.
     #[inline]
-    pub(super) fn add_to(self, charges: &mut Charges<'a>) -> Result<(), Reason> {
+    pub(super) fn add_to(self, limits: &Limits, limit: usize, cells: &mut Cells) -> Result<(), Reason> {
         match self {
-            Self::Applies { charge, .. } => charges.push(charge),
+            Self::Applies { key, cost, .. } => limits.add(cells, limit, key, cost),
             Self::Rejects(error) => return Err(Reason::MissingKey(error)),
             Self::ConditionNotMet | Self::Replaced | Self::Skipped(_) => {}
         }
@@ -68,7 +59,7 @@ pub(super) struct Finder<'a, 'h> {
     pub(super) head: &'h RequestHead<'h>,
 }
 
-impl<'a> Finder<'a, '_> {
+impl Finder<'_, '_> {
     /// Calls `visit` with the index of each limit and with what is known about it, except for limits of an index that
     /// do not match the request. Returns the limits that have yet to be found.
     ///
@@ -78,13 +69,12 @@ impl<'a> Finder<'a, '_> {
     #[inline]
     pub(super) fn find(
         self,
-        mut visit: impl FnMut(usize, Finding<'a, '_>) -> Result<(), Reason>,
+        mut visit: impl FnMut(usize, Finding<'_>) -> Result<(), Reason>,
     ) -> Result<Vec<PendingLimits>, Reason> {
         let Self { config, head } = self;
         let (limits, hasher) = (config.client.limits(), config.client.hasher());
         let mut pending = Vec::new();
-        for (limit, spec) in limits.unindexed() {
-            let index = usize::from(spec.index());
+        for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
                 visit(index, Finding::ConditionNotMet)?;
                 continue;
@@ -121,7 +111,7 @@ impl<'a> Finder<'a, '_> {
     pub(super) async fn resolve(
         self,
         pending: PendingLimits,
-        mut visit: impl FnMut(usize, Finding<'a, '_>) -> Result<(), Reason>,
+        mut visit: impl FnMut(usize, Finding<'_>) -> Result<(), Reason>,
     ) -> Result<(), Reason> {
         let client = &self.config.client;
         match pending {
@@ -146,11 +136,11 @@ impl<'a> Finder<'a, '_> {
     }
 
     /// Finds out whether a limit applies, from the result of looking it up in an index.
-    fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'a, 'k> {
+    fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'k> {
         let client = &self.config.client;
         match matched {
             Match::Replaced => Finding::Replaced,
-            Match::Applies(_) if !is_applicable(client.limits().get(limit).0, self.head) => Finding::ConditionNotMet,
+            Match::Applies(_) if !is_applicable(client.limits().get(limit), self.head) => Finding::ConditionNotMet,
             Match::Applies(key) => self.with_key(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
         }
     }
@@ -158,10 +148,10 @@ impl<'a> Finder<'a, '_> {
     /// Finds out whether a limit with this key applies. The limit's condition holds. `key` is the hash of the request's
     /// key, and `found` is the key itself if it was looked up.
     #[inline]
-    fn with_key<'k>(self, index: usize, key: Result<KeyHash, KeyError>, found: Option<&'k KeyBuf>) -> Finding<'a, 'k> {
+    fn with_key<'k>(self, index: usize, key: Result<KeyHash, KeyError>, found: Option<&'k KeyBuf>) -> Finding<'k> {
         let config = self.config;
         let limits = config.client.limits();
-        let (limit, spec) = limits.get(index);
+        let limit = limits.get(index);
         let missing = key.err();
         let key = match key {
             Ok(key) => key,
@@ -171,7 +161,7 @@ impl<'a> Finder<'a, '_> {
                 match (error, policy) {
                     _ if policy.shares(error) => KeyBuf::default().hash(config.client.hasher()),
                     (KeyError::NotApplicable, _) => return Finding::Skipped(error),
-                    (KeyError::Ambiguous, _) if spec.is_enforced() => return Finding::Rejects(error),
+                    (KeyError::Ambiguous, _) if !limit.is_shadow() => return Finding::Rejects(error),
                     // A limit in shadow mode rejects nothing.
                     (KeyError::Ambiguous, _) | (_, OnMissingKey::Skip) => return Finding::Skipped(error),
                     _ => return Finding::Rejects(error),
@@ -179,33 +169,13 @@ impl<'a> Finder<'a, '_> {
             }
         };
         let cost = limit.own_cost().unwrap_or(&config.cost).of(self.head);
-        Finding::Applies { charge: Charge { spec: limits.current(spec), key, cost }, missing, found }
+        Finding::Applies { key, cost, missing, found }
     }
 }
 
 /// Returns whether a limit's condition holds for a request.
 fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
     limit.condition().is_none_or(|condition| condition.may_hold(head))
-}
-
-/// Decides charges with the limits in their sizes for the request, and also returns those limits.
-pub(super) fn acquire(
-    client: &Arc<StoreClient>,
-    charges: &[Charge<'_>],
-    head: &RequestHead<'_>,
-) -> (StoreFuture<Decision>, Box<[Arc<LimitSpec>]>) {
-    let resized = client.limits().specs_for(charges, head);
-    if resized.is_empty() {
-        return (client.acquire(charges), resized);
-    }
-    let decision = {
-        let sized = charges.iter().map(|charge| Charge {
-            spec: limit_spec::find(charge.spec.index().into(), &resized).unwrap_or(charge.spec),
-            ..*charge
-        });
-        client.acquire(&sized.collect::<Charges<'_>>())
-    };
-    (decision, resized)
 }
 
 /// Logs misconfiguration that only the operator can correct, once per limiter.

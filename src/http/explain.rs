@@ -3,11 +3,11 @@
 use super::charges::{Finder, Finding, PendingLimits};
 use super::config::LayerConfig;
 use super::layer::RateLimitLayer;
+use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::KeyError;
 use crate::reason::Reason;
 use crate::request::RequestHead;
-use crate::store::{Charge, OwnedCharge};
 
 impl RateLimitLayer {
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
@@ -57,7 +57,7 @@ async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> E
     let mut explainer = Explainer {
         finder: Finder { config, head },
         limits: client.limits().as_slice().iter().map(explain).collect(),
-        charges: Vec::new(),
+        cells: Cells::new(),
         missing_key: None,
     };
     let conclusion = match config.lists.find(head, |_| {}) {
@@ -68,13 +68,12 @@ async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> E
             explainer.missing_key.map(|error| Conclusion::MissingKey { error })
         }
     };
-    let Explainer { limits, mut charges, .. } = explainer;
+    let Explainer { limits, mut cells, .. } = explainer;
     let mut explanation = match conclusion {
         Some(conclusion) => Explanation::undecided(conclusion, Decider::Head, limits),
         None => {
-            charges.sort_by_key(|charge| charge.spec.index());
-            let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-            Explanation::decided(client, &charges, limits, takes).await
+            cells.sort_by_key(|cell| cell.limit());
+            Explanation::decided(client, cells, limits, takes).await
         }
     };
     explanation.lists = config.lists.explain(head);
@@ -86,7 +85,7 @@ async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> E
 struct Explainer<'a> {
     finder: Finder<'a, 'a>,
     limits: Vec<LimitExplanation>,
-    charges: Vec<OwnedCharge>,
+    cells: Cells,
     /// Why the request is rejected, if it is.
     missing_key: Option<KeyError>,
 }
@@ -119,7 +118,7 @@ impl Explainer<'_> {
         }
     }
 
-    fn record(&mut self, index: usize, finding: Finding<'_, '_>) -> Result<(), Reason> {
+    fn record(&mut self, index: usize, finding: Finding<'_>) -> Result<(), Reason> {
         let mut looked_up = None;
         let status = match finding {
             Finding::ConditionNotMet => LimitStatus::ConditionNotMet,
@@ -129,17 +128,19 @@ impl Explainer<'_> {
                 self.missing_key.get_or_insert(error);
                 LimitStatus::Rejects { error }
             }
-            Finding::Applies { charge, missing, found } => {
+            Finding::Applies { key, cost, missing, found } => {
                 looked_up = found;
-                let derived = self.finder.config.client.limits().spec_for(charge.spec, self.finder.head);
-                let charge = Charge { spec: derived.as_ref().unwrap_or(charge.spec), ..charge };
-                self.charges.push(OwnedCharge::from(&charge));
-                LimitStatus::Applies(AppliedLimit::new(missing, &charge))
+                let (limits, mut cells) = (self.finder.config.client.limits(), Cells::new());
+                limits.add(&mut cells, index, key, cost);
+                limits.fit(&mut cells, self.finder.head);
+                let applied = AppliedLimit::new(missing, &cells[0]);
+                self.cells.extend(cells);
+                LimitStatus::Applies(applied)
             }
         };
         let explanation = &mut self.limits[index];
         if !matches!(status, LimitStatus::ConditionNotMet | LimitStatus::Replaced) {
-            let mut parts = self.finder.config.client.limits().get(index).0.describe_key(self.finder.head);
+            let mut parts = self.finder.config.client.limits().get(index).describe_key(self.finder.head);
             if let ([part], Some(key)) = (&mut parts[..], looked_up) {
                 part.found(key);
             }

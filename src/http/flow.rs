@@ -8,17 +8,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Extensions, Request, Response};
 
-use super::charges::{Charges, Finder, PendingLimits, acquire};
+use super::charges::{Finder, Finding, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
-use crate::decision::{DecidedBy, Decision, Verdict};
+use crate::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::explain::ListKind;
 use crate::reason::Reason;
 use crate::recorder::Event;
 use crate::request::RequestHead;
 use crate::resilience::ReservationGuard;
 use crate::response::ResponseHead;
-use crate::store::{LimitSpec, OwnedCharge, StoreFuture};
+use crate::store::StoreFuture;
 
 /// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.
 pub(super) struct RequestContext {
@@ -53,9 +53,9 @@ pub(super) type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum PendingDecision {
     /// Some limits have yet to be found.
-    Limits { found: Vec<OwnedCharge>, pending: Vec<PendingLimits> },
-    /// The store has not answered yet. `resized` contains the limits that have another size for the request.
-    Store { decision: StoreFuture<Decision>, resized: Box<[Arc<LimitSpec>]> },
+    Limits { found: Cells, pending: Vec<PendingLimits> },
+    /// The store has not answered yet.
+    Store(StoreFuture<Decision>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Route { ledger: Arc<Ledger>, cost: u64 },
 }
@@ -67,25 +67,21 @@ impl PendingDecision {
     ///
     /// Returns the reason if the request is rejected without a decision.
     async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-        let (decision, resized) = match self {
-            Self::Store { decision, resized } => (decision, resized),
-            Self::Limits { found, pending } => {
-                let mut charges: Charges<'_> = found.iter().map(OwnedCharge::as_charge).collect();
+        let decision = match self {
+            Self::Store(decision) => decision,
+            Self::Limits { found: mut cells, pending } => {
+                let limits = config.client.limits();
                 for pending in pending {
-                    Finder { config, head }.resolve(pending, |_, finding| finding.add_to(&mut charges)).await?;
+                    let add = |limit, finding: Finding<'_>| finding.add_to(limits, limit, &mut cells);
+                    Finder { config, head }.resolve(pending, add).await?;
                 }
-                if charges.is_empty() {
-                    return Ok(Decision::uncounted());
-                }
-                charges.sort_by_key(|charge| charge.spec.index());
-                acquire(&config.client, &charges, head)
+                cells.sort_by_key(|cell| cell.limit());
+                limits.fit(&mut cells, head);
+                config.client.acquire(cells)
             }
             Self::Route { ledger, cost } => return ledger.adjust_to_route(cost).await,
         };
-        match decision.await {
-            Ok(decision) => Ok(decision.with_resized(&resized)),
-            Err(_) => Err(Reason::StoreFailed),
-        }
+        decision.await.map_err(|_| Reason::StoreFailed)
     }
 }
 
@@ -111,31 +107,26 @@ impl RequestContext {
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
-        let mut charges = Charges::new();
-        match (Finder { config: &self.config, head }).find(|_, finding| finding.add_to(&mut charges)) {
+        let (limits, mut cells) = (client.limits(), Cells::new());
+        let finder = Finder { config: &self.config, head };
+        match finder.find(|limit, finding| finding.add_to(limits, limit, &mut cells)) {
             Ok(pending) if pending.is_empty() => {}
-            Ok(pending) => {
-                let found = charges.iter().map(OwnedCharge::from).collect();
-                return Err(Box::new(PendingDecision::Limits { found, pending }));
-            }
+            Ok(pending) => return Err(Box::new(PendingDecision::Limits { found: cells, pending })),
             Err(reason) => return Ok(self.reject(reason, head)),
         }
-        if client.limits().may_match_out_of_order() {
-            charges.sort_unstable_by_key(|charge| charge.spec.index());
+        if limits.may_match_out_of_order() {
+            cells.sort_by_key(|cell| cell.limit());
         }
-        if charges.is_empty() {
-            return Ok(self.next_step(Decision::uncounted(), request));
-        }
-        let (decision, resized) = acquire(client, &charges, head);
-        drop(charges);
+        limits.fit(&mut cells, head);
+        let decision = client.acquire(cells);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
-        if decision.settled().is_some_and(|decision| self.completes_at_once(decision)) {
+        if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Ok(Step::Forward(Completion::None));
         }
         match decision.into_ready() {
-            Ok(Ok(decision)) => Ok(self.next_step(decision.with_resized(&resized), request)),
+            Ok(Ok(decision)) => Ok(self.next_step(decision, request)),
             Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
-            Err(decision) => Err(Box::new(PendingDecision::Store { decision, resized })),
+            Err(decision) => Err(Box::new(PendingDecision::Store(decision))),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,9 +12,8 @@ use super::header_style::{HeaderStyle, Reset};
 use super::merge::merge;
 use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
-use crate::decision::{Decision, Outcome, Verdict};
+use crate::decision::{Cell, Decision, Verdict};
 use crate::limit::Limit;
-use crate::limit_spec;
 use crate::time::{Timestamp, ceil_seconds};
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -50,7 +50,7 @@ pub(super) struct Headers {
 #[derive(Clone, Debug)]
 struct LimitText {
     /// `"name"`
-    name: Bytes,
+    name: Arc<str>,
     /// `"name";q=20;w=2`. For a calendar window without `w`, which depends on the date.
     policy: Bytes,
     /// `20`
@@ -79,7 +79,7 @@ impl Headers {
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
         let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(LimitText::is_calendar);
-        self.policies = are_constant.then(|| join(enforced().map(|text| &text.policy)));
+        self.policies = are_constant.then(|| join(enforced().map(|text| &*text.policy)));
     }
 
     #[inline]
@@ -89,7 +89,7 @@ impl Headers {
 
     /// Returns the names of the limits, in quotes.
     pub(super) fn limit_names(&self) -> impl Iterator<Item = &[u8]> {
-        self.limits.iter().map(|text| &*text.name)
+        self.limits.iter().map(|text| text.name.as_bytes())
     }
 
     /// Returns the maximum number of headers that are added to a response, without `Retry-After`.
@@ -135,7 +135,7 @@ impl Headers {
                 HeaderStyle::Overage => {
                     let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
                     if decision.is_allowed() && over.peek().is_some() {
-                        let names = join(over.map(|outcome| &self.limits[outcome.limit()].name));
+                        let names = join(over.map(|outcome| self.limits[outcome.limit()].name.as_bytes()));
                         if append(headers, RATE_LIMIT_OVERAGE, names) {
                             merge(&[RATE_LIMIT_OVERAGE], headers);
                         }
@@ -150,14 +150,14 @@ impl Headers {
     /// Returns the policies of the limits that are reported.
     fn policies(&self, decision: &Decision) -> HeaderValue {
         if let Some(policies) = &self.policies
-            && decision.resized().is_empty()
+            && reported(decision).all(|outcome| self.limits[outcome.limit()].is_of(outcome))
             && reported(decision).count() == self.enforced
         {
             return policies.clone();
         }
         let mut text = Text::new();
         for outcome in reported(decision) {
-            let limit = self.limit_text(decision, outcome);
+            let limit = self.limit_text(outcome);
             push_separator(&mut text);
             text.extend_from_slice(&limit.policy);
             if limit.is_calendar() {
@@ -174,12 +174,12 @@ impl Headers {
         let mut text = Text::new();
         for outcome in reported(decision) {
             push_separator(&mut text);
-            text.extend_from_slice(&self.limits[outcome.limit()].name);
+            text.extend_from_slice(self.limits[outcome.limit()].name.as_bytes());
             text.extend_from_slice(b";r=");
             push_number(&mut text, outcome.remaining());
             let time = match style {
                 HeaderStyle::IetfDraft10 => outcome.more_after(),
-                _ => Some(effective_window(&self.limit_text(decision, outcome).algorithm, outcome, decision.at())),
+                _ => Some(effective_window(&self.limit_text(outcome).algorithm, outcome, decision.at())),
             };
             if let Some(time) = time {
                 text.extend_from_slice(b";t=");
@@ -208,7 +208,7 @@ impl Headers {
             Reset::Seconds => outcome.reset_after(),
             Reset::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after()),
         });
-        insert(headers, limit.clone(), self.limit_text(decision, outcome).capacity.clone());
+        insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
         let [left, seconds] = numbers(outcome.remaining(), seconds);
         insert(headers, remaining.clone(), left);
         insert(headers, reset.clone(), seconds);
@@ -226,17 +226,21 @@ impl Headers {
     }
 
     /// Returns the text of a limit in its size for this request.
-    fn limit_text(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, LimitText> {
-        match limit_spec::find(outcome.limit(), decision.resized()) {
-            Some(spec) => Cow::Owned(LimitText::of(spec.name(), spec.algorithm())),
-            None => Cow::Borrowed(&self.limits[outcome.limit()]),
+    fn limit_text(&self, outcome: &Cell) -> Cow<'_, LimitText> {
+        let limit = &self.limits[outcome.limit()];
+        if limit.is_of(outcome) {
+            return Cow::Borrowed(limit);
         }
+        Cow::Owned(LimitText::new(limit.name.clone(), outcome.algorithm()))
     }
 }
 
 impl LimitText {
     fn of(name: &str, algorithm: &Algorithm) -> Self {
-        let name = format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\""));
+        Self::new(format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\"")).into(), algorithm)
+    }
+
+    fn new(name: Arc<str>, algorithm: &Algorithm) -> Self {
         let capacity = algorithm.capacity();
         let window = match algorithm.kind {
             Kind::CalendarWindow(_) => Duration::ZERO,
@@ -246,7 +250,12 @@ impl LimitText {
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(window)),
         };
-        Self { name: name.into(), policy: policy.into(), capacity: number(capacity), algorithm: *algorithm }
+        Self { name, policy: policy.into(), capacity: number(capacity), algorithm: *algorithm }
+    }
+
+    /// Returns whether the outcome is of the limit's own size.
+    fn is_of(&self, outcome: &Cell) -> bool {
+        self.algorithm == Algorithm { overage: 0, ..*outcome.algorithm() }
     }
 
     fn is_calendar(&self) -> bool {
@@ -256,7 +265,7 @@ impl LimitText {
 
 /// Returns the time for which a client should make the remaining tokens last: see
 /// [`HeaderStyle::IetfDraft11`].
-fn effective_window(algorithm: &Algorithm, outcome: &Outcome, at: Timestamp) -> Duration {
+fn effective_window(algorithm: &Algorithm, outcome: &Cell, at: Timestamp) -> Duration {
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
     let until_used = match algorithm.kind {
         Kind::FixedWindow | Kind::CalendarWindow(_) => until_more.unwrap_or(window),
@@ -274,13 +283,13 @@ fn effective_window(algorithm: &Algorithm, outcome: &Outcome, at: Timestamp) -> 
 
 /// Returns the outcomes that are reported to clients. Limits that are not enforced are left out, because clients would
 /// slow down for them.
-fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
+fn reported(decision: &Decision) -> impl Iterator<Item = &Cell> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }
 
 /// Returns the tighter of two limits: the one that denies for longer, or else the one with less remaining.
-fn tighter<'a>(one: &'a Outcome, other: &'a Outcome) -> &'a Outcome {
-    let looseness = |outcome: &Outcome| {
+fn tighter<'a>(one: &'a Cell, other: &'a Cell) -> &'a Cell {
+    let looseness = |outcome: &Cell| {
         let wait = match outcome.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => Some(retry_after.unwrap_or(Duration::MAX)),
@@ -295,7 +304,7 @@ fn integer(span: Duration) -> u64 {
     ceil_seconds(span).min(999_999_999_999_999)
 }
 
-fn join<'a>(members: impl Iterator<Item = &'a Bytes>) -> HeaderValue {
+fn join<'a>(members: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
     let mut text = Text::new();
     for member in members {
         push_separator(&mut text);

@@ -8,12 +8,9 @@ use http::{Extensions, HeaderMap, Request, Response};
 use smallvec::{SmallVec, smallvec};
 
 use super::config::LayerConfig;
-use crate::decision::{DecidedBy, Decision, Outcome, Receipt};
-use crate::hash::KeyHash;
-use crate::limit_spec;
+use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::reason::Reason;
 use crate::request::{OwnedHead, RequestHead};
-use crate::store::{LimitSpec, OwnedCharge};
 use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.
@@ -23,8 +20,6 @@ pub(super) struct Ledger {
     pub(super) config: Arc<LayerConfig>,
     /// The part of the limiter that made the first decision, and so makes the others.
     pub(super) by: DecidedBy,
-    /// The limits that have another size for every charge of the request.
-    resized: Box<[Arc<LimitSpec>]>,
     /// The request's head, if the response to a denied [`Permit`](crate::Permit) depends on it.
     head: Option<OwnedHead>,
     entries: Mutex<Entries>,
@@ -44,8 +39,8 @@ struct Entries {
 /// The charges of the request under one limit.
 #[derive(Debug)]
 struct Account {
-    limit: usize,
-    key: KeyHash,
+    /// The question of the first decision.
+    asked: Cell,
     /// The total of the payments.
     paid: u64,
     payments: SmallVec<[Payment; 1]>,
@@ -55,17 +50,17 @@ struct Account {
 #[derive(Clone, Debug)]
 struct Payment {
     by: DecidedBy,
-    charged: Outcome,
-    /// The limit, if it had another size for this charge.
-    resized: Option<Arc<LimitSpec>>,
+    charged: Cell,
     /// The instant at which the charge no longer counts.
     end: Timestamp,
 }
 
 /// The tokens that a request has paid to a limit, and those that it should have paid.
 pub(super) struct Balance {
-    /// The limit in its size for the request, the key, and the total cost that the request should have.
-    pub(super) target: OwnedCharge,
+    /// The question of the first decision.
+    pub(super) asked: Cell,
+    /// The tokens that are to be paid in all.
+    pub(super) target: u64,
     pub(super) paid: u64,
 }
 
@@ -88,15 +83,11 @@ impl Ledger {
         let head = RequestHead::of(request);
         let head = (config.permits && config.format.depends_on_head(&head)).then(|| OwnedHead::new(&head));
         let by = first.decided_by();
-        // A store looks overrides up for each charge.
-        let is_kept = |spec: &&Arc<LimitSpec>| by != DecidedBy::Store || !spec.is_override();
-        let resized = first.resized().iter().filter(is_kept).cloned().collect();
-        let account =
-            |first: &Outcome| Account { limit: first.limit(), key: first.key, paid: 0, payments: SmallVec::new() };
+        let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, layers: smallvec![config.clone()] };
         entries.add(first);
-        let ledger = Arc::new(Self { config: config.clone(), by, resized, head, entries: Mutex::new(entries) });
+        let ledger = Arc::new(Self { config: config.clone(), by, head, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }
@@ -131,11 +122,6 @@ impl Ledger {
         }
     }
 
-    /// Returns a decision with the limits in their sizes for the request.
-    pub(super) fn resize(&self, decision: Decision) -> Decision {
-        decision.with_resized(&self.resized)
-    }
-
     /// Returns a copy of the last decision, whose receipt is empty.
     pub(super) fn last(&self) -> Option<Decision> {
         self.entries().last.as_ref().map(Decision::without_charges)
@@ -165,11 +151,10 @@ impl Ledger {
 
     /// Returns the balance of each limit that applies.
     pub(super) fn balances(&self, target: &TargetCost<'_>) -> Vec<Balance> {
-        let limits = self.config.client.limits();
-        let balance = |&Account { limit, key, paid, .. }: &Account| {
-            let (_, spec) = limits.get(limit);
-            let spec = limit_spec::find(limit, &self.resized).unwrap_or_else(|| limits.current(spec)).clone();
-            Balance { target: OwnedCharge { spec, key, cost: target(limit, paid) }, paid }
+        let balance = |&Account { ref asked, paid, .. }: &Account| Balance {
+            asked: asked.clone(),
+            target: target(asked.limit(), paid),
+            paid,
         };
         self.entries().accounts.iter().map(balance).collect()
     }
@@ -179,20 +164,12 @@ impl Ledger {
     pub(super) fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Receipt> {
         let mut receipts: Vec<Receipt> = Vec::new();
         for account in &mut self.entries().accounts {
-            let excess = account.paid.saturating_sub(target(account.limit, account.paid));
-            account.take(excess, |Payment { by, charged, resized, .. }| {
-                let accepts = |last: &&mut Receipt| {
-                    let previous = last.charged().last().filter(|previous| previous.limit() == charged.limit());
-                    last.by == by
-                        && last.charged().len() < CHARGES_PER_REFUND
-                        && previous.is_none_or(|_| {
-                            limit_spec::find(charged.limit(), last.resized()).map(Arc::as_ptr)
-                                == resized.as_ref().map(Arc::as_ptr)
-                        })
-                };
+            let excess = account.paid.saturating_sub(target(account.asked.limit(), account.paid));
+            account.take(excess, |Payment { by, charged, .. }| {
+                let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < CHARGES_PER_REFUND;
                 match receipts.last_mut().filter(accepts) {
-                    Some(last) => last.push(charged, resized),
-                    None => receipts.push(Receipt::new(by, charged, resized)),
+                    Some(last) => last.charged.push(charged),
+                    None => receipts.push(Receipt { by, charged: Cells::from_iter([charged]) }),
                 }
             });
         }
@@ -215,12 +192,11 @@ impl Entries {
     fn add(&mut self, decision: Decision) {
         for charged in decision.outcomes().iter().filter(|_| decision.is_charged()) {
             // A limit that is not enforced may have had no capacity.
-            let is_account = |account: &&mut Account| account.limit == charged.limit() && charged.is_allowed();
+            let is_account = |account: &&mut Account| account.asked.limit() == charged.limit() && charged.is_allowed();
             if let Some(account) = self.accounts.iter_mut().find(is_account) {
                 account.add(Payment {
                     by: decision.decided_by(),
                     charged: charged.clone(),
-                    resized: limit_spec::find(charged.limit(), decision.resized()).cloned(),
                     end: decision.at().saturating_add(charged.reset_after()),
                 });
             }

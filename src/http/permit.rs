@@ -84,7 +84,7 @@ impl Permit {
     }
 
     /// Returns all limits of the limiter, whether or not they apply, in the order of
-    /// [`Outcome::limit`](crate::Outcome::limit).
+    /// [`Cell::limit`](crate::store::Cell::limit).
     pub fn limits(&self) -> &[Limit] {
         self.ledger.config.client.limits().as_slice()
     }

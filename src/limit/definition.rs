@@ -302,6 +302,18 @@ impl Limit {
         self.overage.as_ref().map_or(0, |overage| overage.percent)
     }
 
+    /// Returns the signal of spare capacity, if the limit is elastic.
+    #[inline]
+    pub(super) fn signal(&self) -> Option<&dyn Signal> {
+        self.overage.as_ref()?.signal.as_deref()
+    }
+
+    /// Returns the penalty. Only enforced limits have one.
+    #[inline]
+    pub(super) fn enforced_penalty(&self) -> Option<&Penalty> {
+        self.penalty.as_ref().filter(|_| !self.is_shadow && !self.is_quota)
+    }
+
     fn is_keyed(&self) -> bool {
         self.key.is_some() || self.position.is_some()
     }

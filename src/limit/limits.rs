@@ -7,31 +7,37 @@ use std::sync::Arc;
 use super::definition::Limit;
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use super::metric_detail::DetailsByLimit;
-use crate::charge::Charge;
+use crate::algorithm::Algorithm;
 use crate::cost::CostRule;
+use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
-use crate::hash::KeyHasher;
-use crate::limit_spec::{LimitSettings, LimitSpec, Mode};
+use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
-use crate::signal::Signal;
+use crate::store::key_name::escape;
 
 /// Limits that are decided together, each with its spec for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
-    /// The spec of each limit, including its overage.
-    specs: Box<[Arc<LimitSpec>]>,
-    /// The spec of each elastic limit, without its overage. Empty if no limit is elastic.
-    specs_without_overage: Box<[Option<Arc<LimitSpec>>]>,
+    names: Box<[Arc<str>]>,
+    /// The cell of each limit, for no key yet.
+    cells: Box<[Cell]>,
+    /// Whether a limit is elastic or has a penalty.
+    has_special: bool,
     /// The limits that are checked one by one.
     unindexed: Box<[u16]>,
     /// The limits that are found together.
     indexed: Box<[IndexedLimits]>,
-    /// Whether the spec of a limit depends on the request.
+    /// Whether the size or the metrics of a limit depend on the request.
     has_variable: bool,
     settles_by_response: bool,
     hasher: KeyHasher,
+    /// Whether cells have [readable names](Cell::readable_name).
+    has_names: bool,
 }
+
+/// The maximum number of cells for which room is made at once.
+const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
 const MAX_PER_REQUEST: usize = 64;
@@ -67,86 +73,131 @@ impl Limits {
             indexed: indexed.into(),
             has_variable: limits.iter().any(is_variable),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
+            names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
-            specs: Box::default(),
-            specs_without_overage: Box::default(),
+            cells: Box::default(),
+            has_special: false,
             hasher: *hasher,
+            has_names: false,
         };
-        limits.derive_specs();
+        limits.derive_cells();
         Ok(limits)
     }
 
-    /// Replaces the specs by those for a store that hashes with `hasher`.
-    pub(crate) fn set_hasher(&mut self, hasher: &KeyHasher) {
-        self.hasher = *hasher;
-        self.derive_specs();
+    /// Sets the hasher of the store, and whether that needs readable names.
+    pub(crate) fn set_store(&mut self, hasher: &KeyHasher, has_names: bool) {
+        (self.hasher, self.has_names) = (*hasher, has_names);
+        self.derive_cells();
     }
 
-    fn derive_specs(&mut self) {
+    fn derive_cells(&mut self) {
         let limits = || (0..).zip(&self.limits);
-        let spec = |index: u16, limit: &Limit, overage_percent| {
-            let mode = match (limit.is_shadow, limit.is_quota) {
-                (true, _) => Mode::Shadow,
-                (false, true) => Mode::Quota,
-                (false, false) => Mode::Enforced,
-            };
-            let settings = LimitSettings {
-                overage_percent,
-                mode,
-                penalty: limit.penalty.filter(|_| mode == Mode::Enforced),
-                is_overridable: limit.is_overridable,
-                ..LimitSettings::new(limit.name.clone(), index, limit.algorithm)
-            };
-            Arc::new(LimitSpec::new(settings, &self.hasher))
-        };
-        let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
-        let if_elastic = |(index, limit): (u16, &Limit)| is_elastic(limit).then(|| spec(index, limit, 0));
-        let specs = limits().map(|(index, limit)| spec(index, limit, limit.overage_percent())).collect();
-        let without_overage: Box<[_]> = limits().map(if_elastic).collect();
-        self.specs = specs;
-        self.specs_without_overage =
-            if without_overage.iter().any(Option::is_some) { without_overage } else { Box::default() };
+        let cells = limits().map(|(index, limit)| self.new_cell(index, limit, limit.algorithm)).collect();
+        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.signal().is_some();
+        self.has_special = self.limits.iter().any(is_special);
+        self.cells = cells;
     }
 
-    /// Puts all limits in shadow mode.
+    /// Creates the cell of a limit at a size, for no key yet.
+    fn new_cell(&self, index: u16, limit: &Limit, algorithm: Algorithm) -> Cell {
+        let mut cell = Cell::new(index, &limit.name, algorithm, &self.hasher);
+        if self.has_names {
+            let name = format!("{}:{}{}", escape(&limit.name), algorithm.tag(), algorithm.state_period());
+            cell.texts = Some(Arc::new(Texts { name: Some(name.into()), detail: None }));
+        }
+        cell.set_veto(match (limit.is_shadow, limit.is_quota) {
+            (true, _) => Veto::Shadow,
+            (false, true) => Veto::Quota,
+            (false, false) => Veto::Enforced,
+        });
+        cell.set_overage(limit.overage_percent());
+        cell.is_overridable = limit.is_overridable;
+        cell
+    }
+
+    /// Puts all limits into shadow mode.
     pub(crate) fn shadow(&mut self) {
         self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
-        self.derive_specs();
+        self.derive_cells();
     }
 
-    /// Returns the spec that applies now: with the limit's overage, if it is available, or without.
+    /// Adds the cells of a limit to those of a request.
     #[inline]
-    pub(crate) fn current<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
-        if self.specs_without_overage.is_empty() { spec } else { self.elastic(spec) }
+    pub(crate) fn add(&self, cells: &mut Cells, index: usize, key: KeyHash, cost: u64) {
+        if cells.len() == 1 {
+            cells.reserve(self.limits.len().min(MAX_RESERVED));
+        }
+        cells.push(self.cells[index].with_key(key, cost));
+        if self.has_special {
+            self.complete_last(cells);
+        }
     }
 
-    fn elastic<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
-        let index = usize::from(spec.index());
-        let Some(without_overage) = self.specs_without_overage.get(index).and_then(Option::as_ref) else { return spec };
-        let signal = self.limits[index].overage.as_ref().and_then(|overage| overage.signal.as_deref());
-        if signal.is_none_or(Signal::has_spare_capacity) { spec } else { without_overage }
-    }
-
-    /// Derives the specs of a request's charges that depend on the request: see [`spec_for`](Self::spec_for).
+    /// Returns the cells of all limits for one key.
     #[inline]
-    pub(crate) fn specs_for(&self, charges: &[Charge<'_>], head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
-        if !self.has_variable {
-            return Box::default();
+    pub(crate) fn cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+        // Filled in place, because moving a cell takes 30 instructions.
+        match &*self.cells {
+            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost(0))]),
+            _ => self.all_cells_of(key, cost),
         }
-        charges.iter().filter_map(|charge| self.spec_for(charge.spec, head)).collect()
     }
 
-    /// Derives the spec of a limit with another size for a request, or with a detail in metrics. The limit must apply to
-    /// the request, because the size and the detail are computed by closures of the user.
-    pub(crate) fn spec_for(&self, spec: &LimitSpec, head: &RequestHead<'_>) -> Option<Arc<LimitSpec>> {
-        let (limit, _) = self.get(spec.index().into());
-        let resized = limit.size_for(head).map(|size| spec.with_algorithm(size, &self.hasher));
-        let detail = limit.metric_detail.as_ref().and_then(|detail| detail.of(head));
-        match detail {
-            Some(detail) => Some(resized.as_ref().unwrap_or(spec).with_detail(detail)),
-            None => resized,
+    fn all_cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+        if !self.has_special {
+            return self.cells.iter().map(|cell| cell.with_key(key, cost(cell.limit()))).collect();
         }
-        .map(Arc::new)
+        let mut cells = Cells::new();
+        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost(limit)));
+        cells
+    }
+
+    /// Adds the cells of a limit to those of a request, as an earlier request was asked, with another cost.
+    pub(crate) fn add_again(&self, cells: &mut Cells, earlier: &Cell, cost: u64) {
+        cells.push(earlier.asked_again(cost));
+        self.complete_last(cells);
+    }
+
+    /// Takes the overage from the last cell while its limit must not use that, and adds the cell of its penalty.
+    fn complete_last(&self, cells: &mut Cells) {
+        let Some(cell) = cells.last_mut() else { return };
+        let limit = &self.limits[cell.limit()];
+        if limit.signal().is_some_and(|signal| !signal.has_spare_capacity()) {
+            cell.set_overage(0);
+        }
+        if let Some(penalty) = limit.enforced_penalty() {
+            let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);
+            cells.push(penalty);
+        }
+    }
+
+    /// Gives the cells of a request the sizes and details that their limits have for it.
+    #[inline]
+    pub(crate) fn fit(&self, cells: &mut Cells, head: &RequestHead<'_>) {
+        if self.has_variable {
+            self.fit_each(cells, head);
+        }
+    }
+
+    fn fit_each(&self, cells: &mut Cells, head: &RequestHead<'_>) {
+        for index in 0..cells.len() {
+            let (cell, rest) = cells[index..].split_first_mut().expect("the index is in range");
+            if cell.counts_denials() {
+                continue;
+            }
+            let limit = &self.limits[cell.limit()];
+            if let Some(size) = limit.size_for(head) {
+                let sized = self.new_cell(cell.limit, limit, size);
+                (cell.identity, cell.texts) = (sized.identity, sized.texts);
+                cell.set_algorithm(size);
+                if let Some(penalty) = rest.first_mut().filter(|next| next.counts_denials()) {
+                    *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                }
+            }
+            if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail.of(head)) {
+                Arc::make_mut(cell.texts.get_or_insert_default()).detail = Some(detail);
+            }
+        }
     }
 
     /// Shares the reported details of limits with those of the same names.
@@ -170,14 +221,10 @@ impl Limits {
         self.settles_by_response
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<LimitSpec>)> {
-        self.limits.iter().zip(&self.specs)
-    }
-
-    /// Returns the limits that are checked one by one.
+    /// Returns the limits that are checked one by one, with their positions.
     #[inline]
-    pub(crate) fn unindexed(&self) -> impl Iterator<Item = (&Limit, &Arc<LimitSpec>)> {
-        self.unindexed.iter().map(|index| self.get((*index).into()))
+    pub(crate) fn unindexed(&self) -> impl Iterator<Item = (usize, &Limit)> {
+        self.unindexed.iter().map(|index| (usize::from(*index), &self.limits[usize::from(*index)]))
     }
 
     /// Returns the limits that are found by indexes.
@@ -196,7 +243,7 @@ impl Limits {
     ) -> Option<PendingMatches> {
         let indexed = &self.indexed[index];
         let policy = |position| {
-            let (limit, _) = self.get(indexed.get(position)?);
+            let limit = self.get(indexed.get(position)?);
             // As for an exemption, an ambiguous condition does not count.
             limit.condition().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
         };
@@ -209,23 +256,28 @@ impl Limits {
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> (&Limit, &Arc<LimitSpec>) {
-        (&self.limits[index], &self.specs[index])
+    pub(crate) fn get(&self, index: usize) -> &Limit {
+        &self.limits[index]
     }
 
-    pub(crate) fn spec(&self, index: usize) -> Option<&Arc<LimitSpec>> {
-        self.specs.get(index)
+    /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key had
+    /// others. Leaves out limits that no longer exist.
+    pub(crate) fn fit_refund(&self, charged: &mut Cells) {
+        let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(Limit::has_other_sizes);
+        charged.retain(|cell| match self.cells.iter().find(|current| current.identity == cell.identity) {
+            Some(current) => {
+                if !cell.is_resized() && !has_sizes(current) {
+                    cell.set_algorithm(current.algorithm);
+                }
+                true
+            }
+            None => has_sizes(cell),
+        });
     }
 
-    /// Returns the spec with this identity in stores.
-    pub(crate) fn find_by_identity(&self, identity: u64) -> Option<&Arc<LimitSpec>> {
-        self.specs.iter().find(|spec| spec.identity() == identity)
-    }
-
-    /// Returns the specs of all limits.
-    #[inline]
-    pub(crate) fn all_specs(&self) -> &[Arc<LimitSpec>] {
-        &self.specs
+    /// Returns the names of the limits, by position.
+    pub(crate) fn names(&self) -> &[Arc<str>] {
+        &self.names
     }
 
     pub(crate) fn as_slice(&self) -> &[Limit] {

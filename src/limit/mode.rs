@@ -8,7 +8,7 @@ impl Limit {
     ///
     /// A request is charged if the limit has capacity and the enforced limits allow the request. Otherwise, the limit
     /// neither denies nor delays the request, and other limits charge it as usual.
-    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::Outcome::verdict) report the decision of
+    /// [`Event::ShadowDenied`](crate::Event) and [`Cell::verdict`](crate::store::Cell::verdict) report the decision of
     /// the limit; responses don't show it. It never rejects a request for a missing key or a failing store.
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
@@ -56,7 +56,7 @@ impl Limit {
     }
 
     /// Locks out keys that the limit has denied too often, for longer each time: see [`Penalty`].
-    /// [`Outcome::is_penalty`](crate::Outcome::is_penalty) flags denials by a lockout, and
+    /// [`Cell::is_penalty`](crate::store::Cell::is_penalty) flags denials by a lockout, and
     /// [`Event::PenaltyBegan`](crate::Event) reports its beginning. Replaces any previous penalty.
     ///
     /// ```

@@ -12,7 +12,7 @@ impl Limit {
     /// is of the limit of a window, of the capacity of a bucket, or of the length of a queue.
     ///
     /// The overage is used last, and `remaining` does not include it. A request that uses it is allowed and flagged: by
-    /// [`Outcome::uses_overage`](crate::Outcome::uses_overage), [`Event::OverageUsed`](crate::Event), and with
+    /// [`Cell::uses_overage`](crate::store::Cell::uses_overage), [`Event::OverageUsed`](crate::Event), and with
     /// [`HeaderStyle::Overage`](crate::HeaderStyle::Overage) by a header.
     ///
     /// ```

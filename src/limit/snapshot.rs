@@ -7,6 +7,7 @@ use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::ConfigError;
 use crate::hash::KeyHasher;
+use crate::store::Store;
 
 /// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.
 pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Send + Sync;
@@ -35,9 +36,9 @@ impl LimitsSnapshot {
     }
 
     /// Returns the limits, with specs for a store that hashes with `hasher`.
-    pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
+    pub(crate) fn limits(&self, store: &dyn Store) -> Limits {
         let mut limits = self.limits.clone();
-        limits.set_hasher(hasher);
+        limits.set_store(&store.hasher(), store.has_readable_keys());
         limits
     }
 }

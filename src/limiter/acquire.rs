@@ -1,18 +1,20 @@
 //! Decides operations at once.
 
+use std::sync::Arc;
+
 use super::Limiter;
-use super::charges::{Charges, acquire, acquire_from_all, charges_of_key, check_count};
 use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
-use crate::decision::{AllowedDecision, Decision, Verdict};
+use crate::decision::{AllowedDecision, Cells, Decision, Verdict};
+use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
 use crate::key::{self, Key};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::StoreClient;
-use crate::store::{Charge, StoreFuture};
+use crate::store::StoreFuture;
 
 impl Limiter {
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
@@ -31,14 +33,9 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(live) = &self.live {
-            return acquire_from_all(&live.get(&self.client, StoreClient::with_limits), &key, cost);
+            return acquire(&live.get(&self.client, StoreClient::with_limits), &key, cost);
         }
-        // The frequent case of a single limit, without the buffer for several charges.
-        if let [spec] = self.client.limits().all_specs() {
-            let spec = self.client.limits().current(spec);
-            return self.client.acquire(&[Charge { spec, key: key::hash(&key, self.client.hasher()), cost }]);
-        }
-        acquire_from_all(&self.client, &key, cost)
+        acquire(&self.client, &key, cost)
     }
 
     /// Decides as [`acquire`](Self::acquire) does, but returns an error if a limit denies, so that a denial can't be
@@ -83,9 +80,8 @@ impl Limiter {
         if let Err(error) = check_count(&client, costs.len()) {
             return StoreFuture::ready(Err(error));
         }
-        let mut charges = Charges::new();
-        charges.extend(charges_of_key(&client, &key, |limit| costs[limit]));
-        acquire(&client, &charges)
+        let key = key::hash(&key, client.hasher());
+        client.acquire(client.limits().cells_of(key, |limit| costs[limit]))
     }
 
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
@@ -118,12 +114,11 @@ impl Limiter {
         if let Err(error) = check_count(&client, charges.len()) {
             return StoreFuture::ready(Err(error));
         }
-        let charge = |(spec, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let (spec, key) = (client.limits().current(spec), key::hash(key, client.hasher()));
-            Charge { spec, key, cost: *cost }
-        };
-        let charges: Charges<'_> = client.limits().all_specs().iter().zip(charges).map(charge).collect();
-        acquire(&client, &charges)
+        let mut cells = Cells::new();
+        for (limit, (key, cost)) in charges.iter().enumerate() {
+            client.limits().add(&mut cells, limit, key::hash(key, client.hasher()), *cost);
+        }
+        client.acquire(cells)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
@@ -133,11 +128,19 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
-        if let [spec] = client.limits().all_specs() {
-            let spec = client.limits().current(spec);
-            return client.peek(&[Charge { spec, key: key::hash(&key, client.hasher()), cost }]);
-        }
-        let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
-        if charges.is_empty() { StoreFuture::ready(Ok(Decision::uncounted())) } else { client.peek(&charges) }
+        let key = key::hash(&key, client.hasher());
+        client.peek(client.limits().cells_of(key, |_| cost))
     }
+}
+
+#[inline]
+fn acquire(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
+    let key = key::hash(key, client.hasher());
+    client.acquire(client.limits().cells_of(key, |_| cost))
+}
+
+/// Returns an error if there is not one cost for each limit.
+fn check_count(client: &StoreClient, given: usize) -> Result<(), StoreError> {
+    let limits = client.limits().as_slice().len();
+    if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
 }

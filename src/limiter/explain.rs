@@ -1,10 +1,9 @@
 //! Explains what a limiter would do with a key.
 
 use super::Limiter;
-use super::charges::{Charges, charges_of_key};
+use crate::decision::Cell;
 use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
-use crate::key::{Key, KeyBuf, KeyPart, text};
-use crate::store::Charge;
+use crate::key::{self, Key, KeyBuf, KeyPart, text};
 
 impl Limiter {
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -32,12 +31,13 @@ impl Limiter {
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
-        let explain = |(limit, charge): (_, &Charge<'_>)| {
-            let applied = LimitStatus::Applies(AppliedLimit::new(None, charge));
+        let cells = client.limits().cells_of(key::hash(&key, client.hasher()), |_| cost);
+        let explain = |(limit, cell): (_, &Cell)| {
+            let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
             LimitExplanation::new(limit, applied, Some(parts.clone()))
         };
-        let limits = client.limits().as_slice().iter().zip(&charges).map(explain).collect();
-        Explanation::decided(&client, &charges, limits, false).await
+        let of_limits = cells.iter().filter(|cell| !cell.counts_denials());
+        let limits = client.limits().as_slice().iter().zip(of_limits).map(explain).collect();
+        Explanation::decided(&client, cells, limits, false).await
     }
 }

@@ -1,11 +1,10 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
 //! [`build`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
-//! explains decisions, and [`charges`] computes the charges of a key. [`error`] is the error of a denial.
+//! explains decisions. [`error`] is the error of a denial.
 
 mod acquire;
 mod build;
-mod charges;
 mod error;
 mod explain;
 mod queues;
@@ -124,7 +123,7 @@ impl Limiter {
     ///
     /// Returns an error if the store fails.
     pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
-        self.current_client().refund(&receipt)
+        self.current_client().refund(receipt)
     }
 
     /// Resets `key` under every limit, as if it had never been used.

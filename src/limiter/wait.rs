@@ -4,18 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Limiter;
-use super::charges::acquire;
 use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
-use crate::decision::{AllowedDecision, Decision, Outcome, Verdict};
+use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
 use crate::key::{self, Key};
 use crate::resilience::ReservationGuard;
-use crate::store::Charge;
 
 impl Limiter {
     /// Waits until every limit allows `key` to take `cost` tokens, however long that takes, and takes them.
@@ -67,24 +64,26 @@ impl Limiter {
     ) -> Result<AllowedDecision, AcquireError> {
         let client = self.current_client();
         let key = key::hash(&key, client.hasher());
-        // A denial that leads to a wait does not count towards a penalty.
-        let without_strikes = |spec| client.limits().current(spec).without_strikes();
-        let specs: SmallVec<[_; 4]> = client.limits().all_specs().iter().map(without_strikes).collect();
-        let charges: SmallVec<[Charge<'_>; 4]> = specs.iter().map(|spec| Charge { spec, key, cost }).collect();
+        let cells = || {
+            let mut cells = client.limits().cells_of(key, |_| cost);
+            // A denial that leads to a wait does not count towards a penalty.
+            cells.iter_mut().for_each(|cell| cell.counts_strikes = false);
+            cells
+        };
         let deadline = Instant::now().checked_add(longest);
         let remaining =
             || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes
         // nothing before its turn.
         let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
-            let decision = if is_turn { acquire(&client, &charges) } else { client.peek(&charges) }.await?;
+            let decision = if is_turn { client.acquire(cells()) } else { client.peek(cells()) }.await?;
             let (wait, pause) = match decision.verdict() {
                 Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
                 Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
             };
             let remaining = remaining();
             if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-                client.refund(&decision.into_receipt()).await?;
+                client.refund(decision.into_receipt()).await?;
                 return Err(AcquireError::Denied { retry_after: wait });
             }
             let may_proceed = is_turn && decision.is_allowed();
@@ -132,5 +131,5 @@ impl Limiter {
 /// Returns the number of tokens that every limit has left.
 fn tokens_left(decision: &Decision) -> u64 {
     let enforced = decision.outcomes().iter().filter(|outcome| outcome.is_enforced());
-    enforced.map(Outcome::remaining).min().unwrap_or_default()
+    enforced.map(Cell::remaining).min().unwrap_or_default()
 }

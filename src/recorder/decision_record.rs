@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{DecidedBy, Decision, Outcome, Verdict};
-use crate::limit_spec::{self, LimitSpec};
-use crate::store::{Charge, Store, StoreUsage};
+use crate::decision::{Cell, Decision, Verdict, Veto};
+use crate::reported_details::RequestDetail;
+use crate::store::{Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRecord<'a> {
     pub(crate) decision: &'a Decision,
     /// The charges that were decided.
-    pub(crate) charges: &'a [Charge<'a>],
+    /// The names of the limits, by position.
+    pub(crate) names: &'a [Arc<str>],
     pub(crate) source: DecisionSource,
     pub(crate) duration: Duration,
     pub(crate) near_percent: u32,
@@ -42,16 +43,6 @@ impl DecisionSource {
             Self::Store => "store",
             Self::RememberedDenial => "remembered_denial",
             Self::Fallback => "fallback",
-        }
-    }
-
-    /// Returns the source of a decision that was ready at once or was waited for.
-    pub(crate) fn of(decision: &Decision, was_remembered: bool, was_ready: bool) -> Self {
-        match decision.decided_by() {
-            DecidedBy::Local | DecidedBy::Nobody => Self::Fallback,
-            DecidedBy::Store if was_remembered => Self::RememberedDenial,
-            DecidedBy::Store if was_ready => Self::Memory,
-            DecidedBy::Store => Self::Store,
         }
     }
 }
@@ -112,9 +103,7 @@ impl<'a> DecisionRecord<'a> {
     ///
     /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
     pub fn limits(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        let Self { decision, charges, near_percent, .. } = *self;
-        let spec = |limit| charges.iter().find(|charge| usize::from(charge.spec.index()) == limit);
-        LimitRecord::of_decision(decision, move |limit| spec(limit).map(|charge| charge.spec), near_percent)
+        LimitRecord::of_decision(self.decision, self.names, self.near_percent)
     }
 
     /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each
@@ -128,8 +117,8 @@ impl<'a> DecisionRecord<'a> {
 /// The record of one limit in a decision, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct LimitRecord<'a> {
-    spec: &'a LimitSpec,
-    outcome: &'a Outcome,
+    name: &'a str,
+    outcome: &'a Cell,
     is_charged: bool,
     near_percent: u32,
 }
@@ -138,26 +127,25 @@ impl<'a> LimitRecord<'a> {
     /// Returns the records of the limits of a decision. `spec` finds those that had their usual size.
     pub(super) fn of_decision(
         decision: &'a Decision,
-        spec: impl Fn(usize) -> Option<&'a Arc<LimitSpec>>,
+        names: &'a [Arc<str>],
         near_percent: u32,
     ) -> impl Iterator<Item = Self> {
         let is_charged = decision.is_charged();
         decision.outcomes().iter().filter_map(move |outcome| {
-            let spec = limit_spec::find(outcome.limit(), decision.resized()).or_else(|| spec(outcome.limit()))?;
-            Some(Self { spec, outcome, is_charged, near_percent })
+            Some(Self { name: names.get(outcome.limit())?, outcome, is_charged, near_percent })
         })
     }
 
     /// Returns the name of the limit.
     #[must_use]
     pub fn limit(&self) -> &'a str {
-        self.spec.name()
+        self.name
     }
 
     /// Returns the detail of the request: see [`Limit::metric_detail`](crate::Limit::metric_detail).
     #[must_use]
     pub fn detail(&self) -> Option<&'a str> {
-        self.spec.detail()
+        self.outcome.detail().map(RequestDetail::report)
     }
 
     /// Returns the outcome. A limit that has capacity allows the request, even if another limit denies it.
@@ -165,7 +153,7 @@ impl<'a> LimitRecord<'a> {
     pub fn outcome(&self) -> LimitOutcome {
         match self.outcome.verdict() {
             Verdict::Deny { .. } if self.outcome.is_enforced() => LimitOutcome::Denied,
-            Verdict::Deny { .. } if self.spec.is_quota() => LimitOutcome::QuotaExceeded,
+            Verdict::Deny { .. } if self.outcome.veto() == Veto::Quota => LimitOutcome::QuotaExceeded,
             Verdict::Deny { .. } => LimitOutcome::ShadowDenied,
             Verdict::Allow { .. } if self.outcome.uses_overage() => LimitOutcome::Overage,
             Verdict::Allow { delay: Duration::ZERO } => LimitOutcome::Allowed,
@@ -194,7 +182,7 @@ impl<'a> LimitRecord<'a> {
     /// Returns the most tokens that the limit allows at once, without overage.
     #[must_use]
     pub fn capacity(&self) -> u64 {
-        self.spec.algorithm().capacity()
+        self.outcome.algorithm().capacity()
     }
 
     /// Returns whether the request was allowed, and its key has now used the share of the limit that
@@ -225,6 +213,6 @@ impl<'a> LimitRecord<'a> {
     /// reveal the key.
     #[must_use]
     pub fn fingerprint(&self) -> u128 {
-        self.spec.fingerprint(self.outcome.key)
+        self.outcome.fingerprint()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::decision::Outcome;
+use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::list::ListAction;
 use crate::node::Node;
@@ -49,7 +49,7 @@ pub enum Event<'a> {
         /// The limit's name.
         limit: &'a str,
         /// The limit's outcome.
-        outcome: &'a Outcome,
+        outcome: &'a Cell,
     },
     /// A limit in shadow mode would have denied a request: see [`Limit::shadow`](crate::Limit::shadow).
     #[non_exhaustive]
@@ -57,7 +57,7 @@ pub enum Event<'a> {
         /// The limit's name.
         limit: &'a str,
         /// The limit's outcome.
-        outcome: &'a Outcome,
+        outcome: &'a Cell,
     },
     /// A lockout of a key began: see [`Limit::penalty`](crate::Limit::penalty). If several processes share a store, the
     /// one that decided the last denial reports it.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::decision_record::{LimitOutcome, LimitRecord};
 use crate::decision::Decision;
-use crate::limit_spec::LimitSpec;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
@@ -15,7 +14,7 @@ pub struct RejectionRecord<'a> {
     /// The decision, if a limit denied the request.
     pub(crate) decision: Option<&'a Decision>,
     /// The limits of the limiter, in order.
-    pub(crate) specs: &'a [Arc<LimitSpec>],
+    pub(crate) names: &'a [Arc<str>],
     pub(crate) near_percent: u32,
     pub(crate) head: RequestHead<'a>,
 }
@@ -35,8 +34,8 @@ impl<'a> RejectionRecord<'a> {
 
     /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        let Self { decision, specs, near_percent, .. } = *self;
-        let limits = move |decision| LimitRecord::of_decision(decision, move |limit| specs.get(limit), near_percent);
-        decision.into_iter().flat_map(limits).filter(|limit| limit.outcome() == LimitOutcome::Denied)
+        let Self { decision, names, near_percent, .. } = *self;
+        let records = move |decision| LimitRecord::of_decision(decision, names, near_percent);
+        decision.into_iter().flat_map(records).filter(|limit| limit.outcome() == LimitOutcome::Denied)
     }
 }

@@ -9,12 +9,12 @@ use super::breakers::{Breakers, Changes, HealthCheck, HealthChecks, Nodes};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::node::Node;
-use crate::store::{Charge, Store};
+use crate::store::{Cell, Store};
 
 pub(super) type Keys = SmallVec<[KeyHash; 2]>;
 
-pub(super) fn keys_of(charges: &[Charge<'_>]) -> Keys {
-    charges.iter().map(|charge| charge.key).collect()
+pub(super) fn keys_of(cells: &[Cell]) -> Keys {
+    cells.iter().map(Cell::key).collect()
 }
 
 /// Returns the nodes that keep `keys`.

@@ -4,41 +4,41 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
 use super::breakers::{Admission, Changes, HealthChecks};
 use super::client::StoreClient;
+use crate::decision::{Cell, Cells};
 use crate::error::StoreError;
-use crate::store::{Charge, LONGEST_WAIT, Store, StoreFuture};
+use crate::store::{LONGEST_WAIT, Purpose, Store, StoreFuture};
 
 impl StoreClient {
-    /// Asks the breakers whether a request with these charges may call the store. If a breaker is open and its pause is
-    /// over, starts a probe of its node with these charges.
+    /// Asks the breakers whether a request with these cells may call the store. If a breaker is open and its pause is
+    /// over, starts a probe of its node with these cells.
     ///
     /// # Errors
     ///
     /// Returns an error if the breaker of a node is open.
-    pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
-        self.admit_keys(keys_of(charges), charges)
+    pub(crate) fn admit(self: &Arc<Self>, cells: &[Cell]) -> Result<Attempt, StoreError> {
+        self.admit_keys(keys_of(cells), cells)
     }
 
-    /// Like [`admit`](Self::admit), for a request that concerns `keys`. Without `charges`, no probe is started.
-    pub(super) fn admit_keys(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
+    /// Like [`admit`](Self::admit), for a request that concerns `keys`. Without `cells`, no probe is started.
+    pub(super) fn admit_keys(self: &Arc<Self>, keys: Keys, cells: &[Cell]) -> Result<Attempt, StoreError> {
         if self.breakers.are_closed() {
             return Ok(Attempt::new(&self.breakers, keys, HealthChecks::new()));
         }
         let nodes = nodes_of(&*self.store, &keys);
-        let (admission, changes) = self.breakers.admit(&nodes, !charges.is_empty(), self.deadline);
+        let (admission, changes) = self.breakers.admit(&nodes, !cells.is_empty(), self.deadline);
         self.report_changes(changes);
         let node = match admission {
             Admission::Proceed(trials) => return Ok(Attempt::new(&self.breakers, keys, trials)),
             Admission::Probe(check) => {
                 let (node, probe) = (check.node.clone(), Probe::new(&self.breakers, check));
                 match Handle::try_current() {
-                    Ok(runtime) => self.probe(&runtime, probe, charges),
+                    Ok(runtime) => self.probe(&runtime, probe, cells),
                     // Without a runtime, no probe can run in the background, so the request is the trial.
                     Err(_) => return Ok(probe.into_trial(keys)),
                 }
@@ -52,19 +52,17 @@ impl StoreClient {
         Err(error)
     }
 
-    /// Probes a node in the background, by a peek at those charges whose keys are on it.
-    fn probe(self: &Arc<Self>, runtime: &Handle, probe: Probe, charges: &[Charge<'_>]) {
-        let on_node = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
-        let on_node: SmallVec<[Charge<'_>; 4]> = on_node.collect();
+    /// Probes a node in the background, by a peek at those cells whose keys are on it.
+    fn probe(self: &Arc<Self>, runtime: &Handle, probe: Probe, cells: &[Cell]) {
+        let on_node = cells.iter().filter(|cell| self.store.node(cell.key()).as_ref() == probe.node());
+        let mut on_node: Cells = on_node.cloned().collect();
         if on_node.is_empty() {
             // The keys have moved to another node meanwhile.
             return probe.withdraw();
         }
-        let answer = self.store.peek(&on_node);
-        if answer.is_remembered() {
-            return probe.withdraw();
-        }
+        let answer = self.store.decide(&mut on_node, Purpose::Peek);
         match answer.into_pending() {
+            Ok(Ok(answer)) if answer.is_remembered() => probe.withdraw(),
             Ok(answer) => self.end_probe(probe, answer),
             Err(pending) => {
                 let client = self.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::breakers::Breakers;
 use super::client_config::ClientConfig;
-use super::local_store::LocalStore;
+use super::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
 use crate::error::ConfigError;
@@ -32,29 +32,28 @@ pub(crate) struct StoreClient {
     pub(super) near_percent: u32,
     /// Whether all limits are in shadow mode.
     is_shadow: bool,
-    /// Whether limits can be replaced, so that charges may refer to other positions.
-    pub(super) is_replaceable: bool,
     #[cfg(feature = "tracing")]
     pub(super) outage_log: Arc<OutageLog>,
 }
 
 impl StoreClient {
-    /// Creates a client of the configured store. `limits` must have been created with that store's hasher.
+    /// Creates a client of the configured store.
     ///
     /// # Errors
     ///
     /// Returns an error if the deadline is 0, or `near_percent` is not 1 to 100.
-    pub(crate) fn new(mut limits: Limits, mut config: ClientConfig, is_replaceable: bool) -> Result<Self, ConfigError> {
+    pub(crate) fn new(mut limits: Limits, mut config: ClientConfig) -> Result<Self, ConfigError> {
         if config.deadline.is_zero() {
             return Err(ConfigError::new("deadline is 0: use at least 1 ns"));
         }
         if !(1..=100).contains(&config.near_percent) {
             return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
+        let store = config.store().clone();
+        limits.set_store(&store.hasher(), store.has_readable_keys());
         if config.is_shadow {
             limits.shadow();
         }
-        let store = config.store().clone();
         Ok(Self {
             hasher: store.hasher(),
             store,
@@ -65,7 +64,6 @@ impl StoreClient {
             recorders: config.recorders,
             near_percent: config.near_percent,
             is_shadow: config.is_shadow,
-            is_replaceable,
             limits,
             #[cfg(feature = "tracing")]
             outage_log: Arc::new(OutageLog::new()),
@@ -74,7 +72,7 @@ impl StoreClient {
 
     /// Creates a client for other limits that shares the store, the breakers and the local store.
     pub(crate) fn with_limits(&self, snapshot: &Arc<LimitsSnapshot>) -> Self {
-        let mut client = Self { limits: snapshot.limits(&self.hasher), ..self.clone() };
+        let mut client = Self { limits: snapshot.limits(&*self.store), ..self.clone() };
         if client.is_shadow {
             client.limits.shadow();
         }

@@ -2,86 +2,60 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::attempt::{Attempt, keys_of};
 use super::breakers::HealthChecks;
 use super::client::StoreClient;
 use super::events::Recording;
-use super::operation::Operation;
-use crate::decision::Decision;
-use crate::store::{Charge, OwnedCharge, Store, StoreFuture};
+use crate::decision::{Cells, DecidedBy, Decision};
+use crate::error::StoreError;
+use crate::recorder::{DecisionSource, Event};
+use crate::store::{Answer, Purpose, StoreFuture};
 
 impl StoreClient {
-    /// Decides a request, and takes its charges from all its limits or from none.
+    /// Decides a request, and takes its costs from all its limits or from none.
     #[inline]
-    pub(crate) fn acquire(self: &Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(Operation::Acquire, charges)
+    pub(crate) fn acquire(self: &Arc<Self>, cells: Cells) -> StoreFuture<Decision> {
+        self.decide(cells, Purpose::Take)
     }
 
     /// Decides a request as [`acquire`](Self::acquire) would now, without taking anything.
-    pub(crate) fn peek(self: &Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(Operation::Peek, charges)
-    }
-
-    /// Decides and charges a request by this process's share of the limits, after the store has failed before.
-    pub(crate) fn decide_locally(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let recording = self.start_recording();
-        let decision = self.local.decide(charges);
-        self.record_ready(recording, &decision, charges);
-        decision
+    pub(crate) fn peek(self: &Arc<Self>, cells: Cells) -> StoreFuture<Decision> {
+        self.decide(cells, Purpose::Peek)
     }
 
     #[inline]
-    fn decide(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+        if cells.is_empty() {
+            return StoreFuture::ready(Ok(Decision::uncounted()));
+        }
         if !self.breakers.are_closed() || self.has_recorders() {
-            return self.decide_and_record(operation, charges);
+            return self.decide_and_record(cells, purpose);
         }
-        let answer = operation.run(&*self.store, charges);
-        if answer.is_settled() {
-            return answer;
+        match self.store.decide(&mut cells, purpose).into_ready() {
+            Ok(Ok(answer)) => StoreFuture::ready(Ok(decision(answer, cells, purpose))),
+            Ok(Err(error)) => self.complete(cells, purpose, None, None, StoreFuture::ready(Err(error))),
+            Err(pending) => self.complete(cells, purpose, None, None, pending),
         }
-        self.complete(operation, None, None, answer, charges)
     }
 
     /// Decides while a breaker exists, or for recorders.
     #[cold]
-    fn decide_and_record(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let recording = if operation == Operation::Acquire { self.start_recording() } else { None };
+    fn decide_and_record(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+        let recording = if purpose == Purpose::Take { self.start_recording() } else { None };
+        let mut attempt = None;
         if !self.breakers.are_closed() {
-            return self.decide_if_admitted(operation, recording, charges);
+            if let Some(at) = self.store.remembered(&mut cells) {
+                let decision = Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells);
+                self.record(recording, DecisionSource::RememberedDenial, &decision);
+                return StoreFuture::ready(Ok(decision));
+            }
+            match self.admit(&cells) {
+                Ok(admitted) => attempt = Some(admitted),
+                Err(error) => return StoreFuture::ready(self.fall_back(error, cells, purpose, recording)),
+            }
         }
-        let answer = operation.run(&*self.store, charges);
-        if answer.is_settled() {
-            self.record_ready(recording, &answer, charges);
-            return answer;
-        }
-        self.complete(operation, recording, None, answer, charges)
-    }
-
-    /// Decides while at least one breaker exists.
-    #[cold]
-    fn decide_if_admitted(
-        self: &Arc<Self>,
-        operation: Operation,
-        recording: Option<Recording>,
-        charges: &[Charge<'_>],
-    ) -> StoreFuture<Decision> {
-        let answer = match self.store.remembered(charges) {
-            Some(decision) => StoreFuture::remembered(decision),
-            None => match self.admit(charges) {
-                Err(error) => StoreFuture::ready(self.fall_back(operation, error, charges)),
-                Ok(attempt) => {
-                    let answer = operation.run(&*self.store, charges);
-                    if !answer.is_remembered() {
-                        return self.complete(operation, recording, Some(attempt), answer, charges);
-                    }
-                    answer
-                }
-            },
-        };
-        self.record_ready(recording, &answer, charges);
-        answer
+        let answer = self.store.decide(&mut cells, purpose);
+        self.complete(cells, purpose, recording, attempt, answer)
     }
 
     /// Awaits a pending answer until the deadline, replaces an error by the policies' decision, and records the
@@ -89,30 +63,84 @@ impl StoreClient {
     #[cold]
     fn complete(
         self: &Arc<Self>,
-        operation: Operation,
+        cells: Cells,
+        purpose: Purpose,
         recording: Option<Recording>,
         attempt: Option<Attempt>,
-        answer: StoreFuture<Decision>,
-        charges: &[Charge<'_>],
+        answer: StoreFuture<Answer>,
     ) -> StoreFuture<Decision> {
-        let pending = match answer.into_pending() {
-            Ok(answer) => {
-                let result = self.record_result(attempt, answer);
-                let result = result.or_else(|error| self.fall_back(operation, error, charges));
-                let answer = StoreFuture::ready(result);
-                self.record_ready(recording, &answer, charges);
-                return answer;
+        match answer.into_pending() {
+            Ok(Ok(answer)) if answer.is_remembered() => {
+                let decision = decision(answer, cells, purpose);
+                self.record(recording, DecisionSource::RememberedDenial, &decision);
+                StoreFuture::ready(Ok(decision))
             }
-            Err(pending) => pending,
-        };
-        let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), HealthChecks::new()));
-        let client = self.clone();
-        let charges: SmallVec<[OwnedCharge; 2]> = charges.iter().map(OwnedCharge::from).collect();
-        StoreFuture::pending(async move {
-            let result = client.await_answer(attempt, pending).await;
-            let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().map(OwnedCharge::as_charge).collect();
-            let result = result.or_else(|error| client.fall_back(operation, error, &charges));
-            result.inspect(|decision| client.record_waited(recording, decision, &charges))
-        })
+            Ok(answer) => StoreFuture::ready(match self.record_result(attempt, answer) {
+                Ok(answer) => {
+                    let decision = decision(answer, cells, purpose);
+                    self.record(recording, DecisionSource::Memory, &decision);
+                    Ok(decision)
+                }
+                Err(error) => self.fall_back(error, cells, purpose, recording),
+            }),
+            Err(pending) => {
+                let attempt =
+                    attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(&cells), HealthChecks::new()));
+                let client = self.clone();
+                StoreFuture::pending(async move {
+                    match client.await_answer(attempt, pending).await {
+                        Ok(answer) => {
+                            let decision = decision(answer, cells, purpose);
+                            client.record(recording, DecisionSource::Store, &decision);
+                            Ok(decision)
+                        }
+                        Err(error) => client.fall_back(error, cells, purpose, recording),
+                    }
+                })
+            }
+        }
     }
+
+    /// Decides a request by the policies of its limits, because the store did not. Returns `error` if they reject it.
+    pub(crate) fn fall_back(
+        &self,
+        error: StoreError,
+        cells: Cells,
+        purpose: Purpose,
+        recording: Option<Recording>,
+    ) -> Result<Decision, StoreError> {
+        let (to, decision) = self.local.decide(purpose, cells);
+        self.report_event(&Event::FellBack { to });
+        let decision = decision.ok_or(error)?;
+        self.record(recording, DecisionSource::Fallback, &decision);
+        Ok(decision)
+    }
+
+    /// Decides a request where an earlier decision was made, without a breaker.
+    pub(crate) async fn decide_by(&self, by: DecidedBy, mut cells: Cells) -> Result<Decision, StoreError> {
+        match by {
+            DecidedBy::Store => {
+                let answer = self.store.decide(&mut cells, Purpose::Take).await?;
+                Ok(decision(answer, cells, Purpose::Take))
+            }
+            DecidedBy::Local | DecidedBy::Nobody => {
+                self.local.decide(Purpose::Take, cells).1.ok_or_else(StoreError::breaker_open)
+            }
+        }
+    }
+
+    /// Decides a request by this process's share of the limits, after the store has failed before.
+    pub(crate) fn decide_locally(&self, cells: Cells, purpose: Purpose) -> Result<Decision, StoreError> {
+        let recording = if purpose == Purpose::Take { self.start_recording() } else { None };
+        let decision = self.local.decide(purpose, cells).1.ok_or_else(StoreError::breaker_open)?;
+        self.record(recording, DecisionSource::Fallback, &decision);
+        Ok(decision)
+    }
+}
+
+/// Creates the decision of the store's answer.
+#[inline]
+fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
+    let at = answer.finish(&mut cells);
+    Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)
 }

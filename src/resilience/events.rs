@@ -6,13 +6,12 @@ use super::breakers::Changes;
 use super::client::StoreClient;
 #[cfg(feature = "tracing")]
 use super::outage_log::LogContext;
-use crate::decision::{Decision, Outcome};
+use crate::decision::{Cell, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::reason::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
 use crate::request::RequestHead;
-use crate::store::{Charge, StoreFuture};
 
 /// The recording of a decision that is being made.
 #[derive(Clone, Copy, Debug)]
@@ -35,33 +34,21 @@ impl StoreClient {
         self.has_recorders().then(|| Recording { began: Instant::now() })
     }
 
-    /// Records an answer that was ready at once, if it is a decision.
-    pub(super) fn record_ready(
-        &self,
-        recording: Option<Recording>,
-        answer: &StoreFuture<Decision>,
-        charges: &[Charge<'_>],
-    ) {
-        if let (Some(recording), Some(decision)) = (recording, answer.settled()) {
-            self.record(recording, DecisionSource::of(decision, answer.is_remembered(), true), decision, charges);
+    /// Records a decision, if there are recorders.
+    #[inline]
+    pub(crate) fn record(&self, recording: Option<Recording>, source: DecisionSource, decision: &Decision) {
+        if let Some(Recording { began }) = recording {
+            self.record_since(began, source, decision);
         }
     }
 
-    /// Records a decision that was waited for.
-    pub(crate) fn record_waited(&self, recording: Option<Recording>, decision: &Decision, charges: &[Charge<'_>]) {
-        if let Some(recording) = recording {
-            self.record(recording, DecisionSource::of(decision, false, false), decision, charges);
-        }
-    }
-
-    /// Records a decision, and reports overage, new penalties and denials in shadow mode.
     #[cold]
-    fn record(&self, recording: Recording, source: DecisionSource, decision: &Decision, charges: &[Charge<'_>]) {
+    fn record_since(&self, began: Instant, source: DecisionSource, decision: &Decision) {
         let record = DecisionRecord {
             decision,
-            charges,
+            names: self.limits.names(),
             source,
-            duration: recording.began.elapsed(),
+            duration: began.elapsed(),
             near_percent: self.near_percent,
             store: &*self.store,
         };
@@ -73,13 +60,13 @@ impl StoreClient {
         }
     }
 
-    fn report_outcome(&self, limit: &Limit, outcome: &Outcome, is_charged: bool) {
+    fn report_outcome(&self, limit: &Limit, outcome: &Cell, is_charged: bool) {
         let (limit, is_shadow) = (limit.name(), limit.is_shadow());
         if is_charged && outcome.uses_overage() {
             self.report_event(&Event::OverageUsed { limit, outcome });
         }
         if let Some(begun) = outcome.lockout() {
-            let (level, span) = (begun.level as u32, begun.duration());
+            let (level, span) = (begun.level.get() as u32, begun.duration());
             self.report_event(&Event::PenaltyBegan { limit, level, span });
         }
         if is_shadow && !outcome.is_allowed() {
@@ -90,8 +77,8 @@ impl StoreClient {
     /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
     pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
         if self.has_recorders() {
-            let (specs, near_percent) = (self.limits.all_specs(), self.near_percent);
-            let record = RejectionRecord { reason, decision: denied, specs, near_percent, head: *head };
+            let (names, near_percent) = (self.limits.names(), self.near_percent);
+            let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
             self.recorders.rejection(&record);
         }
     }
@@ -119,6 +106,6 @@ impl StoreClient {
 
     #[cfg(feature = "tracing")]
     fn log_context(&self) -> LogContext<'_> {
-        LogContext { store: &*self.store, policies: &self.local.policies }
+        LogContext { store: &*self.store, policies: &self.local }
     }
 }

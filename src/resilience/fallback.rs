@@ -1,37 +1,270 @@
-//! Applies the fallback policies to a request that the store did not decide.
+//! Decides requests that the store did not decide, by the policies of their limits.
 
-use super::client::StoreClient;
-use super::operation::Operation;
-use crate::decision::Decision;
-use crate::error::StoreError;
-use crate::recorder::{Event, Fallback};
-use crate::store::Charge;
+use std::sync::{Arc, OnceLock};
 
-impl StoreClient {
-    /// Decides charges by the policies after the store failed to acquire them.
-    ///
-    /// # Errors
-    ///
-    /// Returns `error` when a policy rejects the request.
-    pub(crate) fn fall_back_to_acquire(
-        &self,
-        error: StoreError,
-        charges: &[Charge<'_>],
-    ) -> Result<Decision, StoreError> {
-        self.fall_back(Operation::Acquire, error, charges)
+use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
+use crate::hash::KeyHasher;
+use crate::limit::{Limit, Limits};
+use crate::on_store_error::OnStoreError;
+use crate::recorder::Fallback;
+use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
+
+/// The capacity of the local store: 100,000 keys are a few MB.
+const MAX_KEYS: usize = 100_000;
+
+/// The policies of a limiter's limits, and the memory in which those with the policy `DecideLocally` are decided.
+#[derive(Clone, Debug)]
+pub(super) struct LocalStore {
+    /// The policy of each limit, by its position.
+    policies: Box<[OnStoreError]>,
+    /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
+    /// otherwise construct colliding keys for this table.
+    hasher: KeyHasher,
+    /// Created when it is first needed. Clones of a limiter share it.
+    memory: Arc<OnceLock<MemoryStore>>,
+}
+
+/// The state of a request's limits in quota mode, of which at least one must have capacity.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Quotas {
+    /// The policy of one limit allows the request.
+    Allowed,
+    /// At least one limit's share may have capacity.
+    Undecided,
+    /// No limit's share can ever hold the cost.
+    TooSmall,
+}
+
+impl LocalStore {
+    pub(super) fn new(limits: &Limits, default: OnStoreError) -> Self {
+        let mut local = Self { policies: Box::default(), hasher: KeyHasher::random(), memory: Arc::default() };
+        local.set_policies(limits, default);
+        local
     }
 
-    pub(super) fn fall_back(
-        &self,
-        operation: Operation,
-        error: StoreError,
-        charges: &[Charge<'_>],
-    ) -> Result<Decision, StoreError> {
-        let (to, decision) = self.local.fall_back(operation, charges);
-        self.report_event(&Event::FellBack { to });
-        match to {
-            Fallback::Rejected => Err(error),
-            Fallback::Allowed | Fallback::DecidedLocally { .. } => decision.ok_or(error),
+    /// Replaces the policies. Limits without one have the `default`. The state of keys stays.
+    pub(super) fn set_policies(&mut self, limits: &Limits, default: OnStoreError) {
+        let policy = |limit: &Limit| match limit.store_error_policy().unwrap_or(default) {
+            // A limit in shadow mode rejects nothing.
+            OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
+            policy => policy,
+        };
+        self.policies = limits.as_slice().iter().map(policy).collect();
+    }
+
+    /// Applies the policies to a request. The decision is `None` if the request is rejected.
+    pub(super) fn decide(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
+        let quotas = self.quotas(&cells);
+        let is_rejected = |cell: &Cell| match self.policy(cell) {
+            OnStoreError::Reject => true,
+            OnStoreError::Allow => false,
+            OnStoreError::DecideLocally(_) => {
+                let another_may_have_room = cell.veto == Veto::Quota && quotas != Quotas::TooSmall;
+                cell.veto != Veto::Shadow && !another_may_have_room && self.is_share_too_small(cell)
+            }
+        };
+        if cells.iter().any(is_rejected) {
+            return (Fallback::Rejected, None);
         }
+        cells.retain(|cell| matches!(self.policy(cell), OnStoreError::DecideLocally(_)));
+        if cells.is_empty() {
+            return (Fallback::Allowed, Some(Decision::uncounted()));
+        }
+        let mut shares = self.shares(&cells);
+        if quotas == Quotas::Allowed {
+            shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
+        }
+        let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
+        let at = ready(memory.decide(&mut shares, purpose)).finish(&mut shares);
+        cells.iter_mut().zip(&shares).for_each(|(cell, share)| cell.take_answer(share));
+        let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, cells);
+        (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
+    }
+
+    /// Refunds costs that were decided here.
+    pub(super) fn refund(&self, cells: &[Cell]) {
+        if let Some(memory) = self.memory.get() {
+            let shares = cells.iter().filter_map(|cell| self.share(cell).filter(|share| cell.is_answered_by(share)));
+            ready(memory.refund(&shares.collect::<Cells>()));
+        }
+    }
+
+    /// Resets keys, as far as they were decided here.
+    pub(super) fn reset(&self, cells: &[Cell]) {
+        if let Some(memory) = self.memory.get() {
+            ready(memory.reset(&self.shares(cells)));
+        }
+    }
+
+    /// Lists the policies in effect for the log, such as `reject` or `allow, decide locally`.
+    #[cfg(feature = "tracing")]
+    pub(super) fn summary(&self) -> String {
+        let names = [
+            ("reject", self.policies.iter().any(|policy| matches!(policy, OnStoreError::Reject))),
+            ("allow", self.policies.iter().any(|policy| matches!(policy, OnStoreError::Allow))),
+            ("decide locally", self.policies.iter().any(|policy| matches!(policy, OnStoreError::DecideLocally(_)))),
+        ];
+        let used: Vec<&str> = names.into_iter().filter(|(_, is_used)| *is_used).map(|(name, _)| name).collect();
+        used.join(", ")
+    }
+
+    fn policy(&self, cell: &Cell) -> OnStoreError {
+        self.policies.get(cell.limit()).copied().unwrap_or(OnStoreError::Reject)
+    }
+
+    /// Returns this process's shares of the limits that it decides.
+    fn shares(&self, cells: &[Cell]) -> Cells {
+        cells.iter().filter_map(|cell| self.share(cell)).collect()
+    }
+
+    fn share(&self, cell: &Cell) -> Option<Cell> {
+        match self.policy(cell) {
+            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts(), &self.hasher)),
+            OnStoreError::Reject | OnStoreError::Allow => None,
+        }
+    }
+
+    /// Returns whether the limit could allow the cost, but this process's share of it never can.
+    fn is_share_too_small(&self, cell: &Cell) -> bool {
+        let holds = |cell: &Cell| cell.cost() <= cell.algorithm().hard_capacity();
+        holds(cell) && !self.share(cell).is_some_and(|share| holds(&share))
+    }
+
+    fn quotas(&self, cells: &[Cell]) -> Quotas {
+        let mut quotas = cells.iter().filter(|cell| cell.veto == Veto::Quota);
+        if quotas.clone().any(|cell| self.policy(cell) == OnStoreError::Allow) {
+            Quotas::Allowed
+        } else if quotas.all(|cell| self.is_share_too_small(cell)) {
+            Quotas::TooSmall
+        } else {
+            Quotas::Undecided
+        }
+    }
+}
+
+/// Returns the answer of a memory store.
+fn ready<T>(answer: StoreFuture<T>) -> T {
+    match answer.into_ready() {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) | Err(_) => unreachable!("a memory store answers at once and never fails"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{FixedWindow, SlidingLog};
+    use crate::hash::KeyHash;
+    use crate::on_store_error::Share;
+
+    fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {
+        let limits = Limits::new(limits, &KeyHasher::random()).unwrap();
+        let local = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
+        (limits, local)
+    }
+
+    fn cells(limits: &Limits, key: KeyHash, cost: u64) -> Cells {
+        let mut cells = Cells::new();
+        (0..limits.as_slice().len()).for_each(|limit| limits.add(&mut cells, limit, key, cost));
+        cells
+    }
+
+    /// NexaSphere#1056: the map that replaced a failing store grew until no memory was left.
+    #[test]
+    fn a_flood_of_keys_during_an_outage_takes_bounded_memory() {
+        let limits = vec![Limit::new("window", FixedWindow::per_day(10)), Limit::new("log", SlidingLog::per_day(10))];
+        let (limits, local) = local(limits);
+        let mut most = 0;
+        for number in 0..120_000_u64 {
+            let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
+            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 1));
+            assert_eq!(to, Fallback::DecidedLocally { allowed: true });
+            drop(decision);
+            if number.is_multiple_of(10_000) {
+                most = most.max(local.memory.get().unwrap().bytes());
+            }
+        }
+        let keys = local.memory.get().unwrap().keys();
+        assert!(keys <= MAX_KEYS, "{keys} keys");
+        assert!(keys > MAX_KEYS / 2, "{keys} keys");
+        assert!(most < 20 << 20, "{most} bytes");
+    }
+
+    #[test]
+    fn memory_is_allocated_when_first_needed() {
+        let (limits, local) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
+        let cells = cells(&limits, KeyHasher::random().hash(b"key"), 1);
+        local.reset(&cells);
+        local.refund(&cells);
+        assert!(local.memory.get().is_none());
+        let _ = local.decide(Purpose::Peek, cells);
+        assert!(local.memory.get().is_some());
+    }
+
+    #[test]
+    fn a_shadow_limit_denies_nothing_locally() {
+        let limits = vec![
+            Limit::new("window", FixedWindow::per_day(10)),
+            Limit::new("shadow", FixedWindow::per_day(2)).shadow(),
+        ];
+        let (limits, local) = local(limits);
+        let key = KeyHasher::random().hash(b"key");
+        let decide = || {
+            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 1));
+            (to, decision.map(|decision| decision.is_allowed()))
+        };
+        for request in 0..10 {
+            assert_eq!(decide(), (Fallback::DecidedLocally { allowed: true }, Some(true)), "request {request}");
+        }
+        let denied = (Fallback::DecidedLocally { allowed: false }, Some(false));
+        assert_eq!(decide(), denied, "the enforced limit denies");
+    }
+
+    #[test]
+    fn quotas_deny_locally_only_if_none_has_room() {
+        let quota = |name, tokens| Limit::new(name, FixedWindow::per_day(tokens)).quota_mode();
+        let key = KeyHasher::random().hash(b"key");
+        let decide = |limits: Vec<Limit>, costs: &[u64]| -> Vec<bool> {
+            let (limits, mut local) = local(limits);
+            local.set_policies(&limits, OnStoreError::DecideLocally(Share::one_of(4)));
+            let decided = costs.iter().map(|&cost| {
+                local.decide(Purpose::Take, cells(&limits, key, cost)).1.is_some_and(|decision| decision.is_allowed())
+            });
+            decided.collect()
+        };
+        // A cost that no share of the first can hold fits the second, until that is used up.
+        assert_eq!(decide(vec![quota("own", 4), quota("team", 16)], &[2, 2, 2]), [true, true, false]);
+        // A cost that no share can hold is rejected.
+        assert_eq!(decide(vec![quota("own", 4), quota("team", 4)], &[2]), [false]);
+        // A quota whose policy allows requests has room for every cost.
+        let team = quota("team", 16).on_store_error(OnStoreError::Allow);
+        assert_eq!(decide(vec![quota("own", 4), team], &[1, 1, 2]), [true; 3]);
+    }
+
+    /// An enforced limit rejects a cost that fits the limit but not the share.
+    #[test]
+    fn a_shadow_limit_rejects_nothing_under_any_policy() {
+        let (limits, mut local) = local(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()]);
+        let key = KeyHasher::random().hash(b"key");
+        for (policy, expected) in [
+            (OnStoreError::Reject, Fallback::Allowed),
+            (OnStoreError::Allow, Fallback::Allowed),
+            (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
+        ] {
+            local.set_policies(&limits, policy);
+            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 2));
+            assert_eq!(to, expected, "{policy:?}");
+            assert!(decision.is_some_and(|decision| decision.is_allowed()), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn each_local_store_hashes_keys_by_a_secret_of_its_own() {
+        let (limits, one) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
+        let other = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
+        let cell = &cells(&limits, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
+        let [one, other] = [one, other].map(|local| local.share(cell).unwrap().key());
+        assert_ne!(one, cell.key());
+        assert_ne!(one, other);
     }
 }

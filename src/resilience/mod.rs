@@ -3,9 +3,9 @@
 //! | step | modules |
 //! | --- | --- |
 //! | Configure | `settings`, `client_config`, `client` |
-//! | Decide a request | `decide`: calls the store (`operation`), and falls back if it fails |
+//! | Decide a request | `decide`: calls the store, and falls back if it fails |
 //! | Call the store | `call`: admission by the `breakers`, one `breaker` per node; the deadline; the `attempt` |
-//! | Fall back | `fallback`, by the `fallback_policies`, in the `local_store` |
+//! | Fall back | `fallback`: by the policies of the limits, in a memory store |
 //! | Refund and delay | `refunds`, `reservation` |
 //! | Report | `events` to the recorders, `outage_log` to the log |
 
@@ -18,9 +18,6 @@ mod client_config;
 mod decide;
 mod events;
 mod fallback;
-mod fallback_policies;
-mod local_store;
-mod operation;
 #[cfg(feature = "tracing")]
 mod outage_log;
 mod preview;

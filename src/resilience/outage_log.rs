@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::fallback_policies::FallbackPolicies;
+use super::fallback::LocalStore;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::node::Node;
 use crate::recorder::BreakerState;
@@ -48,7 +48,7 @@ struct Outage {
 /// The failing store and the policies in effect, for the fields `store` and `on_store_error` of every line.
 pub(super) struct LogContext<'a> {
     pub(super) store: &'a dyn Store,
-    pub(super) policies: &'a FallbackPolicies,
+    pub(super) policies: &'a LocalStore,
 }
 
 impl LogContext<'_> {

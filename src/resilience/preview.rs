@@ -7,11 +7,10 @@ use tokio::time::timeout;
 
 use super::attempt::{keys_of, nodes_of};
 use super::client::StoreClient;
-use super::operation::Operation;
-use crate::decision::Decision;
+use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::recorder::Fallback;
-use crate::store::Charge;
+use crate::store::Purpose;
 
 /// The decision that a request would get.
 pub(crate) struct Preview {
@@ -31,14 +30,15 @@ pub(crate) enum PreviewSource {
 
 impl StoreClient {
     /// Decides a request as [`acquire`](Self::acquire) would now, and changes nothing.
-    pub(crate) async fn preview(self: &Arc<Self>, charges: &[Charge<'_>]) -> Preview {
-        if let Some(decision) = self.store.remembered(charges) {
-            return Preview { source: PreviewSource::Remembered, decision: Some(decision) };
+    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
+        if let Some(at) = self.store.remembered(&mut cells) {
+            let decision = Some(Decision::of(at, DecidedBy::Store, false, cells));
+            return Preview { source: PreviewSource::Remembered, decision };
         }
-        if let Some(error) = self.rejection(charges) {
-            return self.preview_policies(error, charges);
+        if let Some(error) = self.rejection(&cells) {
+            return self.preview_policies(error, cells);
         }
-        let answer = match self.store.preview(charges).into_pending() {
+        let answer = match self.store.decide(&mut cells, Purpose::Preview).into_pending() {
             Ok(answer) => answer,
             Err(pending) => {
                 let answer = timeout(self.deadline, pending).await;
@@ -46,8 +46,12 @@ impl StoreClient {
             }
         };
         match answer {
-            Ok(decision) => Preview { source: PreviewSource::Store, decision: Some(decision) },
-            Err(error) => self.preview_policies(error, charges),
+            Ok(answer) => {
+                let at = answer.finish(&mut cells);
+                let decision = Some(Decision::of(at, DecidedBy::Store, false, cells));
+                Preview { source: PreviewSource::Store, decision }
+            }
+            Err(error) => self.preview_policies(error, cells),
         }
     }
 
@@ -56,17 +60,17 @@ impl StoreClient {
         self.store.name()
     }
 
-    fn preview_policies(&self, error: StoreError, charges: &[Charge<'_>]) -> Preview {
-        let (fallback, decision) = self.local.fall_back(Operation::Preview, charges);
+    fn preview_policies(&self, error: StoreError, cells: Cells) -> Preview {
+        let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
         Preview { source: PreviewSource::Policies(fallback, error), decision }
     }
 
     /// Returns why a request would not be admitted to the store, if a breaker is open.
-    fn rejection(&self, charges: &[Charge<'_>]) -> Option<StoreError> {
+    fn rejection(&self, cells: &[Cell]) -> Option<StoreError> {
         if self.breakers.are_closed() {
             return None;
         }
-        let nodes = nodes_of(&*self.store, &keys_of(charges));
+        let nodes = nodes_of(&*self.store, &keys_of(cells));
         // A request probes a node in the background if it can, and is rejected meanwhile.
         let node = self.breakers.rejecting(&nodes, Handle::try_current().is_ok())?;
         let error = StoreError::breaker_open();

@@ -34,7 +34,7 @@ impl ReservationGuard {
 impl Drop for ReservationGuard {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.client.refund_in_background(&decision.into_receipt());
+            self.client.refund_in_background(decision.into_receipt());
         }
     }
 }

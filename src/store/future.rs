@@ -9,7 +9,53 @@ use std::time::Duration;
 
 use tokio::task::coop::poll_proceed;
 
+use crate::decision::Cell;
 use crate::error::StoreError;
+use crate::time::Timestamp;
+
+/// A store's answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    at: Timestamp,
+    /// `None` if the answers are in the cells of the request.
+    cells: Option<Vec<Cell>>,
+    is_remembered: bool,
+}
+
+impl Answer {
+    /// Creates the answer of a store that has answered in the cells that it was given, at an instant of its clock.
+    #[must_use]
+    pub const fn new(at: Timestamp) -> Self {
+        Self { at, cells: None, is_remembered: false }
+    }
+
+    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them, in
+    /// their order.
+    #[must_use]
+    pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
+        Self { at, cells: Some(cells.into()), is_remembered: false }
+    }
+
+    /// Marks that the database was not asked, as for a denial whose wait is not over. A circuit breaker counts it neither as
+    /// a success nor as a failure.
+    #[must_use]
+    pub fn from_memory(self) -> Self {
+        Self { is_remembered: true, ..self }
+    }
+
+    pub(crate) fn is_remembered(&self) -> bool {
+        self.is_remembered
+    }
+
+    /// Copies the answers into the cells of the request, and returns the instant of the decision.
+    #[inline]
+    pub fn finish(self, cells: &mut [Cell]) -> Timestamp {
+        if let Some(answered) = self.cells {
+            cells.iter_mut().zip(answered).for_each(|(cell, answered)| *cell = answered);
+        }
+        self.at
+    }
+}
 
 /// The future of a store's result. It may be ready already: a store that answers from memory allocates nothing for it.
 ///
@@ -27,7 +73,6 @@ pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
     Ready(Result<T, StoreError>),
-    Remembered(T),
     Taken,
     Pending(Pending<T>),
 }
@@ -47,33 +92,9 @@ impl<T> StoreFuture<T> {
         Self(State::Ready(result))
     }
 
-    /// Creates a future that is ready although the database was not asked, such as a denial whose wait is not over. A
-    /// circuit breaker counts it neither as a success nor as a failure.
-    pub fn remembered(value: T) -> Self {
-        Self(State::Remembered(value))
-    }
-
     /// Creates a future that has yet to be polled. It is boxed.
     pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
         Self(State::Pending(Box::pin(future)))
-    }
-
-    /// Returns whether the future is ready with a value rather than an error.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.settled().is_some()
-    }
-
-    /// Returns the value, if the future is ready with one.
-    pub(crate) fn settled(&self) -> Option<&T> {
-        match &self.0 {
-            State::Ready(Ok(value)) | State::Remembered(value) => Some(value),
-            State::Ready(Err(_)) | State::Taken | State::Pending(_) => None,
-        }
-    }
-
-    /// Returns whether the value is known without the database.
-    pub(crate) fn is_remembered(&self) -> bool {
-        matches!(self.0, State::Remembered(_))
     }
 
     /// Returns a reference to the result if it is ready and was not taken, or `None` if the future has to be awaited.
@@ -94,7 +115,6 @@ impl<T> StoreFuture<T> {
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
             State::Ready(result) => Some(result.as_ref()),
-            State::Remembered(value) => Some(Ok(value)),
             State::Taken | State::Pending(_) => None,
         }
     }
@@ -107,7 +127,6 @@ impl<T> StoreFuture<T> {
     pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
         match self.0 {
             State::Ready(result) => Ok(result),
-            State::Remembered(value) => Ok(Ok(value)),
             State::Pending(pending) => Err(pending),
             State::Taken => panic!("`StoreFuture` used after it was ready"),
         }
@@ -121,7 +140,6 @@ impl<T> StoreFuture<T> {
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             State::Ready(result) => Ok(result),
-            State::Remembered(value) => Ok(Ok(value)),
             state => Err(Self(state)),
         }
     }
@@ -144,7 +162,6 @@ impl<T: Unpin> Future for StoreFuture<T> {
         ready!(poll_proceed(context)).made_progress();
         match mem::replace(&mut self.0, State::Taken) {
             State::Ready(result) => Poll::Ready(result),
-            State::Remembered(value) => Poll::Ready(Ok(value)),
             State::Pending(_) | State::Taken => panic!("`StoreFuture` polled after it was ready"),
         }
     }
@@ -154,7 +171,6 @@ impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
             State::Ready(_) => "ready",
-            State::Remembered(_) => "remembered",
             State::Taken => "taken",
             State::Pending(_) => "pending",
         };

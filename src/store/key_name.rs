@@ -11,7 +11,7 @@ pub(super) const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
 
 /// Percent-encodes all characters but ASCII letters, digits and `-._/`. The others could separate the parts of a name,
 /// be part of a pattern, break a line, or be invalid in the keys of a database.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {

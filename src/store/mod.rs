@@ -1,22 +1,22 @@
 //! Storage backends: the [`Store`] trait, and the [`MemoryStore`].
 //!
-//! A store receives the charges of one request: the limits that apply, the keys, and the costs. It decides them
+//! A store receives the [cells](Cell) of one request: the limits that apply, the keys, and the costs. It decides them
 //! together, at one instant, and takes all of them or none.
 //!
 //! | subject | modules |
 //! | --- | --- |
 //! | The interface | this module, `override_store`, `usage`, `future` |
-//! | Deciding by the states of keys, for all stores that run the algorithms in this process | `evaluation` |
+//! | Deciding by the states of keys, for all stores that run the algorithms in this process | `decide` |
 //! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
 //!
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
+pub(crate) mod decide;
 mod denials;
-mod evaluation;
 mod future;
-mod key_name;
+pub(crate) mod key_name;
 mod memory;
 mod override_store;
 #[cfg(feature = "redis")]
@@ -27,9 +27,9 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
-pub(crate) use self::evaluation::resize::Resized;
+pub use self::decide::Purpose;
 pub(crate) use self::future::LONGEST_WAIT;
-pub use self::future::StoreFuture;
+pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
 pub(crate) use self::override_store::LONGEST_OVERRIDE;
 pub use self::override_store::{Override, OverrideStore};
@@ -37,30 +37,27 @@ pub use self::override_store::{Override, OverrideStore};
 pub use self::redis::{RedisConfig, RedisStore};
 pub use self::usage::StoreUsage;
 pub use crate::algorithm::state::ChargeMark;
-pub(crate) use crate::charge::OwnedCharge;
-pub use crate::charge::{Charge, Refund};
-use crate::decision::Decision;
+pub use crate::decision::{Cell, Veto};
 pub use crate::hash::{KeyHash, KeyHasher};
-pub use crate::limit_spec::LimitSpec;
 pub use crate::node::Node;
+use crate::time::Timestamp;
 
 /// Keeps the state of keys, and decides requests by it.
 ///
-/// The first five methods are required. The others are optional capabilities; their defaults report that the store lacks
+/// The first four methods are required. The others are optional capabilities; their defaults report that the store lacks
 /// them. A store that wraps another forwards all methods.
 ///
 /// # Implementing a store
 ///
 /// For a database with compare-and-swap, implement [`CompareAndSwap`] instead, and use a [`CasStore`].
 ///
-/// A store decides as [`MemoryStore`] does: by the [`LimitSpec::algorithm`] of each charge, as the
+/// A store decides as [`MemoryStore`] does: by the [`Cell::algorithm`] of each cell, as the
 /// [decision semantics](crate::guide::semantics) define. This one allows everything:
 ///
 /// ```
-/// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-/// use tower_ratelimit::{Clock, Decision, FixedWindow, Limit, Limiter, Outcome, Store, SystemClock, Verdict};
+/// use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+/// use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, Store, SystemClock, Verdict};
 ///
 /// #[derive(Debug)]
 /// struct Unlimited {
@@ -68,33 +65,23 @@ pub use crate::node::Node;
 ///     hasher: KeyHasher,
 /// }
 ///
-/// impl Unlimited {
-///     fn outcomes(charges: &[Charge<'_>]) -> impl Iterator<Item = Outcome> {
-///         charges.iter().map(|charge| {
-///             let remaining = charge.spec.algorithm().capacity();
-///             Outcome::new(charge, Verdict::NOW, remaining, None, Duration::ZERO)
-///         })
-///     }
-/// }
-///
 /// impl Store for Unlimited {
 ///     fn hasher(&self) -> KeyHasher {
 ///         self.hasher
 ///     }
 ///
-///     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-///         StoreFuture::ready(Ok(Decision::new(self.clock.now(), Self::outcomes(charges))))
+///     fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
+///         for cell in cells {
+///             cell.answer(Verdict::NOW, cell.algorithm().capacity(), None, Duration::ZERO);
+///         }
+///         StoreFuture::ready(Ok(Answer::new(self.clock.now())))
 ///     }
 ///
-///     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-///         StoreFuture::ready(Ok(Decision::peeked(self.clock.now(), Self::outcomes(charges))))
-///     }
-///
-///     fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
+///     fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
 ///         StoreFuture::ready(Ok(()))
 ///     }
 ///
-///     fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+///     fn reset(&self, _: &[Cell]) -> StoreFuture<()> {
 ///         StoreFuture::ready(Ok(()))
 ///     }
 /// }
@@ -105,6 +92,8 @@ pub use crate::node::Node;
 /// assert!(limiter.acquire("ann@example.org", 1_000).await.unwrap().is_allowed());
 /// # });
 /// ```
+///
+/// A future cannot borrow the cells: clone them, and return them with [`Answer::with_cells`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a rate limit store",
     label = "expected a `Store`",
@@ -114,38 +103,31 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the hasher of this store's keys. Stores that share a database need one with the same secret.
     fn hasher(&self) -> KeyHasher;
 
-    /// Decides a request, and takes its charges from all limits or from none, even if the future is dropped before it is
-    /// ready. No two charges name the same limit.
+    /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none, even
+    /// if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
     ///
-    /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has capacity. Of the
-    /// limits in [quota mode](LimitSpec::is_quota), at least one must have capacity:
-    /// [`Outcome::is_enforced`](crate::Outcome::is_enforced) describes which of them count.
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
+    /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in [quota
+    /// mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count. The cell of
+    /// a [penalty](Cell::counts_denials) denies while the key is locked out; a store without penalties leaves it as it is.
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
 
-    /// Decides a request as [`decide`](Self::decide) would now, without charging anything.
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
+    /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Refunds earlier charges, as far as they still count.
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
+    /// Removes the states of cells, as if their keys had never been used.
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Removes the state of keys, as if they had never been used.
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()>;
-
-    /// Returns the decision that [`decide`](Self::decide) would return now, and takes nothing. Unlike those of
-    /// [`peek`](Self::peek), its outcomes report what would be left after the request: `remaining`, `reset_after`, and a
-    /// lockout that the request would begin. Nothing is charged, and no strike is counted.
-    ///
-    /// [Explanations](crate::explain) use it. Defaults to [`peek`](Self::peek), so that they report what is left before
-    /// the request.
-    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.peek(charges)
+    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not over,
+    /// and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker) is open.
+    /// Defaults to `None`.
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        let _ = cells;
+        None
     }
 
-    /// Returns the decision on a request that the store can make without calling its database, such as a denial whose
-    /// wait is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
-    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        let _ = charges;
-        None
+    /// Returns whether cells need their [readable names](Cell::readable_name). Defaults to `false`.
+    fn has_readable_keys(&self) -> bool {
+        false
     }
 
     /// Returns the node that keeps `key`, if the store spreads its keys over several: each node has a
@@ -184,28 +166,24 @@ macro_rules! forward_store {
                 (**self).hasher()
             }
 
-            fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-                (**self).decide(charges)
+            fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+                (**self).decide(cells, purpose)
             }
 
-            fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-                (**self).peek(charges)
+            fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+                (**self).refund(cells)
             }
 
-            fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-                (**self).preview(charges)
+            fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+                (**self).reset(cells)
             }
 
-            fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-                (**self).refund(refunds)
+            fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+                (**self).remembered(cells)
             }
 
-            fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-                (**self).reset(keys)
-            }
-
-            fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-                (**self).remembered(charges)
+            fn has_readable_keys(&self) -> bool {
+                (**self).has_readable_keys()
             }
 
             fn node(&self, key: KeyHash) -> Option<Node> {

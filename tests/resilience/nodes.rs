@@ -7,8 +7,8 @@ use std::time::Duration;
 use metrics::set_default_local_recorder;
 use metrics_util::debugging::DebuggingRecorder;
 use tokio::time::sleep;
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Node, Refund, StoreFuture};
-use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind};
+use tower_ratelimit::store::{Answer, Cell, KeyHash, KeyHasher, Node, Purpose, StoreFuture};
+use tower_ratelimit::{Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind};
 
 use crate::limited::ms;
 use crate::metrics::series;
@@ -48,25 +48,23 @@ impl TwoNodes {
         keys.find(|key| self.place(self.hasher.hash(key.as_bytes())) == place).expect("some key")
     }
 
-    /// Lets each node decide its charges in turn.
-    fn ask_nodes(
-        &self,
-        charges: &[Charge<'_>],
-        decide: impl Fn(&FaultyStore, &[Charge<'_>]) -> StoreFuture<Decision>,
-    ) -> StoreFuture<Decision> {
+    /// Lets each node decide its cells in turn.
+    fn ask_nodes(&self, cells: &[Cell], purpose: Purpose) -> StoreFuture<Answer> {
         let mut answers = Vec::new();
         for place in 0..2 {
-            let own: Vec<_> = charges.iter().copied().filter(|charge| self.place(charge.key) == place).collect();
+            let is_own = |cell: &&Cell| self.place(cell.key()) == place;
+            let mut own: Vec<Cell> = cells.iter().filter(is_own).cloned().collect();
             if !own.is_empty() {
-                answers.push((self.name(place), decide(&self.nodes[place], &own)));
+                answers.push((self.name(place), self.nodes[place].decide(&mut own, purpose), own));
             }
         }
         StoreFuture::pending(async move {
-            let mut decision = None;
-            for (name, answer) in answers {
-                decision = Some(answer.await.map_err(|error| error.at(name))?);
+            let mut decided = None;
+            for (name, answer, mut own) in answers {
+                let at = answer.await.map_err(|error| error.at(name))?.finish(&mut own);
+                decided = Some(Answer::with_cells(at, own));
             }
-            Ok(decision.expect("a charge"))
+            Ok(decided.expect("a cell"))
         })
     }
 }
@@ -80,20 +78,16 @@ impl Store for TwoNodes {
         (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.ask_nodes(charges, FaultyStore::decide)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        self.ask_nodes(cells, purpose)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.ask_nodes(charges, FaultyStore::peek)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.nodes[self.place(cells[0].key())].refund(cells)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.nodes[self.place(refunds[0].key)].refund(refunds)
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.nodes[self.place(keys[0].1)].reset(keys)
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.nodes[self.place(cells[0].key())].reset(cells)
     }
 }
 

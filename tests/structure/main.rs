@@ -28,12 +28,9 @@ const LEVELS: &[&str] = &[
     "algorithm",
     "algorithm::builders",
     "reported_details",
-    "limit_spec",
-    "charge",
     // Decisions
     "decision",
     // Stores
-    "store::evaluation",
     "store",
     "store::denials",
     "store::cas",
@@ -41,9 +38,6 @@ const LEVELS: &[&str] = &[
     "store::redis::slot",
     "store::redis::error",
     "store::redis::script",
-    "store::redis::limit_encoding",
-    "store::redis::key",
-    "store::redis::charge",
     "store::redis::connector",
     "store::redis::queue",
     "store::redis::workers",

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{Decision, MemoryStore, Store, StoreError};
+use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+use tower_ratelimit::{MemoryStore, Store, StoreError};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
@@ -121,9 +121,7 @@ impl FaultyStore {
             return StoreFuture::ready(failure());
         }
         if mode == Mode::Remembered {
-            return StoreFuture::remembered(
-                memory(&self.memory).into_ready().expect("memory is ready").expect("the memory store does not fail"),
-            );
+            return memory(&self.memory);
         }
         let answer = matches!(mode, Mode::Works | Mode::Slow(_)).then(|| memory(&self.memory));
         StoreFuture::pending(async move {
@@ -152,19 +150,23 @@ impl Store for FaultyStore {
         self.name.map(str::to_owned)
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(Operation::Decide, |memory| memory.decide(charges))
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        let operation = if purpose == Purpose::Take { Operation::Decide } else { Operation::Peek };
+        let is_remembered = self.state().modes[operation as usize] == Mode::Remembered;
+        self.answer(operation, |memory| {
+            let mut answered = cells.to_vec();
+            let answer = memory.decide(&mut answered, purpose).into_ready().expect("memory is ready");
+            let at = answer.expect("the memory store does not fail").finish(&mut answered);
+            let answer = Answer::with_cells(at, answered);
+            StoreFuture::ready(Ok(if is_remembered { answer.from_memory() } else { answer }))
+        })
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(Operation::Peek, |memory| memory.peek(charges))
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.answer(Operation::Refund, |memory| memory.refund(cells))
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.answer(Operation::Refund, |memory| memory.refund(refunds))
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.answer(Operation::Reset, |memory| memory.reset(keys))
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.answer(Operation::Reset, |memory| memory.reset(cells))
     }
 }

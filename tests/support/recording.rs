@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Node, OverrideStore, Refund, StoreFuture};
-use tower_ratelimit::{Decision, Store};
+use tower_ratelimit::store::{Answer, Cell, KeyHash, KeyHasher, Node, OverrideStore, Purpose, StoreFuture};
+use tower_ratelimit::{Decision, Store, Timestamp};
 
 #[derive(Clone, Debug)]
 pub struct Recording<S> {
@@ -27,39 +27,45 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.hasher()
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
         let last = self.last.clone();
-        match self.inner.decide(charges).into_ready() {
-            Ok(result) => {
-                *last.lock().unwrap() = result.as_ref().ok().cloned();
-                StoreFuture::ready(result)
+        let keep = move |at, cells: &[Cell]| {
+            if purpose == Purpose::Take {
+                *last.lock().unwrap() = Some(Decision::new(at, cells.iter().cloned()));
             }
-            Err(pending) => StoreFuture::pending(async move {
-                let result = pending.await;
-                *last.lock().unwrap() = result.as_ref().ok().cloned();
-                result
-            }),
+        };
+        match self.inner.decide(cells, purpose).into_ready() {
+            Ok(Ok(answer)) => {
+                let at = answer.finish(cells);
+                keep(at, cells);
+                StoreFuture::ready(Ok(Answer::new(at)))
+            }
+            Ok(Err(error)) => StoreFuture::ready(Err(error)),
+            Err(pending) => {
+                let mut cells = cells.to_vec();
+                StoreFuture::pending(async move {
+                    let at = pending.await?.finish(&mut cells);
+                    keep(at, &cells);
+                    Ok(Answer::with_cells(at, cells))
+                })
+            }
         }
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.inner.peek(charges)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.refund(cells)
     }
 
-    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.inner.preview(charges)
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.reset(cells)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.inner.refund(refunds)
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        self.inner.remembered(cells)
     }
 
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.inner.reset(keys)
-    }
-
-    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.inner.remembered(charges)
+    fn has_readable_keys(&self) -> bool {
+        self.inner.has_readable_keys()
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {

@@ -71,11 +71,11 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Sets the value of `key` if its version is still `expected`, or if `expected` is `None` and the key has no value or
-    /// one that has expired. Returns whether it was set. The comparison and the write are one atomic operation.
+    /// Sets the value of `key` if its version is still `expected`, or if `expected` is `None` and the key has no value
+    /// or one that has expired. Returns whether it was set. The comparison and the write are one atomic operation.
     ///
-    /// The value must be kept for `ttl`. Round `ttl` up to what the database supports, and limit it to what the database
-    /// can represent: it is up to 100 years.
+    /// The value must be kept for `ttl`. Round `ttl` up to what the database supports, and limit it to what the
+    /// database can represent: it is up to 100 years.
     ///
     /// # Errors
     ///

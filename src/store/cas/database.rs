@@ -1,6 +1,6 @@
-//! The database of a store, with the names and lifetimes of its values.
+//! The rows of a database: their names, their lifetimes, and how requests read and write them.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,64 +8,56 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::backend::{CompareAndSwap, Versioned};
-use super::key_locks::KeyLocks;
-use crate::algorithm::StoredKey;
-use crate::charge::Charge;
-use crate::decision::Decision;
+use super::operation::KeyLocks;
+use super::overrides;
+use crate::algorithm::{DecodeError, KeyState};
+use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::KeyHash;
-use crate::limit_spec::LimitSpec;
-use crate::store::denials::{DenialCache, Invalidation};
-use crate::store::key_name::DEFAULT_PREFIX;
-use crate::store::override_store::LONGEST_OVERRIDE;
+use crate::hash::KeyHasher;
+use crate::store::LONGEST_OVERRIDE;
+use crate::store::denials::Denials;
+use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET};
 use crate::time::Timestamp;
 
-/// A database, and the names and lifetimes of values in it.
-#[derive(Debug)]
+/// A database, and what the requests of this process share. Clones are of the same one.
+#[derive(Clone, Debug)]
 pub(super) struct Database<B> {
-    pub(super) backend: Arc<B>,
+    pub(super) backend: B,
     pub(super) locks: Arc<KeyLocks>,
-    pub(super) denials: Arc<DenialCache>,
-    /// Whether a request had to wait for the clock, so that it is not read to repeat denials.
-    has_remote_clock: Arc<AtomicBool>,
+    pub(super) denials: Arc<Denials>,
+    pub(super) hasher: KeyHasher,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
+    /// Whether a request had to wait for the clock, so that it is not read to repeat denials.
+    has_remote_clock: Arc<AtomicBool>,
+}
+
+/// The state of a key, as it was read.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) key: String,
+    /// `None` if the key has no value.
+    version: Option<u64>,
+    pub(super) state: KeyState,
 }
 
 impl<B: CompareAndSwap> Database<B> {
     pub(super) fn new(backend: B) -> Self {
         Self {
-            backend: Arc::new(backend),
+            backend,
             locks: Arc::default(),
-            denials: DenialCache::new(DenialCache::LIFETIME),
-            has_remote_clock: Arc::default(),
+            denials: Denials::new(Denials::LIFETIME),
+            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(1),
+            has_remote_clock: Arc::default(),
         }
     }
 
-    /// Returns the decision on a request that the database is certain to deny.
-    pub(super) fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.denials.deny(charges, self.local_now())
-    }
-
-    /// Begins a change of a key, which ends its cached denials when the result is dropped.
-    pub(super) fn change(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Invalidation {
-        Invalidation::new(&self.denials, [(spec, key)], true)
-    }
-
-    /// Returns the current time.
-    pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
-        let mut now = pin!(self.backend.now());
-        let now = poll_fn(|context| {
-            let now = now.as_mut().poll(context);
-            if now.is_pending() {
-                self.has_remote_clock.store(true, Ordering::Relaxed);
-            }
-            now
-        });
-        now.await
+    /// Answers a request that the database is certain to deny. Returns the instant of the decision.
+    pub(super) fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        self.denials.answer(cells, self.local_now())
     }
 
     /// Returns the current time (in µs), if the clock can be read without waiting.
@@ -82,49 +74,90 @@ impl<B: CompareAndSwap> Database<B> {
         }
     }
 
-    /// Returns the name of the value that holds a key's states under a limit.
-    pub(super) fn key(&self, spec: &LimitSpec, key: KeyHash) -> String {
-        format!("{}:{:032x}", self.prefix, spec.fingerprint(key))
+    /// Returns the name of the value that holds the state of a cell.
+    pub(super) fn key(&self, cell: &Cell) -> String {
+        format!("{}:{:032x}", self.prefix, cell.fingerprint())
     }
 
-    /// Returns the name of the value that holds a key's override of a limit.
-    pub(super) fn override_key(&self, spec: &LimitSpec, key: KeyHash) -> String {
-        self.key(spec, key) + ":override"
+    /// Returns the name of the value that holds the override of a cell.
+    pub(super) fn override_key(&self, cell: &Cell) -> String {
+        self.key(cell) + ":override"
     }
 
-    /// Returns the values of several keys, in their order.
-    pub(super) async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Versioned>>, StoreError> {
-        let found = self.backend.get_all(keys).await?;
+    /// Reads the row of one cell, without its override.
+    pub(super) async fn row(&self, cell: &Cell) -> Result<Row, StoreError> {
+        let key = self.key(cell);
+        let found = self.backend.get(&key).await?;
+        Row::decode(key, found, cell)
+    }
+
+    /// Reads the rows and the overrides of a request at once, and gives the cells the sizes that apply at `now`. Also
+    /// returns the instant (in µs) at which the first of the overrides expires.
+    pub(super) async fn read(&self, cells: &mut [Cell], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
+        let overridable = cells.iter().filter(|cell| cell.is_overridable()).map(|cell| self.override_key(cell));
+        let keys: Vec<String> = cells.iter().map(|cell| self.key(cell)).chain(overridable).collect();
+        let found = self.backend.get_all(&keys).await?;
         if found.len() != keys.len() {
             let (keys, values) = (keys.len(), found.len());
             return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
         }
-        Ok(found)
+        let mut found = keys.into_iter().zip(found);
+        let rows = cells.iter().zip(found.by_ref()).map(|(cell, (key, found))| Row::decode(key, found, cell));
+        let rows = rows.collect::<Result<_, _>>()?;
+        let mut until = u64::MAX;
+        for (cell, (key, found)) in cells.iter_mut().filter(|cell| cell.is_overridable()).zip(found) {
+            let stored = decode(&key, found.as_ref(), overrides::from_bytes)?;
+            if let Some(valid) = stored.filter(|stored| stored.is_valid_at(now)) {
+                cell.resize(valid.size);
+                until = valid.expires_at.map_or(until, |expires_at| until.min(expires_at));
+            }
+        }
+        Ok((rows, until))
     }
 
-    /// Writes the states of a key, unless they have changed. Returns whether they were written.
-    pub(super) async fn write(
+    /// Writes the new state of a row, unless another process has changed it. Returns whether it was written.
+    pub(super) async fn write(&self, row: &Row, state: &KeyState, at: Timestamp) -> Result<bool, StoreError> {
+        let expires_at = state.as_state().expires_at();
+        self.swap(&row.key, row.version, &state.to_bytes(), expires_at, at).await
+    }
+
+    /// Sets a value that counts until an instant (in µs), unless its version is another. Returns whether it was set.
+    pub(super) async fn swap(
         &self,
         key: &str,
         version: Option<u64>,
-        stored: &StoredKey,
+        value: &[u8],
+        expires_at: u64,
         at: Timestamp,
     ) -> Result<bool, StoreError> {
-        let counts_for = Duration::from_micros(stored.expires_at().saturating_sub(at.as_micros()));
-        let ttl = counts_for.min(LONGEST_OVERRIDE) + self.ttl_margin;
-        self.backend.compare_and_swap(key, version, &stored.to_bytes(), ttl).await
+        let counts_for = Duration::from_micros(expires_at.saturating_sub(at.as_micros()));
+        self.backend.compare_and_swap(key, version, value, counts_for.min(LONGEST_OVERRIDE) + self.ttl_margin).await
     }
 }
 
-impl<B> Clone for Database<B> {
-    fn clone(&self) -> Self {
-        Self {
-            backend: self.backend.clone(),
-            locks: self.locks.clone(),
-            denials: self.denials.clone(),
-            has_remote_clock: self.has_remote_clock.clone(),
-            prefix: self.prefix.clone(),
-            ttl_margin: self.ttl_margin,
-        }
+impl Row {
+    fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
+        let state = decode(&key, found.as_ref(), |bytes| KeyState::from_bytes(bytes, cell.algorithm()))?;
+        let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
+        Ok(Self { key, version: found.map(|found| found.version), state })
     }
+}
+
+/// Decodes the value of a key, if it has one. An invalid value is an error of the request.
+pub(super) fn decode<T>(
+    key: &str,
+    found: Option<&Versioned>,
+    from_bytes: impl Fn(&[u8]) -> Result<T, DecodeError>,
+) -> Result<Option<T>, StoreError> {
+    found.map(|found| from_bytes(&found.value)).transpose().map_err(|error| {
+        StoreError::of_one_request(match error {
+            DecodeError::Version(version) => format!(
+                "the value of `{key}` has version {version}, which this release cannot read: use another prefix while \
+                 releases differ"
+            ),
+            DecodeError::Malformed => {
+                format!("the value of `{key}` is malformed: does another program write to it?")
+            }
+        })
+    })
 }

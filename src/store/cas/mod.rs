@@ -1,17 +1,22 @@
 //! Limits on any database with compare-and-swap.
+//!
+//! | chapter | content |
+//! | --- | --- |
+//! | `backend` | what a database must support |
+//! | `database` | the rows: their names, their lifetimes, and how requests read and write them |
+//! | `decide` | the decision on a request, and refunds |
+//! | `operation` | how operations take turns, try again, and are completed |
+//! | `overrides` | overrides for single keys |
+//! | `store` | the public type and its configuration |
 
 mod backend;
-mod completion;
 mod database;
-mod entry;
-mod error;
-mod key_locks;
+mod decide;
+mod operation;
 mod overrides;
-mod refund;
-mod request;
-mod retry;
 mod store;
-mod stored_override;
+#[cfg(test)]
+mod tests;
 
 pub use self::backend::{CompareAndSwap, Versioned};
 pub use self::store::CasStore;

@@ -1,59 +1,53 @@
-//! Overrides of limits for single keys.
+//! The bytes of an override.
+//!
+//! | version 1 | bytes | content |
+//! |---|---|---|
+//! | version | 1 | 1 |
+//! | size | 4, 4 | the tokens of the limit: those of a window, or the capacity and the amount of a bucket |
+//! | expiry | 8 | the instant, in µs, at which it expires, or 0 if it never does |
+//!
+//! All numbers are little-endian.
 
-use std::sync::Arc;
-use std::time::Duration;
+use crate::algorithm::DecodeError;
+use crate::store::override_store::StoredOverride;
 
-use super::backend::CompareAndSwap;
-use super::error::undecodable;
-use super::retry::Retries;
-use super::store::CasStore;
-use super::stored_override::StoredOverride;
-use crate::hash::KeyHash;
-use crate::store::override_store::{LONGEST_OVERRIDE, lifetime_micros};
-use crate::store::{LimitSpec, Override, OverrideStore, StoreFuture};
+const VERSION: u8 = 1;
 
-impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
-    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
-        let Override { algorithm, expires_after } = size;
-        let (database, name, size) = (self.database.clone(), self.database.override_key(spec, key), algorithm.size());
-        let change = database.change(spec, key);
-        StoreFuture::pending(async move {
-            let _change = change;
-            let now = database.now().await?.as_micros();
-            let expires_at = expires_after.map_or(0, |after| now.saturating_add(lifetime_micros(after)));
-            let value = StoredOverride { size, expires_at }.to_bytes();
-            let ttl = expires_after.unwrap_or(LONGEST_OVERRIDE).min(LONGEST_OVERRIDE) + database.ttl_margin;
-            let mut retries = Retries::new();
-            loop {
-                retries.next_attempt().await?;
-                let version = database.backend.get(&name).await?.map(|found| found.version);
-                if database.backend.compare_and_swap(&name, version, &value, ttl).await? {
-                    return Ok(());
-                }
-            }
-        })
+pub(super) fn to_bytes(stored: StoredOverride) -> Vec<u8> {
+    let size = stored.size.map(u32::to_le_bytes);
+    [&[VERSION], size.as_flattened(), &stored.expires_at.unwrap_or(0).to_le_bytes()].concat()
+}
+
+pub(super) fn from_bytes(bytes: &[u8]) -> Result<StoredOverride, DecodeError> {
+    match bytes {
+        [VERSION, rest @ ..] => {
+            let packed = rest.try_into().map(u128::from_le_bytes).map_err(|_| DecodeError::Malformed)?;
+            let expires_at = Some((packed >> 64) as u64).filter(|instant| *instant > 0);
+            Ok(StoredOverride { size: [packed as u32, (packed >> 32) as u32], expires_at })
+        }
+        [version, ..] => Err(DecodeError::Version(*version)),
+        [] => Err(DecodeError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_survive_a_round_trip() {
+        for expires_at in [None, Some(1), Some(u64::MAX)] {
+            let stored = StoredOverride { size: [1, u32::MAX], expires_at };
+            assert_eq!(from_bytes(&to_bytes(stored)), Ok(stored));
+        }
     }
 
-    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        let (database, name, spec) = (self.database.clone(), self.database.override_key(spec, key), spec.clone());
-        StoreFuture::pending(async move {
-            let Some(found) = database.backend.get(&name).await? else { return Ok(None) };
-            let stored = StoredOverride::from_bytes(&found.value).map_err(|error| undecodable(&name, error))?;
-            let now = database.now().await?.as_micros();
-            if !stored.is_valid_at(now) {
-                return Ok(None);
-            }
-            let expires_after = (stored.expires_at > 0).then(|| Duration::from_micros(stored.expires_at - now));
-            Ok(spec.algorithm().with_size(stored.size).map(|algorithm| Override { algorithm, expires_after }))
-        })
-    }
-
-    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        let (database, name) = (self.database.clone(), self.database.override_key(spec, key));
-        let change = database.change(spec, key);
-        StoreFuture::pending(async move {
-            let _change = change;
-            database.backend.delete(&name).await
-        })
+    #[test]
+    fn other_versions_and_lengths_are_rejected() {
+        let mut bytes = to_bytes(StoredOverride { size: [1, 2], expires_at: Some(3) });
+        assert_eq!(from_bytes(&bytes[..16]), Err(DecodeError::Malformed));
+        bytes[0] = 2;
+        assert_eq!(from_bytes(&bytes), Err(DecodeError::Version(2)));
+        assert_eq!(from_bytes(&[]), Err(DecodeError::Malformed));
     }
 }

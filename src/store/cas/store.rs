@@ -1,25 +1,24 @@
 //! The public type of the store, and its configuration.
 
-use std::fmt;
-use std::future::ready;
+use std::future::{Future, ready};
+use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::backend::CompareAndSwap;
-use super::completion::{WriteFlag, complete};
-use super::database::Database;
-use super::refund::{refund_all, refund_decision};
-use super::request::{self, Operation};
-use super::retry::Retries;
-use crate::charge::{Charge, OwnedCharge, Refund};
-use crate::decision::Decision;
+use super::database::{Database, decode};
+use super::decide::{decide_request, refund_all};
+use super::operation::{Retries, complete};
+use super::overrides;
+use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::{KeyHash, KeyHasher};
-use crate::limit_spec::LimitSpec;
-use crate::store::denials::{DenialCache, Invalidation};
-use crate::store::key_name::{DEFAULT_SECRET, escape};
-use crate::store::override_store::OverrideStore;
-use crate::store::{Store, StoreFuture};
+use crate::hash::KeyHasher;
+use crate::store::denials::Denials;
+use crate::store::key_name::escape;
+use crate::store::override_store::StoredOverride;
+use crate::store::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture};
+use crate::time::Timestamp;
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
 /// [`MemoryStore`](crate::MemoryStore) does.
@@ -29,7 +28,7 @@ use crate::store::{Store, StoreFuture};
 /// [remembered](Self::remember_denials).
 ///
 /// Requests of one process for the same key take turns; those that wait are denied as soon as an equal one is. If
-/// another process has changed a key meanwhile, the request reads the time and the key again: at once after the first
+/// another process has changed a key meanwhile, the request reads the time and its keys again: at once after the first
 /// lost races, then after random pauses of up to 4 ms. It waits for its turn and tries again for at most half of its
 /// [deadline](crate::Builder::deadline), so that the other half is left for the last attempt. After that it fails with
 /// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. Refunds, which have no deadline,
@@ -40,24 +39,22 @@ use crate::store::{Store, StoreFuture};
 /// Until then, other requests may be denied unnecessarily, but never allowed wrongly.
 ///
 /// [The guide](crate::guide::stores) shows how to write a store.
-pub struct CasStore<B> {
-    pub(super) database: Database<B>,
-    hasher: KeyHasher,
-}
+#[derive(Debug)]
+pub struct CasStore<B>(pub(super) Database<Arc<B>>);
 
 impl<B: CompareAndSwap> CasStore<B> {
     /// Creates a store on a database.
     #[must_use]
     pub fn new(backend: B) -> Self {
-        Self { database: Database::new(backend), hasher: KeyHasher::with_secret(DEFAULT_SECRET) }
+        Self(Database::new(Arc::new(backend)))
     }
 
     /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All
     /// characters but ASCII letters, digits and `-._/` are percent-encoded.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
-        self.database.prefix = escape(prefix).into();
-        self.database.denials = DenialCache::new(self.database.denials.lifetime());
+        self.0.prefix = escape(prefix).into();
+        self.0.denials = Denials::new(self.0.denials.lifetime());
         self
     }
 
@@ -66,15 +63,16 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot
     /// test whether a guessed key was used.
     #[must_use]
-    pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self }
+    pub fn secret(mut self, secret: [u8; 16]) -> Self {
+        self.0.hasher = KeyHasher::with_secret(secret);
+        self
     }
 
     /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
     /// the resolution of the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
     #[must_use]
     pub fn ttl_margin(mut self, margin: Duration) -> Self {
-        self.database.ttl_margin = margin;
+        self.0.ttl_margin = margin;
         self
     }
 
@@ -84,113 +82,105 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests for one
     /// key does not reach the database. Changes by this process take effect at once: a charge, a refund, a reset, an
     /// override, a smaller cost. Those by other processes take effect when the database is called again, so this
-    /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those
-    /// of more than eight limits.
+    /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are
+    /// those of more than eight limits and penalties.
     ///
-    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
-    /// them.
+    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store
+    /// share them.
     #[must_use]
     pub fn remember_denials(mut self, span: Duration) -> Self {
-        self.database.denials = DenialCache::new(span);
+        self.0.denials = Denials::new(span);
         self
     }
-
-    fn run(&self, charges: &[Charge<'_>], operation: Operation) -> StoreFuture<Decision> {
-        if let Some(denial) = self.database.remembered(charges) {
-            return StoreFuture::remembered(denial);
-        }
-        let database = self.database.clone();
-        let charges: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
-        if charges.len() > 1 && operation == Operation::Decide {
-            return StoreFuture::pending(decide_several(database, charges));
-        }
-        StoreFuture::pending(async move {
-            let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-            request::decide(&database, &charges, operation, &WriteFlag::default(), Retries::new()).await
-        })
-    }
-}
-
-/// Decides a request of several limits. If the caller gives up, refunds the charges in the background.
-async fn decide_several<B: CompareAndSwap>(
-    database: Database<B>,
-    charges: Vec<OwnedCharge>,
-) -> Result<Decision, StoreError> {
-    let (charged_database, charged) = (database.clone(), charges.clone());
-    let writes = WriteFlag::default();
-    let (raised, retries) = (writes.clone(), Retries::new());
-    let decide = async move {
-        let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-        request::decide(&database, &charges, Operation::Decide, &raised, retries).await
-    };
-    let undo = async move |decision: Decision| {
-        let charges: Vec<_> = charged.iter().map(OwnedCharge::as_charge).collect();
-        // Charges that cannot be refunded stay.
-        let _ = refund_decision(&charged_database, &charges, &decision).await;
-    };
-    complete(decide, writes, undo).await
 }
 
 impl<B> Clone for CasStore<B> {
     fn clone(&self) -> Self {
-        Self { database: self.database.clone(), hasher: self.hasher }
-    }
-}
-
-impl<B: CompareAndSwap> fmt::Debug for CasStore<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CasStore").field("database", &self.database).finish_non_exhaustive()
+        Self(self.0.clone())
     }
 }
 
 impl<B: CompareAndSwap> Store for CasStore<B> {
     fn hasher(&self) -> KeyHasher {
-        self.hasher
+        self.0.hasher
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, Operation::Decide)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        match self.0.remembered(cells) {
+            Some(at) => StoreFuture::ready(Ok(Answer::new(at).from_memory())),
+            None => StoreFuture::pending(decide_request(self.0.clone(), cells.to_vec(), purpose)),
+        }
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, Operation::Peek)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let (database, cells) = (self.0.clone(), cells.to_vec());
+        completed(async move { refund_all(&database, &cells).await })
     }
 
-    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, Operation::Preview)
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        let database = self.database.clone();
-        let owned: Vec<_> =
-            refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark)).collect();
-        let refund = async move {
-            let refunds = owned.iter().map(|(spec, key, cost, mark)| Refund::new(spec, *key, *cost, *mark));
-            refund_all(&database, refunds.collect::<Vec<_>>()).await
-        };
-        StoreFuture::pending(complete(refund, WriteFlag::raised(), ready))
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        let database = self.database.clone();
-        let change = Invalidation::new(&database.denials, keys.iter().copied(), true);
-        let keys: Vec<String> = keys.iter().map(|(spec, key)| database.key(spec, *key)).collect();
-        let reset = async move {
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let database = self.0.clone();
+        let change = database.denials.begin(cells, Purpose::Take);
+        let keys: Vec<String> = cells.iter().map(|cell| database.key(cell)).collect();
+        completed(async move {
             let _change = change;
             let mut result = Ok(());
             for key in keys {
                 result = result.and(database.backend.delete(&key).await);
             }
             result
-        };
-        StoreFuture::pending(complete(reset, WriteFlag::raised(), ready))
+        })
     }
 
-    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.database.remembered(charges)
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        self.0.remembered(cells)
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {
         Some(self)
+    }
+}
+
+/// Returns the future of an operation that is completed even if its caller gives up before it writes.
+fn completed(operation: impl Future<Output = Result<(), StoreError>> + Send + 'static) -> StoreFuture<()> {
+    StoreFuture::pending(complete(operation, Arc::new(AtomicBool::new(true)), ready))
+}
+
+impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
+    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
+        let (database, key) = (self.0.clone(), self.0.override_key(cell));
+        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
+        StoreFuture::pending(async move {
+            let _change = change;
+            let mut retries = Retries::new();
+            let at = database.backend.now().await?;
+            let stored = StoredOverride::new(size, at.as_micros());
+            let (value, expires_at) = (overrides::to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
+            loop {
+                retries.next_attempt().await?;
+                let version = database.backend.get(&key).await?.map(|found| found.version);
+                if database.swap(&key, version, &value, expires_at, at).await? {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
+        let (database, key, cell) = (self.0.clone(), self.0.override_key(cell), cell.clone());
+        StoreFuture::pending(async move {
+            let found = database.backend.get(&key).await?;
+            let now = database.backend.now().await?.as_micros();
+            let stored = decode(&key, found.as_ref(), overrides::from_bytes)?.filter(|stored| stored.is_valid_at(now));
+            Ok(stored.and_then(|valid| valid.of(&cell, now)))
+        })
+    }
+
+    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
+        let (database, key) = (self.0.clone(), self.0.override_key(cell));
+        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
+        StoreFuture::pending(async move {
+            let _change = change;
+            database.backend.delete(&key).await
+        })
     }
 }

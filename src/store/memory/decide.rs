@@ -1,175 +1,95 @@
 //! Decides requests.
 
 use std::sync::MutexGuard;
+use std::{mem, slice};
 
 use smallvec::SmallVec;
 
 use super::MemoryStore;
 use super::entry::{Entry, Expiring};
 use super::rank::EvictionRank;
-use super::request_states::RequestStates;
 use super::shard::{EntryKey, Locked, Shard};
-use super::table::Slot;
-use crate::algorithm::{Availability, Evaluation, KeyState, State};
-use crate::charge::Charge;
-use crate::decision::{Decision, Outcome};
+use crate::algorithm::{Availability, CompactState, KeyState, State};
+use crate::decision::Cell;
 use crate::hash::KeyHash;
-use crate::store::evaluation::preview::preview;
-use crate::store::evaluation::{self, Task};
-use crate::store::{Resized, StoreFuture};
+use crate::store::Purpose;
+use crate::store::decide::{States, decide};
 use crate::time::Timestamp;
-
-/// The most charges that are decided by [`MemoryStore::decide_known`].
-const MAX_KNOWN: usize = 8;
 
 impl MemoryStore {
     /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
     /// instructions ("token bucket" in `.ci/instructions`).
-    pub(super) fn decide_now(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
-        match charges {
-            [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => {
-                self.decide_one(charge, task)
-            }
-            _ => self.decide_all(charges, task),
+    #[inline]
+    pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+        match cells {
+            [cell] if !cell.is_overridable() => self.decide_one(cell, purpose),
+            _ => self.decide_all(cells, purpose),
         }
     }
 
-    /// Decides a charge by the state of its key alone.
-    fn decide_one(&self, charge: &Charge<'_>, task: Task) -> StoreFuture<Decision> {
-        let index = self.shard_of(charge.key);
+    /// Decides a cell by the state of its key alone.
+    #[inline]
+    fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
+        let index = self.shard_of(cell.key());
         let mut locked = [(index, self.lock(index))];
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
-        let (now, key) = (at.as_micros(), EntryKey::new(charge));
-        let takes = task == Task::Decide;
-        let evaluation = match shard.find(key) {
-            Slot::Occupied(slot) if takes => match key.keeps_log {
-                true => decide_entry(charge, shard.log_mut(slot), now),
-                false => decide_entry(charge, shard.compact_mut(slot), now),
-            },
-            Slot::Occupied(slot) => {
-                charge.spec.algorithm().evaluate(shard.entry_mut(key, slot).state, now, charge.cost)
+        let (now, key) = (at.as_micros(), EntryKey::new(cell));
+        match shard.find(key) {
+            Some(slot) if key.keeps_log => decide_entry(cell, shard.log_mut(slot), now, purpose),
+            Some(slot) => decide_entry(cell, shard.compact_mut(slot), now, purpose),
+            None => {
+                let mut state = KeyState::unused(cell.algorithm());
+                decide(slice::from_mut(cell), slice::from_mut(&mut state), now, purpose);
+                if purpose == Purpose::Take && state.as_state().expires_at() > 0 {
+                    shard.add(key, state, Some(share_in_use(cell)), &[], self.max_keys, now);
+                }
             }
-            Slot::Vacant(_) => self.decide_new(shard, key, charge, now, task),
-        };
-        let outcomes = SmallVec::from_buf([Outcome::evaluated(charge, evaluation, now)]);
-        StoreFuture::ready(Ok(Decision::of(at, takes, outcomes)))
-    }
-
-    /// Decides the charge of a new key, and stores the key if it is charged.
-    fn decide_new(&self, shard: &mut Shard, key: EntryKey, charge: &Charge<'_>, now: u64, task: Task) -> Evaluation {
-        let rule = charge.spec.algorithm();
-        let mut state = KeyState::unused(rule);
-        if task == Task::Peek {
-            return rule.evaluate(state.as_state(), now, charge.cost);
         }
-        let evaluation = rule.decide(state.as_state_mut(), now, charge.cost);
-        // Nothing is stored of a denial or a cost of 0.
-        if state.as_state().expires_at() > 0 && shard.make_room(1, &[], self.max_keys, now) {
-            shard.insert(
-                key,
-                state,
-                EvictionRank::new(charge.spec.algorithm().remaining(evaluation.used), charge.spec.capacity()),
-            );
-        }
-        evaluation
+        at
     }
 
     /// Decides a request of any limits.
-    fn decide_all(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
-        if let [first, others @ ..] = charges
-            && others.iter().all(|charge| charge.key == first.key)
+    fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+        if let [first, others @ ..] = &*cells
+            && others.iter().all(|cell| cell.key() == first.key())
         {
-            let shard = self.shard_of(first.key);
-            return self.decide_locked(&mut [(shard, self.lock(shard))], charges, task);
+            let shard = self.shard_of(first.key());
+            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, purpose);
         }
-        self.decide_locked(&mut self.lock_all(charges), charges, task)
+        self.decide_locked(&mut self.lock_all(cells), cells, purpose)
     }
 
-    /// Decides a request as [`decide_now`](Self::decide_now) would, and changes nothing.
-    pub(super) fn preview_now(&self, charges: &[Charge<'_>]) -> Decision {
-        let mut locked = self.lock_all(charges);
-        let at = self.clock.now();
-        let resized = self.resized(&mut locked, charges, at);
-        let charges = resized.charges(charges);
-        let copies = RequestStates::new(self, &mut locked, &charges, at.as_micros()).copy();
-        preview(copies, &charges, at).with_resized(resized.specs())
+    /// Decides a request whose shards are locked.
+    fn decide_locked(&self, locked: &mut Locked<'_>, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+        let at = self.begin(locked);
+        let now = at.as_micros();
+        let mut slots: SmallVec<[Option<usize>; 8]> = SmallVec::new();
+        for cell in cells.iter_mut() {
+            let shard = self.shard_among(locked, cell.key());
+            if cell.is_overridable()
+                && let Some(kept) = shard.overrides.get(cell.fingerprint(), now, &self.overrides)
+            {
+                cell.resize(kept.size);
+            }
+            slots.push(shard.find(EntryKey::new(cell)));
+        }
+        let mut entries = Entries { store: self, locked, slots, new: SmallVec::new(), purpose };
+        decide(cells, &mut entries, now, purpose);
+        if purpose == Purpose::Take {
+            entries.keep(cells, now);
+        }
+        at
     }
 
     /// Locks the shards of a request's keys.
     #[inline]
-    fn lock_all(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
-        let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
+    fn lock_all(&self, cells: &[Cell]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
+        let mut shards: SmallVec<[usize; 8]> = cells.iter().map(|cell| self.shard_of(cell.key())).collect();
         // In ascending order, so that no two requests wait for each other.
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
-    }
-
-    /// Returns the limits that the keys of a request override at `at`.
-    fn resized(&self, locked: &mut Locked<'_>, charges: &[Charge<'_>], at: Timestamp) -> Resized {
-        Resized::new(charges, |charge| {
-            let shard = self.shard_among(locked, charge.key);
-            let kept = shard.overrides.get(charge.spec.fingerprint(charge.key), at.as_micros(), &self.overrides);
-            kept.map(|kept| kept.size)
-        })
-    }
-
-    /// Decides a request whose shards are locked.
-    fn decide_locked<'s>(
-        &'s self,
-        locked: &mut Locked<'s>,
-        charges: &[Charge<'_>],
-        task: Task,
-    ) -> StoreFuture<Decision> {
-        let at = self.begin(locked);
-        if task == Task::Decide
-            && let Some(outcomes) = self.decide_known(locked, charges, at.as_micros())
-        {
-            return StoreFuture::ready(Ok(Decision::of(at, true, outcomes.into())));
-        }
-        let now = at.as_micros();
-        let resized = self.resized(locked, charges, at);
-        let charges = resized.charges(charges);
-        let mut states = RequestStates::new(self, locked, &charges, now);
-        let decision = evaluation::decide(&mut states, &charges, at, task);
-        StoreFuture::ready(Ok(decision.with_resized(resized.specs())))
-    }
-
-    /// Decides and charges a few known keys, one after the other. Returns `None`, with nothing changed, if a limit
-    /// denies or a charge needs more than its limit's algorithm.
-    ///
-    /// Most requests are allowed and have known keys: this takes less than half the instructions of
-    /// [`evaluation::decide`] ("four limits" in `.ci/instructions`).
-    fn decide_known(&self, locked: &mut Locked<'_>, charges: &[Charge<'_>], now: u64) -> Option<Vec<Outcome>> {
-        if charges.len() > MAX_KNOWN {
-            return None;
-        }
-        // The slots of the entries, and the entries before the decision.
-        let mut known: SmallVec<[_; MAX_KNOWN]> = SmallVec::new();
-        for charge in charges {
-            if !charge.spec.is_plain() {
-                return None;
-            }
-            let shard = self.shard_among(locked, charge.key);
-            let slot = shard.find_compact(charge)?;
-            known.push((slot, *shard.compact_mut(slot)));
-        }
-        // Outcomes are only created, and allocated, once no limit denies.
-        let mut evaluations: SmallVec<[Evaluation; MAX_KNOWN]> = SmallVec::new();
-        for (charge, &(slot, _)) in charges.iter().zip(&known) {
-            let evaluation = decide_entry(charge, self.shard_among(locked, charge.key).compact_mut(slot), now);
-            evaluations.push(evaluation);
-            if !evaluation.availability.is_now() && charge.spec.is_enforced() {
-                for (charge, &(slot, before)) in charges.iter().zip(&known) {
-                    *self.shard_among(locked, charge.key).compact_mut(slot) = before;
-                }
-                return None;
-            }
-        }
-        let outcomes =
-            charges.iter().zip(&evaluations).map(|(charge, evaluation)| Outcome::evaluated(charge, *evaluation, now));
-        Some(outcomes.collect())
     }
 
     /// Reads the clock for a request, and sweeps a part of the store if that is due.
@@ -187,7 +107,7 @@ impl MemoryStore {
 
     /// Returns the shard of a key, which is locked.
     #[inline]
-    pub(super) fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
+    fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
         if let [(_, shard)] = locked {
             return shard;
         }
@@ -197,25 +117,109 @@ impl MemoryStore {
     }
 }
 
-/// Decides a charge by the entry of its key.
-#[inline]
-fn decide_entry<S: State + Expiring>(charge: &Charge<'_>, entry: &mut Entry<S>, now: u64) -> Evaluation {
-    let evaluation = charge.spec.algorithm().decide(&mut entry.state, now, charge.cost);
-    if let Some(rank) = rank(charge, &evaluation) {
-        entry.set_rank(rank);
+/// The entries of a request's keys, in locked shards.
+struct Entries<'r, 's> {
+    store: &'r MemoryStore,
+    locked: &'r mut Locked<'s>,
+    slots: SmallVec<[Option<usize>; 8]>,
+    /// The states of new keys.
+    new: SmallVec<[(usize, KeyState); 1]>,
+    purpose: Purpose,
+}
+
+impl Entries<'_, '_> {
+    fn shard(&mut self, cell: &Cell) -> &mut Shard {
+        self.store.shard_among(self.locked, cell.key())
     }
-    evaluation
+
+    /// Sets the ranks of known keys, and adds new ones.
+    fn keep(mut self, cells: &mut [Cell], now: u64) {
+        for index in 0..cells.len() {
+            if let (Some(slot), Some(rank)) = (self.slots[index], rank(cells, index)) {
+                self.shard(&cells[index]).set_rank(EntryKey::new(&cells[index]), slot, rank);
+            }
+        }
+        if self.new.is_empty() {
+            return;
+        }
+        // A request never evicts its own keys.
+        let own: SmallVec<[u128; 8]> = cells.iter().map(Cell::fingerprint).collect();
+        for (index, state) in mem::take(&mut self.new) {
+            let (rank, max_keys) = (rank(cells, index), self.store.max_keys);
+            let cell = &mut cells[index];
+            let is_kept = self.shard(cell).add(EntryKey::new(cell), state, rank, &own, max_keys, now);
+            if !is_kept && cell.counts_denials() {
+                // A strike that is not kept has no effect.
+                *cell = cell.asked_again(cell.cost());
+                cell.complete(&mut CompactState::UNUSED.clone(), now, false);
+            }
+        }
+    }
+}
+
+impl States for Entries<'_, '_> {
+    #[inline]
+    fn peek(&mut self, index: usize, cell: &mut Cell, now: u64) {
+        match self.slots[index] {
+            None => cell.peek(KeyState::unused(cell.algorithm()).as_state(), now),
+            Some(slot) if cell.algorithm().keeps_log() => cell.peek(&self.shard(cell).log_mut(slot).state, now),
+            Some(slot) => cell.peek(&self.shard(cell).compact_mut(slot).state, now),
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool) {
+        let is_log = cell.algorithm().keeps_log();
+        match self.slots[index] {
+            None => {
+                let mut new = KeyState::unused(cell.algorithm());
+                cell.complete(new.as_state_mut(), now, takes);
+                if new.as_state().expires_at() > 0 {
+                    self.new.push((index, new));
+                }
+            }
+            Some(slot) if self.purpose == Purpose::Preview => {
+                let mut copy = self.shard(cell).copy(EntryKey::new(cell), slot);
+                cell.complete(copy.as_state_mut(), now, takes);
+            }
+            Some(slot) if is_log => cell.complete(&mut self.shard(cell).log_mut(slot).state, now, takes),
+            Some(slot) => cell.complete(&mut self.shard(cell).compact_mut(slot).state, now, takes),
+        }
+    }
+}
+
+/// Decides a cell by the entry of its key.
+#[inline]
+fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<S>, now: u64, purpose: Purpose) {
+    cell.peek(&entry.state, now);
+    match purpose {
+        Purpose::Take => {
+            cell.complete(&mut entry.state, now, cell.is_allowed());
+            if let Some(rank) = rank(slice::from_ref(cell), 0) {
+                entry.set_rank(rank);
+            }
+        }
+        Purpose::Peek => cell.complete(&mut entry.state, now, false),
+        Purpose::Preview => cell.complete(&mut entry.state.clone(), now, cell.is_allowed()),
+    }
 }
 
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
-fn rank(charge: &Charge<'_>, evaluation: &Evaluation) -> Option<EvictionRank> {
-    match evaluation.availability {
-        _ if charge.cost == 0 => None,
-        Availability::Now { .. } => {
-            Some(EvictionRank::new(charge.spec.algorithm().remaining(evaluation.used), charge.spec.capacity()))
-        }
+///
+/// Strikes rank as the denials that they count. Requests that can never pass take nothing from the limit, so their strikes
+/// are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of other keys.
+#[inline]
+fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
+    let cell = &cells[index];
+    let is_strike = cell.counts_denials();
+    match if is_strike { &cells[index - 1] } else { cell }.availability {
+        Availability::Now { .. } if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
         Availability::After(_) => Some(EvictionRank::DENIED),
-        Availability::Never => None,
+        Availability::Now { .. } | Availability::Never => None,
     }
+}
+
+fn share_in_use(cell: &Cell) -> EvictionRank {
+    EvictionRank::new(cell.used(), cell.algorithm().hard_capacity())
 }

@@ -6,21 +6,18 @@ mod eviction;
 mod override_store;
 mod overrides;
 mod rank;
-mod request_states;
 mod shard;
 mod table;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::overrides::OverrideCount;
 use self::rank::EvictionRank;
 use self::shard::{EntryKey, Shard};
-use self::table::Slot;
-use super::evaluation::Task;
-use super::{Charge, LimitSpec, OverrideStore, Refund, Store, StoreFuture, StoreUsage};
-use crate::decision::Decision;
+use super::{Answer, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
+use crate::decision::Cell;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::time::{Clock, SystemClock};
 
@@ -178,18 +175,17 @@ impl MemoryStore {
     }
 
     /// Refunds a charge, as far as it still counts.
-    fn refund_one(&self, refund: &Refund<'_>, now: u64) {
-        let &Refund { spec, key, cost, mark } = refund;
-        let entry = EntryKey::new(&Charge { spec, key, cost });
-        let mut shard = self.lock(self.shard_of(key));
-        let Slot::Occupied(slot) = shard.find(entry) else { return };
-        let kept = shard.entry_mut(entry, slot);
-        kept.state.refund(spec.algorithm(), mark, now, cost);
-        if kept.state.expires_at() == 0 {
-            shard.remove(entry, slot);
+    fn refund_one(&self, cell: &Cell, now: u64) {
+        let (key, algorithm) = (EntryKey::new(cell), cell.algorithm());
+        let mut shard = self.lock(self.shard_of(cell.key()));
+        let Some(slot) = shard.find(key) else { return };
+        let state = shard.state_mut(key, slot);
+        state.refund(algorithm, cell.mark(), now, cell.cost());
+        let (used, is_unused) = (state.used(algorithm, now), state.expires_at() == 0);
+        if is_unused {
+            shard.remove(key, slot);
         } else {
-            let remaining = spec.algorithm().remaining(kept.state.used(spec.algorithm(), now));
-            kept.fingerprint.set_rank(EvictionRank::new(remaining, spec.capacity()));
+            shard.set_rank(key, slot, EvictionRank::new(used, algorithm.hard_capacity()));
         }
     }
 }
@@ -214,39 +210,29 @@ impl Store for MemoryStore {
         self.hasher
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide_now(charges, Task::Decide)
+    #[inline]
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        StoreFuture::ready(Ok(Answer::new(self.decide_now(cells, purpose))))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide_now(charges, Task::Peek)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let now = self.clock.now().as_micros();
+        cells.iter().for_each(|cell| self.refund_one(cell, now));
+        StoreFuture::ready(Ok(()))
     }
 
-    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Ok(self.preview_now(charges)))
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        for cell in cells {
+            let (key, mut shard) = (EntryKey::new(cell), self.lock(self.shard_of(cell.key())));
+            if let Some(slot) = shard.find(key) {
+                shard.remove(key, slot);
+            }
+        }
+        StoreFuture::ready(Ok(()))
     }
 
     fn name(&self) -> Option<String> {
         Some("memory".to_owned())
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        let now = self.clock.now().as_micros();
-        refunds.iter().for_each(|refund| self.refund_one(refund, now));
-        StoreFuture::ready(Ok(()))
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        for &(spec, key) in keys {
-            let charge = Charge { spec, key, cost: 0 };
-            let mut shard = self.lock(self.shard_of(key));
-            for entry in [Some(EntryKey::new(&charge)), EntryKey::of_penalty(&charge)].into_iter().flatten() {
-                if let Slot::Occupied(slot) = shard.find(entry) {
-                    shard.remove(entry, slot);
-                }
-            }
-        }
-        StoreFuture::ready(Ok(()))
     }
 
     fn usage(&self) -> StoreUsage {
@@ -262,25 +248,25 @@ impl Store for MemoryStore {
 mod tests {
     use super::*;
     use crate::algorithm::TokenBucket;
-    use crate::limit_spec::LimitSettings;
 
     #[test]
     fn a_refund_that_empties_an_entry_keeps_the_others_findable() {
         // Few enough keys for one shard, whose entries move when one is removed.
         let store = MemoryStore::new().max_keys(1_000);
-        let settings = LimitSettings::new("limit".into(), 0, TokenBucket::per_hour(10).into());
-        let spec = Arc::new(LimitSpec::new(settings, &store.hasher()));
-        let charge = |key: u32| Charge { spec: &spec, key: store.hasher().hash(&key.to_le_bytes()), cost: 1 };
-        let decide = |key| store.decide(&[charge(key)]).into_ready().unwrap().unwrap();
-        let marks: Vec<_> = (0..500).map(|key| decide(key).outcomes()[0].mark).collect();
-        for key in (0..500).step_by(2) {
-            let Charge { spec, key: hash, cost } = charge(key);
-            store.refund(&[Refund { spec, key: hash, cost, mark: marks[key as usize] }]).into_ready().unwrap().unwrap();
+        let cell = Cell::new(0, "limit", TokenBucket::per_hour(10).into(), &store.hasher());
+        let decide = |key: u32| {
+            let mut cell = cell.with_key(store.hasher().hash(&key.to_le_bytes()), 1);
+            store.decide(std::slice::from_mut(&mut cell), Purpose::Take).into_ready().unwrap().unwrap();
+            cell
+        };
+        let charged: Vec<_> = (0..500).map(decide).collect();
+        for cell in charged.iter().step_by(2) {
+            store.refund(std::slice::from_ref(cell)).into_ready().unwrap().unwrap();
         }
         assert!(store.keys() <= 250);
         for key in 0..500 {
             let expected = if key % 2 == 0 { 9 } else { 8 };
-            assert_eq!(decide(key).outcomes()[0].remaining(), expected, "of key {key}");
+            assert_eq!(decide(key).remaining(), expected, "of key {key}");
         }
     }
 }

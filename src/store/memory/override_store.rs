@@ -1,26 +1,18 @@
 //! Implements [`OverrideStore`].
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use super::MemoryStore;
-use super::overrides::StoredOverride;
+use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::KeyHash;
-use crate::limit_spec::LimitSpec;
-use crate::store::override_store::lifetime_micros;
+use crate::store::override_store::StoredOverride;
 use crate::store::{Override, OverrideStore, StoreFuture};
 
 impl MemoryStore {
     /// Sets an override, if there is room for it once expired ones are removed.
-    fn set_override(&self, spec: &LimitSpec, key: KeyHash, size: Override) -> Result<(), StoreError> {
-        let Override { algorithm, expires_after } = size;
+    fn set_override(&self, cell: &Cell, size: Override) -> Result<(), StoreError> {
         let set = || {
-            let mut shard = self.lock(self.shard_of(key));
-            let now = self.clock.now().as_micros();
-            let expires_at = expires_after.map(|after| now + lifetime_micros(after));
-            let kept = StoredOverride { size: algorithm.size(), expires_at };
-            shard.overrides.set(spec.fingerprint(key), kept, &self.overrides)
+            let mut shard = self.lock(self.shard_of(cell.key()));
+            let kept = StoredOverride::new(size, self.clock.now().as_micros());
+            shard.overrides.set(cell.fingerprint(), kept, &self.overrides)
         };
         if set() {
             return Ok(());
@@ -32,23 +24,19 @@ impl MemoryStore {
 }
 
 impl OverrideStore for MemoryStore {
-    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
-        StoreFuture::ready(self.set_override(spec, key, size))
+    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
+        StoreFuture::ready(self.set_override(cell, size))
     }
 
-    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        let mut shard = self.lock(self.shard_of(key));
+    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
+        let mut shard = self.lock(self.shard_of(cell.key()));
         let now = self.clock.now().as_micros();
-        let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
-        let found = kept.and_then(|StoredOverride { size, expires_at }| {
-            let expires_after = expires_at.map(|expires_at| Duration::from_micros(expires_at - now));
-            Some(Override { algorithm: spec.algorithm().with_size(size)?, expires_after })
-        });
-        StoreFuture::ready(Ok(found))
+        let kept = shard.overrides.get(cell.fingerprint(), now, &self.overrides);
+        StoreFuture::ready(Ok(kept.and_then(|kept| kept.of(cell, now))))
     }
 
-    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        self.lock(self.shard_of(key)).overrides.remove(spec.fingerprint(key), &self.overrides);
+    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
+        self.lock(self.shard_of(cell.key())).overrides.remove(cell.fingerprint(), &self.overrides);
         StoreFuture::ready(Ok(()))
     }
 }

@@ -3,19 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::algorithm::Size;
+use crate::store::override_store::StoredOverride;
 
 /// The overrides of a shard, by the fingerprint of the key.
 #[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]
 #[derive(Debug)]
 pub(super) struct Overrides(Option<Box<HashMap<u128, StoredOverride>>>);
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct StoredOverride {
-    pub(super) size: Size,
-    /// The instant at which it expires, in µs, if it does.
-    pub(super) expires_at: Option<u64>,
-}
 
 /// The number of overrides in all shards of a store, and its maximum.
 #[derive(Debug)]
@@ -88,11 +81,5 @@ impl Overrides {
             size_of_val(map) + map.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
         };
         self.0.as_deref().map_or(0, map)
-    }
-}
-
-impl StoredOverride {
-    fn is_valid_at(&self, now: u64) -> bool {
-        self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 }

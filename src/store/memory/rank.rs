@@ -11,8 +11,9 @@ impl EvictionRank {
     /// The first rank to be evicted.
     pub(super) const LOWEST: Self = Self(0);
 
-    /// Returns the rank of a key that has `remaining` of `capacity` tokens left.
-    pub(super) const fn new(remaining: u64, capacity: u64) -> Self {
-        Self((capacity.saturating_sub(remaining) * 254 / capacity) as u8)
+    /// Returns the rank of a key that has used so many tokens of `capacity`.
+    #[inline]
+    pub(super) const fn new(used: u64, capacity: u64) -> Self {
+        Self(if used < capacity { (used * 254 / capacity) as u8 } else { 254 })
     }
 }

@@ -4,13 +4,13 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{Entry, Expiring, RankedFingerprint};
+use super::entry::{Entry, Expiring};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
 use super::table::{Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, State};
-use crate::charge::Charge;
+use crate::decision::Cell;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
@@ -61,36 +61,10 @@ pub(super) struct EntryKey {
 }
 
 impl EntryKey {
-    /// Returns the entry of a charge's key under its limit.
-    pub(super) fn new(charge: &Charge<'_>) -> Self {
-        let keeps_log = charge.spec.algorithm().keeps_log();
-        Self { fingerprint: charge.spec.fingerprint(charge.key), keeps_log }
-    }
-
-    /// Returns the entry of the penalty, if the limit has one.
-    pub(super) fn of_penalty(charge: &Charge<'_>) -> Option<Self> {
-        let fingerprint = charge.spec.penalty_fingerprint(charge.key)?;
-        Some(Self { fingerprint, keeps_log: false })
-    }
-}
-
-/// An entry of either table.
-pub(super) struct EntryMut<'a> {
-    pub(super) state: &'a mut dyn State,
-    pub(super) fingerprint: &'a mut RankedFingerprint,
-}
-
-impl<'a> From<&'a mut Entry<CompactState>> for EntryMut<'a> {
+    /// Returns the entry of a cell.
     #[inline]
-    fn from(entry: &'a mut Entry<CompactState>) -> Self {
-        Self { state: &mut entry.state, fingerprint: &mut entry.fingerprint }
-    }
-}
-
-impl<'a> From<&'a mut Entry<Log>> for EntryMut<'a> {
-    #[inline]
-    fn from(entry: &'a mut Entry<Log>) -> Self {
-        Self { state: &mut entry.state, fingerprint: &mut entry.fingerprint }
+    pub(super) fn new(cell: &Cell) -> Self {
+        Self { fingerprint: cell.fingerprint(), keeps_log: cell.algorithm().keeps_log() }
     }
 }
 
@@ -122,18 +96,12 @@ impl Shard {
         self.states.heap() + self.logs.heap() + self.overrides.heap() + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
+    /// Returns the slot of an entry, if there is one.
     #[inline]
-    pub(super) fn find(&self, key: EntryKey) -> Slot {
-        if key.keeps_log { self.logs.find(key.fingerprint) } else { self.states.find(key.fingerprint) }
-    }
-
-    /// Returns the slot of a charge's key, if it is known and its state is not a log.
-    #[inline]
-    pub(super) fn find_compact(&self, charge: &Charge<'_>) -> Option<usize> {
-        let key = EntryKey::new(charge);
-        match self.find(key) {
-            Slot::Occupied(slot) if !key.keeps_log => Some(slot),
-            _ => None,
+    pub(super) fn find(&self, key: EntryKey) -> Option<usize> {
+        match if key.keeps_log { self.logs.find(key.fingerprint) } else { self.states.find(key.fingerprint) } {
+            Slot::Occupied(slot) => Some(slot),
+            Slot::Vacant(_) => None,
         }
     }
 
@@ -148,10 +116,12 @@ impl Shard {
         self.logs.entry_mut(slot)
     }
 
-    /// Returns the entry in an occupied slot.
-    #[inline]
-    pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
-        if key.keeps_log { self.logs.entry_mut(slot).into() } else { self.states.entry_mut(slot).into() }
+    /// Returns the state in an occupied slot.
+    pub(super) fn state_mut(&mut self, key: EntryKey, slot: usize) -> &mut dyn State {
+        match key.keeps_log {
+            true => &mut self.logs.entry_mut(slot).state,
+            false => &mut self.states.entry_mut(slot).state,
+        }
     }
 
     /// Returns a copy of the state in an occupied slot.
@@ -162,68 +132,46 @@ impl Shard {
         }
     }
 
-    /// Adds an entry. Other entries may move.
-    pub(super) fn insert(&mut self, key: EntryKey, state: KeyState, rank: EvictionRank) {
+    /// Sets the rank of the entry in an occupied slot.
+    #[inline]
+    pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
+        match key.keeps_log {
+            true => self.logs.entry_mut(slot).set_rank(rank),
+            false => self.states.entry_mut(slot).set_rank(rank),
+        }
+    }
+
+    /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a rank
+    /// has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
+    pub(super) fn add(
+        &mut self,
+        key: EntryKey,
+        state: KeyState,
+        rank: Option<EvictionRank>,
+        spared: &[u128],
+        max_keys: usize,
+        now: u64,
+    ) -> bool {
+        if self.keys() >= max_keys {
+            match self.victim(spared, now) {
+                Some(victim) if rank.is_none() && victim.rank() == EvictionRank::DENIED => return false,
+                Some(Victim::State(candidate)) => self.states.remove(candidate.slot),
+                Some(Victim::Log(candidate)) => self.logs.remove(candidate.slot),
+                None => return false,
+            }
+        }
         self.due += NEW_KEY_PACE;
+        let rank = rank.unwrap_or(EvictionRank::LOWEST);
         match state {
             KeyState::Compact(state) => self.states.insert(key.fingerprint, state).set_rank(rank),
             KeyState::Log(log) => self.logs.insert(key.fingerprint, log).set_rank(rank),
         }
+        true
     }
 
     /// Removes the entry in an occupied slot. Other entries may move.
     pub(super) fn remove(&mut self, key: EntryKey, slot: usize) {
         if key.keeps_log { self.logs.remove(slot) } else { self.states.remove(slot) }
-    }
-
-    /// Returns the state of a penalty, or that of an unused key.
-    pub(super) fn penalty(&mut self, key: EntryKey) -> CompactState {
-        match self.states.find(key.fingerprint) {
-            Slot::Occupied(slot) => self.states.entry_mut(slot).state,
-            Slot::Vacant(_) => CompactState::UNUSED,
-        }
-    }
-
-    /// Stores the state of a penalty, and returns whether there was room for it.
-    ///
-    /// At `max_keys`, it evicts another entry: none that is `spared`, and a denied one only if `rank` is that of denied
-    /// entries, too.
-    pub(super) fn set_penalty(
-        &mut self,
-        key: EntryKey,
-        penalty: CompactState,
-        rank: EvictionRank,
-        spared: &[u128],
-        max_keys: usize,
-        now: u64,
-    ) -> bool {
-        if let Slot::Occupied(slot) = self.states.find(key.fingerprint) {
-            let entry = self.states.entry_mut(slot);
-            entry.state = penalty;
-            // A later denial of a lower rank does not make the entry less worth keeping.
-            entry.set_rank(rank.max(entry.rank()));
-            return true;
-        }
-        if self.keys() >= max_keys {
-            match self.victim(spared, now) {
-                Some(victim) if victim.rank() < EvictionRank::DENIED || rank == EvictionRank::DENIED => {
-                    self.evict(victim);
-                }
-                _ => return false,
-            }
-        }
-        self.insert(key, KeyState::Compact(penalty), rank);
-        true
-    }
-
-    /// Evicts entries until `new` ones fit. Spares those of the request that needs the room, which has just read or
-    /// written them. Returns whether the new ones fit.
-    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], max_keys: usize, now: u64) -> bool {
-        while self.keys() + new > max_keys {
-            let Some(victim) = self.victim(spared, now) else { return false };
-            self.evict(victim);
-        }
-        true
     }
 
     /// Chooses the entry to evict from a sample of each table. Among equals, one of the larger table.
@@ -238,13 +186,6 @@ impl Shard {
                 Some(if evicts_state { Victim::State(state) } else { Victim::Log(log) })
             }
             (state, log) => state.map(Victim::State).or(log.map(Victim::Log)),
-        }
-    }
-
-    fn evict(&mut self, victim: Victim) {
-        match victim {
-            Victim::State(candidate) => self.states.remove(candidate.slot),
-            Victim::Log(candidate) => self.logs.remove(candidate.slot),
         }
     }
 

@@ -5,14 +5,12 @@
 //! | module | task |
 //! | --- | --- |
 //! | `operations` | implements [`Store`](super::Store): one round trip, or one per slot of a Cluster |
-//! | `charge` | encodes charges as requests to the script, and its replies as outcomes |
 //! | `deployment`, `cluster` | find the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
 //! | `connector` | opens connections, and loads the script |
-//! | `script` | holds the script, its arguments and its replies |
+//! | `script` | holds the script, encodes cells as its requests, and decodes its replies |
 
-mod charge;
 mod cluster;
 mod config;
 mod connector;
@@ -20,8 +18,6 @@ mod deployment;
 #[cfg(feature = "rules")]
 mod document;
 mod error;
-mod key;
-mod limit_encoding;
 mod operations;
 mod queue;
 mod script;

@@ -20,13 +20,13 @@ pub(super) fn of_key(key: KeyHash) -> u16 {
     of(&format!("{{{:032x}}}", key.as_u128()))
 }
 
-/// Groups items by the slot of their subject, in the order of slots. Each item comes with its position.
-pub(super) fn group<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<(u16, Vec<(usize, T)>)> {
+/// Returns the positions of the keys of each slot, in the order of slots.
+pub(super) fn group(keys: impl IntoIterator<Item = KeyHash>) -> Vec<Vec<usize>> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
-    for (place, item) in items.into_iter().enumerate() {
-        slots.entry(of_key(key(&item))).or_default().push((place, item));
+    for (position, key) in keys.into_iter().enumerate() {
+        slots.entry(of_key(key)).or_default().push(position);
     }
-    slots.into_iter().collect()
+    slots.into_values().collect()
 }
 
 /// Computes CRC-16/XMODEM.
@@ -43,10 +43,9 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
-    use crate::limit_spec::LimitSettings;
-    use crate::store::LimitSpec;
     use crate::store::key_name::escape;
-    use crate::store::redis::key;
+    use crate::store::redis::script::name;
+    use crate::store::redis::tests::named;
 
     #[test]
     fn slots_are_those_of_the_specification() {
@@ -61,11 +60,10 @@ mod tests {
         let hasher = KeyHasher::with_secret([1; 16]);
         for subject in 0..50_u8 {
             let subject = hasher.hash(&[subject]);
-            let [(slot, _)] = group([()], |()| subject)[..] else { panic!("one slot") };
             for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
-                let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
+                let cell = named(limit, 0, FixedWindow::per_day(1).into(), &hasher).with_key(subject, 1);
                 for prefix in ["ratelimit", "{p}", "{}"] {
-                    assert_eq!(of(&key::name(&escape(prefix), &spec, subject)), slot, "{prefix:?} {limit:?}");
+                    assert_eq!(of(&name(&escape(prefix), &cell)), of_key(subject), "{prefix:?} {limit:?}");
                 }
             }
         }

@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::charge::override_cache::OverrideCache;
 use super::deployment::Deployment;
 use crate::hash::KeyHasher;
-use crate::store::denials::DenialCache;
+use crate::store::denials::Denials;
 use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::{Clock, SystemClock};
 
@@ -21,7 +20,7 @@ use crate::time::{Clock, SystemClock};
 /// window 15 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a
 /// bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
 ///
-/// Clones share connections and caches.
+/// Clones share connections and remembered denials.
 ///
 /// ```no_run
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore};
@@ -36,9 +35,8 @@ use crate::time::{Clock, SystemClock};
 ///
 /// # Overrides
 ///
-/// An [override](crate::Overrides) has a key of its own, `prefix:{hash}:limit:rule:override`. Each process caches the
-/// overrides that it has seen, and the script checks them. A decision takes a second round trip only if an override was
-/// set, removed or has expired since.
+/// An [override](crate::Overrides) has a key of its own, `prefix:{hash}:limit:rule:override`, which the script reads with
+/// the state of the key.
 ///
 /// # In a Cluster
 ///
@@ -70,8 +68,7 @@ pub struct RedisStore {
     pub(super) prefix: Arc<str>,
     pub(super) hasher: KeyHasher,
     pub(super) clock: Option<Arc<dyn Clock>>,
-    pub(super) denials: Arc<DenialCache>,
-    pub(super) overrides: Arc<OverrideCache>,
+    pub(super) denials: Arc<Denials>,
 }
 
 impl RedisStore {
@@ -82,8 +79,7 @@ impl RedisStore {
             prefix: DEFAULT_PREFIX.into(),
             hasher: KeyHasher::with_secret(DEFAULT_SECRET),
             clock: None,
-            denials: DenialCache::new(DenialCache::LIFETIME),
-            overrides: Arc::default(),
+            denials: Denials::new(Denials::LIFETIME),
         }
     }
 
@@ -93,7 +89,7 @@ impl RedisStore {
     /// percent-encoded.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
-        Self { prefix: escape(prefix).into(), ..self }.with_empty_caches()
+        Self { prefix: escape(prefix).into(), ..self }.without_denials()
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
@@ -102,13 +98,13 @@ impl RedisStore {
     /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self }.with_empty_caches()
+        Self { hasher: KeyHasher::with_secret(secret), ..self }.without_denials()
     }
 
     /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own clock.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }.with_empty_caches()
+        Self { clock: Some(Arc::new(clock)), ..self }.without_denials()
     }
 
     /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`]
@@ -131,12 +127,12 @@ impl RedisStore {
     /// them.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
-        Self { denials: DenialCache::new(span), ..self }
+        Self { denials: Denials::new(span), ..self }
     }
 
-    /// Replaces the caches, because their entries refer to other keys or to another clock.
-    fn with_empty_caches(self) -> Self {
-        Self { denials: DenialCache::new(self.denials.lifetime()), overrides: Arc::default(), ..self }
+    /// Forgets denials, because they refer to other keys or to another clock.
+    fn without_denials(self) -> Self {
+        Self { denials: Denials::new(self.denials.lifetime()), ..self }
     }
 
     /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.

@@ -4,16 +4,15 @@ mod compare_and_swap;
 mod map;
 mod remote;
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use support::redis_server::RedisServer;
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{
-    Decision, ManualClock, MemoryStore, Outcome, RedisConfig, Store, SystemClock, Verdict, conformance,
-};
+use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+use tower_ratelimit::{ManualClock, MemoryStore, RedisConfig, Store, SystemClock, Timestamp, Verdict, conformance};
 
 use self::map::{Fault, Map};
 
@@ -35,13 +34,17 @@ async fn the_redis_store_conforms() {
 struct Wrong {
     store: Arc<MemoryStore>,
     mistake: Mistake,
-    /// The limits, keys and costs that were denied.
-    denied: Mutex<Vec<(String, KeyHash, u64)>>,
+    /// The cells that were denied.
+    denied: Mutex<Vec<Cell>>,
+    clock: ManualClock,
+    /// A store for each rate.
+    stores: Mutex<HashMap<String, MemoryStore>>,
 }
 
 impl Wrong {
     fn new(clock: ManualClock, mistake: Mistake) -> Self {
-        Self { store: Arc::new(MemoryStore::new().clock(clock)), mistake, denied: Mutex::default() }
+        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+        Self { store, mistake, denied: Mutex::default(), clock, stores: Mutex::default() }
     }
 }
 
@@ -65,76 +68,73 @@ impl Store for Wrong {
         self.store.hasher()
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let combine =
-            |decided: &[Decision]| Decision::new(decided[0].at(), decided.iter().flat_map(Decision::outcomes).cloned());
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        let purpose = match self.mistake {
+            Mistake::PeeksCharge if purpose == Purpose::Peek => Purpose::Take,
+            Mistake::PreviewsCharge if purpose == Purpose::Preview => Purpose::Take,
+            _ => purpose,
+        };
         match self.mistake {
-            Mistake::ChargesOneByOne => {
-                let decided = charges.iter().map(|charge| self.store.decide(&[*charge]).into_ready().unwrap().unwrap());
-                StoreFuture::ready(Ok(combine(&decided.collect::<Vec<_>>())))
+            Mistake::ChargesOneByOne if purpose == Purpose::Take => {
+                let decide = |cell: &mut Cell| self.store.decide(std::slice::from_mut(cell), purpose);
+                let answers: Vec<_> = cells.iter_mut().map(decide).collect();
+                answers.into_iter().next().unwrap()
             }
-            Mistake::StopsIfDropped => {
-                let charges: Vec<(Arc<LimitSpec>, KeyHash, u64)> =
-                    charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
-                let store = self.store.clone();
+            Mistake::StopsIfDropped if purpose == Purpose::Take => {
+                let (store, mut cells) = (self.store.clone(), cells.to_vec());
                 StoreFuture::pending(async move {
-                    let mut decided = Vec::new();
-                    for (spec, key, cost) in &charges {
-                        decided.push(store.decide(&[Charge::new(spec, *key, *cost)]).await?);
+                    let mut at = Timestamp::EPOCH;
+                    for cell in &mut cells {
+                        let cell = std::slice::from_mut(cell);
+                        at = store.decide(cell, purpose).await?.finish(cell);
                         tokio::task::yield_now().await;
                     }
-                    Ok(combine(&decided))
+                    Ok(Answer::with_cells(at, cells))
                 })
             }
             Mistake::RemembersOtherLimits | Mistake::RemembersOtherKeys | Mistake::RemembersOtherCosts => {
-                let decision = self.store.decide(charges).into_ready().unwrap().unwrap();
-                let outcomes = charges.iter().zip(decision.outcomes());
-                let denied = outcomes.filter(|(_, outcome)| matches!(outcome.verdict(), Verdict::Deny { .. }));
-                let denied = denied.map(|(charge, _)| (charge.spec.name().to_owned(), charge.key, charge.cost));
-                self.denied.lock().unwrap().extend(denied);
-                StoreFuture::ready(Ok(decision))
+                let answer = self.store.decide(cells, purpose);
+                if purpose == Purpose::Take {
+                    let denied = cells.iter().filter(|cell| !cell.verdict().is_allowed());
+                    self.denied.lock().unwrap().extend(denied.cloned());
+                }
+                answer
             }
             Mistake::SeparatesRates => {
-                let key = |charge: &Charge<'_>| {
-                    let rate = format!("{:?} {:?}", charge.key, charge.spec.algorithm());
-                    self.hasher().hash(rate.as_bytes())
-                };
-                let charges = charges.iter().map(|charge| Charge::new(charge.spec, key(charge), charge.cost));
-                self.store.decide(&charges.collect::<Vec<_>>())
+                let mut stores = self.stores.lock().unwrap();
+                let new_store = || MemoryStore::new().clock(self.clock.clone());
+                stores.entry(format!("{:?}", cells[0].algorithm())).or_insert_with(new_store).decide(cells, purpose)
             }
-            _ => self.store.decide(charges),
+            _ => self.store.decide(cells, purpose),
         }
     }
 
-    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
         let denied = self.denied.lock().unwrap();
-        let is_denied = |charge: &Charge<'_>| {
-            denied.iter().any(|(limit, key, cost)| {
-                (limit == charge.spec.name() || self.mistake == Mistake::RemembersOtherLimits)
-                    && (*key == charge.key || self.mistake == Mistake::RemembersOtherKeys)
-                    && (*cost == charge.cost || self.mistake == Mistake::RemembersOtherCosts)
+        let limit = |cell: &Cell| cell.fingerprint() ^ cell.key().as_u128();
+        let is_denied = |cell: &Cell| {
+            denied.iter().any(|known| {
+                (limit(known) == limit(cell) || self.mistake == Mistake::RemembersOtherLimits)
+                    && (known.key() == cell.key() || self.mistake == Mistake::RemembersOtherKeys)
+                    && (known.cost() == cell.cost() || self.mistake == Mistake::RemembersOtherCosts)
             })
         };
+        if !cells.iter().any(is_denied) {
+            return None;
+        }
+        let mut peeked = cells.to_vec();
+        let at = self.store.decide(&mut peeked, Purpose::Peek).into_ready().unwrap().unwrap().finish(&mut peeked);
         let denial = Verdict::Deny { retry_after: None };
-        let outcomes = charges.iter().map(|charge| Outcome::new(charge, denial, 0, None, Duration::ZERO));
-        let at = self.store.peek(charges).into_ready().unwrap().unwrap().at();
-        charges.iter().any(is_denied).then(|| Decision::new(at, outcomes))
+        cells.iter_mut().for_each(|cell| cell.answer(denial, 0, None, Duration::ZERO));
+        Some(at)
     }
 
-    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if self.mistake == Mistake::PreviewsCharge { self.store.decide(charges) } else { self.store.preview(charges) }
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsRefunds { StoreFuture::ready(Ok(())) } else { self.store.refund(cells) }
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if self.mistake == Mistake::PeeksCharge { self.store.decide(charges) } else { self.store.peek(charges) }
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        if self.mistake == Mistake::KeepsRefunds { StoreFuture::ready(Ok(())) } else { self.store.refund(refunds) }
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        if self.mistake == Mistake::KeepsResets { StoreFuture::ready(Ok(())) } else { self.store.reset(keys) }
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsResets { StoreFuture::ready(Ok(())) } else { self.store.reset(cells) }
     }
 }
 

@@ -3,59 +3,41 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Charge, ChargeMark, KeyHash, KeyHasher, LimitSpec, OverrideStore, Refund, StoreFuture};
+use tower_ratelimit::store::{Answer, Cell, ChargeMark, KeyHasher, OverrideStore, Purpose, StoreFuture};
 use tower_ratelimit::{
-    Decision, Event, FixedWindow, Limit, Limiter, MemoryStore, Outcome, Store, Timestamp, TokenBucket, Verdict,
-    conformance,
+    Event, FixedWindow, Limit, Limiter, MemoryStore, Store, StoreError, Timestamp, TokenBucket, Verdict, conformance,
 };
 
 #[derive(Debug)]
 struct Remote(Arc<MemoryStore>);
 
-type Create = fn(Timestamp, Vec<Outcome>) -> Decision;
-
-type Parts = Vec<(Arc<LimitSpec>, KeyHash, u64)>;
-
 impl Remote {
-    /// Runs an operation on the charges in the background, so that it completes even if its caller gives up.
-    fn run<F>(&self, charges: &[Charge<'_>], operation: F, create: Create) -> StoreFuture<Decision>
-    where
-        F: Fn(&MemoryStore, &[Charge<'_>]) -> StoreFuture<Decision> + Send + 'static,
-    {
-        let mut parts: Parts = charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
-        let store = self.0.clone();
-        let task = tokio::spawn(async move {
-            tokio::task::yield_now().await;
-            let mut resized = Vec::new();
-            for (spec, key, _) in &mut parts {
-                if let Some(size) = OverrideStore::get(&*store, spec, *key).await?.filter(|_| spec.is_overridable()) {
-                    *spec = Arc::new(spec.overridden(&size.algorithm).unwrap());
-                    resized.push(spec.clone());
-                }
+    /// Decides in the background, so that the request completes even if its caller gives up.
+    async fn run(store: Arc<MemoryStore>, asked: Vec<Cell>, purpose: Purpose) -> Result<Answer, StoreError> {
+        tokio::task::yield_now().await;
+        let mut cells = asked.clone();
+        for cell in cells.iter_mut().filter(|cell| cell.is_overridable()) {
+            if let Some(size) = OverrideStore::get(&*store, cell).await? {
+                cell.apply_override(&size.algorithm);
             }
-            let charges: Vec<_> = parts.iter().map(|(spec, key, cost)| Charge::new(spec, *key, *cost)).collect();
-            Ok(rebuild(&charges, &operation(&store, &charges).await?, create).with_resized(&resized))
-        });
-        StoreFuture::pending(async move { task.await.unwrap() })
+        }
+        let mut answered = cells.clone();
+        let at = store.decide(&mut answered, purpose).await?.finish(&mut answered);
+        // Creates the answers from the public parts of others.
+        for (cell, known) in cells.iter_mut().zip(&answered) {
+            if !known.counts_denials() {
+                cell.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
+                cell.set_enforced(known.is_enforced());
+                cell.set_mark(known.mark());
+                if known.uses_overage() {
+                    cell.set_uses_overage();
+                }
+            } else {
+                *cell = known.clone();
+            }
+        }
+        Ok(Answer::with_cells(at, cells))
     }
-}
-
-/// Creates a decision from the public parts of another one.
-fn rebuild(charges: &[Charge<'_>], decision: &Decision, create: Create) -> Decision {
-    let outcomes = charges.iter().zip(decision.outcomes()).map(|(charge, known)| {
-        let (more_after, reset_after) = (known.more_after(), known.reset_after());
-        let mut outcome = Outcome::new(charge, known.verdict(), known.remaining(), more_after, reset_after)
-            .with_mark(known.mark())
-            .with_enforced(known.is_enforced());
-        if known.uses_overage() {
-            outcome = outcome.with_overage();
-        }
-        if known.is_penalty() {
-            outcome = outcome.with_penalty();
-        }
-        outcome
-    });
-    create(decision.at(), outcomes.collect())
 }
 
 impl Store for Remote {
@@ -63,26 +45,21 @@ impl Store for Remote {
         self.0.hasher()
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, MemoryStore::decide, Decision::new)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        let task = tokio::spawn(Self::run(self.0.clone(), cells.to_vec(), purpose));
+        StoreFuture::pending(async move { task.await.unwrap() })
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, MemoryStore::peek, Decision::peeked)
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        let parts = refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark));
-        let (store, parts) = (self.0.clone(), parts.collect::<Vec<_>>());
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let (store, cells) = (self.0.clone(), cells.to_vec());
         StoreFuture::pending(async move {
             tokio::task::yield_now().await;
-            let refunds = parts.iter().map(|(spec, key, cost, mark)| Refund::new(spec, *key, *cost, *mark));
-            store.refund(&refunds.collect::<Vec<_>>()).await
+            store.refund(&cells).await
         })
     }
 
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.0.reset(keys)
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.reset(cells)
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {
@@ -122,22 +99,20 @@ impl Store for LocksOut {
         self.0.hasher()
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let denied = Verdict::Deny { retry_after: Some(LOCKOUT) };
-        let outcome = |charge: &Charge<'_>| Outcome::new(charge, denied, 0, None, LOCKOUT).with_new_lockout(2, LOCKOUT);
-        StoreFuture::ready(Ok(Decision::new(Timestamp::EPOCH, charges.iter().map(outcome))))
+    fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
+        for cell in cells {
+            cell.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
+            cell.set_new_lockout(2, LOCKOUT);
+        }
+        StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH)))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(charges)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.refund(cells)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.0.refund(refunds)
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.0.reset(keys)
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.reset(cells)
     }
 }
 
@@ -148,8 +123,9 @@ async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
     let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_minute(10))]);
     let decision = limiter.acquire("key", 3).await.unwrap();
     let outcome = decision.outcomes()[0].clone();
-    let marked = outcome.clone().with_mark(ChargeMark::from_bytes([0xff; 24]));
-    let reported = |outcome: &Outcome| (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+    let mut marked = outcome.clone();
+    marked.set_mark(ChargeMark::from_bytes([0xff; 24]));
+    let reported = |outcome: &Cell| (outcome.remaining(), outcome.more_after(), outcome.reset_after());
     assert_eq!(reported(&marked), reported(&outcome));
     assert_eq!(marked.mark().to_bytes(), [0xff; 24]);
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{
-    CircuitBreaker, Decision, FixedWindow, Limit, Limiter, MemoryStore, OverrideError, Store, StoreError,
-    StoreErrorKind,
+    CircuitBreaker, FixedWindow, Limit, Limiter, MemoryStore, OverrideError, Store, StoreError, StoreErrorKind,
 };
 
 use crate::overrides::backend::is_allowed;
@@ -19,20 +18,16 @@ impl Store for Plain {
         self.0.hasher()
     }
 
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.0.decide(charges)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        self.0.decide(cells, purpose)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.0.peek(charges)
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.refund(cells)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.0.refund(refunds)
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.0.reset(keys)
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.reset(cells)
     }
 }
 

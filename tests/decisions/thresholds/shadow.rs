@@ -65,7 +65,7 @@ trait Wait {
     fn verdict_wait(&self) -> Option<std::time::Duration>;
 }
 
-impl Wait for tower_ratelimit::Outcome {
+impl Wait for tower_ratelimit::store::Cell {
     fn verdict_wait(&self) -> Option<std::time::Duration> {
         match self.verdict() {
             tower_ratelimit::Verdict::Deny { retry_after } => retry_after,

@@ -41,8 +41,6 @@ pub(in crate::store::redis) enum Fault {
     Flushed,
     /// The reply is invalid.
     Reply(&'static str),
-    /// Overrides change faster than they can be read.
-    Changing,
     /// No master of the Cluster is known to have this slot.
     Slot(u16),
     /// A master of the Cluster failed.
@@ -101,7 +99,6 @@ impl Fault {
     pub(in crate::store::redis) fn concerns_one_request(&self) -> bool {
         match self {
             Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")),
-            Self::Changing => true,
             _ => false,
         }
     }
@@ -122,15 +119,7 @@ impl Fault {
     /// Returns whether the fault concerns the server rather than the request: the server can't be reached, or has other
     /// slots.
     pub(in crate::store::redis) fn concerns_server(&self) -> bool {
-        !matches!(
-            self,
-            Self::Script(_)
-                | Self::Permission(_)
-                | Self::Reply(_)
-                | Self::Changing
-                | Self::Slot(_)
-                | Self::QueueFull { .. }
-        )
+        !matches!(self, Self::Script(_) | Self::Permission(_) | Self::Reply(_) | Self::Slot(_) | Self::QueueFull { .. })
     }
 
     /// Returns whether no connection could be opened, so that another server may be tried.

@@ -56,9 +56,6 @@ impl fmt::Display for Fault {
                  find the client that sends SCRIPT FLUSH by CLIENT LIST, \
                  and check that no proxy distributes calls over several servers"
             ),
-            Self::Changing => {
-                write!(f, "overrides of the request's keys change faster than they can be read: check what sets them")
-            }
             Self::At(node, fault) => write!(f, "at {node}: {fault}"),
             Self::Slot(slot) => write!(
                 f,
@@ -98,7 +95,6 @@ impl std::error::Error for Fault {
             | Self::NoRuntime
             | Self::Script(_)
             | Self::Reply(_)
-            | Self::Changing
             | Self::Slot(_)
             | Self::QueueFull { .. } => None,
         }

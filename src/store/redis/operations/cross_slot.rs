@@ -6,196 +6,167 @@
 //! several that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others
 //! to be denied, never to be admitted.
 
-use std::sync::Arc;
-
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
-use super::report::{Report, SlotCharge};
-use crate::decision::Decision;
-use crate::limit_spec;
-use crate::store::denials::Invalidation;
-use crate::store::redis::charge::{outcomes, requests};
+use crate::decision::{Cell, Veto};
+use crate::store::decide::{allows, enforce_quotas};
+use crate::store::denials::Change;
 use crate::store::redis::error::Fault;
-use crate::store::redis::script::{Task, encode_clock};
+use crate::store::redis::script::Task;
 use crate::store::redis::slot;
 use crate::store::redis::store::RedisStore;
-use crate::store::{Charge, Refund};
+use crate::store::{Answer, Purpose, Store};
+use crate::time::Timestamp;
 
-/// A request's charges by slot.
+/// A request in several slots.
 pub(super) struct CrossSlotRequest {
     store: RedisStore,
-    slots: Vec<Vec<SlotCharge>>,
-    /// Dropped after all refunds, because the charges end the cached denials of others. A denial by several slots is not
-    /// cached, because each slot decides at an instant of its own.
-    invalidation: Option<Invalidation>,
+    /// The questions, with their latest answers.
+    cells: Vec<Cell>,
+    /// The positions of the cells of each slot.
+    slots: Vec<Vec<usize>>,
+    /// Several slots have limits in quota mode. None of them can enforce it, so each decides these in shadow mode.
+    splits_quotas: bool,
+    /// The latest instant of all answers, in µs.
+    at: u64,
 }
 
-/// The decision of one slot.
-type SlotDecision = Result<Decision, Fault>;
-
-/// The decisions that charged a slot, with the slot's index.
-type Reservations = Vec<(usize, Decision)>;
+/// The answer of a slot: the instant, and its cells.
+type SlotAnswer = (u64, Vec<Cell>);
 
 impl CrossSlotRequest {
-    pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], invalidation: Option<Invalidation>) -> Self {
-        let own = |(position, Charge { spec, key, cost }): (_, Charge<'_>)| {
-            let spec = spec.clone();
-            SlotCharge { position, is_cross_slot_quota: false, spec, key, cost }
+    pub(super) fn new(store: RedisStore, cells: &[Cell]) -> Self {
+        let slots = slot::group(cells.iter().map(Cell::key));
+        let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| cells[position].veto() == Veto::Quota);
+        let splits_quotas = slots.iter().filter(has_quota).count() > 1;
+        Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }
+    }
+
+    /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of others.
+    /// A denial by several slots is not remembered, because each slot decides at an instant of its own.
+    pub(super) async fn decide(mut self, purpose: Purpose, mut change: Change) -> Result<Answer, Fault> {
+        let costs = |slot: &Vec<usize>| slot.iter().any(|&position| self.cells[position].cost() > 0);
+        let charged: Vec<usize> =
+            (0..self.slots.len()).filter(|&slot| purpose == Purpose::Take && costs(&self.slots[slot])).collect();
+        let task = |slot| match charged[..] {
+            // The others deny nothing, because a cost of 0 is always allowed.
+            [only] if only == slot => Task::Acquire,
+            [] | [_] => Task::Peek,
+            // A denial at this point is final, so it counts as a strike.
+            _ => Task::PeekWithStrikes,
         };
-        let slots = slot::group(charges.iter().copied(), |charge| charge.key);
-        let mut slots: Vec<Vec<SlotCharge>> =
-            slots.into_iter().map(|(_, slot)| slot.into_iter().map(own).collect()).collect();
-        let has_quota = |slot: &&Vec<SlotCharge>| slot.iter().any(|charge| charge.spec.is_quota());
-        if slots.iter().filter(has_quota).count() > 1 {
-            // No slot has all quotas, so the report enforces them.
-            for charge in slots.iter_mut().flatten().filter(|charge| charge.spec.is_quota()) {
-                charge.is_cross_slot_quota = true;
-                charge.spec = Arc::new(charge.spec.in_shadow());
+        let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task(slot), slot))).await;
+        let (mut fault, mut reserved) = (None, Vec::new());
+        for (slot, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(answer) if task(slot) == Task::Acquire => self.record_charge(slot, answer, &mut reserved),
+                Ok(answer) => self.record(slot, answer),
+                Err(other) => fault = fault.or(Some(other)),
             }
         }
-        Self { store, slots, invalidation }
+        if let Some(fault) = fault {
+            tokio::spawn(self.store.refund(&reserved));
+            return Err(fault);
+        }
+        if charged.len() > 1 && allows(&self.cells) {
+            // In a task of its own, so that a caller that gives up leaves nothing reserved.
+            let (answer, decision) = oneshot::channel();
+            tokio::spawn(self.reserve(charged, change, answer));
+            return decision.await.unwrap_or(Err(Fault::Reply("expected more replies")));
+        }
+        if reserved.is_empty() && !self.cells.iter().any(Cell::counts_denials) {
+            change.changes = false;
+        }
+        Ok(self.finish())
     }
 
-    pub(super) async fn decide(mut self, task: Task) -> SlotDecision {
-        let is_charged = |slot: &&Vec<SlotCharge>| task == Task::Acquire && is_charged(slot);
-        if self.slots.iter().filter(is_charged).count() > 1 {
-            return self.acquire().await;
-        }
-        // At most one slot is charged. The others deny nothing, because a cost of 0 is always allowed.
-        let decisions = self.slots.iter().map(|slot| {
-            let task = if is_charged(&slot) { Task::Acquire } else { Task::Peek };
-            self.decide_slot(task, slot)
-        });
-        let decisions = join_all(decisions).await;
-        if decisions.iter().any(Result::is_err) {
-            let charged = |(index, decision): (_, &SlotDecision)| {
-                Some((index, decision.as_ref().ok().filter(|it| it.is_charged())?.without_charges()))
-            };
-            let reservations: Reservations = decisions.iter().enumerate().filter_map(charged).collect();
-            let report = Report::new(&self.slots, decisions);
-            let decision = report.map(|report| report.decision(&self.slots, false));
-            tokio::spawn(async move { self.refund(reservations).await });
-            return decision;
-        }
-        if !decisions.iter().flatten().any(Decision::is_charged) {
-            self.charged_nothing();
-        }
-        Ok(Report::new(&self.slots, decisions)?.decision(&self.slots, task == Task::Acquire))
-    }
-
-    async fn acquire(mut self) -> SlotDecision {
-        // A denial at this point is final, so it counts as a strike.
-        let task = if self.has_penalties() { Task::PeekWithStrikes } else { Task::Peek };
-        let decisions = join_all(self.slots.iter().map(|slot| self.decide_slot(task, slot))).await;
-        let report = Report::new(&self.slots, decisions)?;
-        if !report.is_allowed(&self.slots) {
-            self.charged_nothing();
-            return Ok(report.decision(&self.slots, false));
-        }
-        // In a task of its own, so that a caller that gives up leaves nothing reserved.
-        let (answer, decision) = oneshot::channel();
-        tokio::spawn(self.reserve(report, answer));
-        decision.await.unwrap_or(Err(Fault::Reply("expected more replies")))
-    }
-
-    async fn reserve(mut self, mut report: Report, answer: oneshot::Sender<SlotDecision>) {
-        let mut invalidation = self.invalidation.take();
-        let mut reservations = Reservations::new();
-        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| is_charged(slot)) {
-            if answer.is_closed() {
-                return self.refund(reservations).await;
+    /// Charges the slots that have costs, all or none.
+    async fn reserve(mut self, charged: Vec<usize>, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
+        let mut reserved = Vec::new();
+        let mut denied = None;
+        for slot in charged {
+            if decision.is_closed() {
+                break;
             }
-            match self.decide_slot(Task::Acquire, slot).await {
-                Ok(decision) if decision.is_allowed() => {
-                    reservations.push((index, decision.without_charges()));
-                    report.record(slot, decision);
-                }
-                Ok(denial) => {
-                    if reservations.is_empty()
-                        && !self.has_penalties()
-                        && let Some(invalidation) = invalidation.take()
-                    {
-                        invalidation.end(false);
-                    }
-                    self.refund(reservations).await;
-                    report.record(slot, denial);
-                    drop(invalidation);
-                    self.peek_again(&mut report, Some(index)).await;
-                    let _ = answer.send(Ok(report.decision(&self.slots, false)));
-                    return;
+            match self.ask(Task::Acquire, slot).await {
+                Ok(answer) => {
+                    denied = answer.1.iter().any(Cell::denies).then_some(slot);
+                    self.record_charge(slot, answer, &mut reserved);
                 }
                 Err(fault) => {
-                    let _ = answer.send(Err(fault));
-                    return self.refund(reservations).await;
+                    let _ = decision.send(Err(fault));
+                    let _ = self.store.refund(&reserved).await;
+                    return;
                 }
             }
-        }
-        if !report.is_allowed(&self.slots) {
-            // The quotas that were available when all slots were peeked at are exhausted.
-            self.refund(reservations).await;
-            drop(invalidation);
-            self.peek_again(&mut report, None).await;
-            let _ = answer.send(Ok(report.decision(&self.slots, false)));
-            return;
-        }
-        if answer.send(Ok(report.decision(&self.slots, true))).is_err() {
-            self.refund(reservations).await;
-        }
-    }
-
-    /// Returns whether a slot may have changed state without a charge, by a strike.
-    fn has_penalties(&self) -> bool {
-        self.slots.iter().flatten().any(|charge| charge.spec.penalty().is_some())
-    }
-
-    fn charged_nothing(&mut self) {
-        if !self.has_penalties()
-            && let Some(invalidation) = self.invalidation.take()
-        {
-            invalidation.end(false);
-        }
-    }
-
-    /// Updates the report after all refunds, except for the slot that denied.
-    async fn peek_again(&self, report: &mut Report, denied: Option<usize>) {
-        let others = self.slots.iter().enumerate().filter(|(index, _)| Some(*index) != denied);
-        let decisions = others.map(|(_, slot)| async move { (slot, self.decide_slot(Task::Peek, slot).await) });
-        for (slot, decision) in join_all(decisions).await {
-            // Without an answer, the slot's previous outcomes stand.
-            if let Ok(decision) = decision {
-                report.record(slot, decision);
+            if denied.is_some() {
+                break;
             }
         }
+        // The quotas that were available when all slots were peeked at may be exhausted.
+        if denied.is_none() && allows(&self.cells) && !decision.is_closed() {
+            if decision.send(Ok(self.finish())).is_err() {
+                let _ = self.store.refund(&reserved).await;
+            }
+            return;
+        }
+        // Reservations that cannot be refunded stay charged.
+        let _ = self.store.refund(&reserved).await;
+        drop(change);
+        if decision.is_closed() {
+            return;
+        }
+        let others: Vec<usize> = (0..self.slots.len()).filter(|slot| Some(*slot) != denied).collect();
+        let answers = join_all(others.iter().map(|&slot| self.ask(Task::Peek, slot))).await;
+        for (slot, answer) in others.into_iter().zip(answers) {
+            // Without an answer, the previous one of the slot stands.
+            if let Ok(answer) = answer {
+                self.record(slot, answer);
+            }
+        }
+        let _ = decision.send(Ok(self.finish()));
     }
 
-    /// Lets one slot decide its charges.
-    async fn decide_slot(&self, task: Task, slot: &[SlotCharge]) -> SlotDecision {
-        let charges: Vec<_> = slot.iter().map(SlotCharge::charge).collect();
-        let mut prepared = self.store.prepare(&charges);
-        let (now, reply) = self.store.perform(task, self.store.test_clock(), &mut prepared).await?;
-        outcomes::decision(task, now, &prepared, &reply)
+    /// Lets a slot decide its cells.
+    async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, Fault> {
+        let mut asked: Vec<Cell> = Vec::with_capacity(self.slots[slot].len());
+        for &position in &self.slots[slot] {
+            let cell = &self.cells[position];
+            let mut cell = cell.asked_again(cell.cost());
+            if self.splits_quotas && cell.veto() == Veto::Quota {
+                cell.set_veto(Veto::Shadow);
+            }
+            asked.push(cell);
+        }
+        let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
+        let (at, _) = self.store.ask(task, purpose, &mut asked).await?;
+        Ok((at, asked))
     }
 
-    /// Refunds reservations, once. Those that cannot be refunded stay charged.
-    async fn refund(&self, reservations: Reservations) {
-        let refunds = reservations.iter().map(|(index, decision)| {
-            let outcomes = self.slots[*index].iter().zip(decision.outcomes());
-            let charged = outcomes.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
-            let refunds = charged.map(|(SlotCharge { spec, key, cost, .. }, outcome)| Refund {
-                spec: limit_spec::find(outcome.limit(), decision.resized()).unwrap_or(spec),
-                key: *key,
-                cost: *cost,
-                mark: outcome.mark,
-            });
-            let refund = requests::refund(&self.store.prefix, &refunds.collect::<Vec<_>>());
-            self.store.deployment.ask(self.store.test_clock().map(encode_clock), refund)
-        });
-        join_all(refunds).await;
+    /// Replaces the answers of a slot.
+    fn record(&mut self, slot: usize, (at, answered): SlotAnswer) {
+        self.at = self.at.max(at);
+        for (&position, mut cell) in self.slots[slot].iter().zip(answered) {
+            if self.splits_quotas {
+                cell.set_veto(self.cells[position].veto());
+            }
+            self.cells[position] = cell;
+        }
     }
-}
 
-/// Returns whether a slot has a charge of at least one token.
-fn is_charged(slot: &[SlotCharge]) -> bool {
-    slot.iter().any(|charge| charge.cost > 0)
+    /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another denies.
+    fn record_charge(&mut self, slot: usize, answer: SlotAnswer, reserved: &mut Vec<Cell>) {
+        if !answer.1.iter().any(Cell::denies) {
+            let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.counts_denials();
+            reserved.extend(answer.1.iter().filter(is_charged).cloned());
+        }
+        self.record(slot, answer);
+    }
+
+    fn finish(&mut self) -> Answer {
+        let mut cells = std::mem::take(&mut self.cells);
+        enforce_quotas(&mut cells);
+        Answer::with_cells(Timestamp::from_micros(self.at), cells)
+    }
 }

@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Kind, Penalty, Refill, Rounding};
+use crate::algorithm::{Algorithm, Kind, Refill, Rounding};
+use crate::decision::Cell;
 
-pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 12]>;
+pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 8]>;
 
 /// The largest cost that a script is given: no limit holds that much, so that a refund never needs more, whatever the
 /// limit's capacity was at the time of the charge.
@@ -20,14 +21,17 @@ pub(in crate::store::redis) fn tag(rule: &Algorithm) -> u8 {
         Kind::CalendarWindow(_) => b'k',
         Kind::SlidingWindowCounter(_) => b'c',
         Kind::SlidingLog | Kind::SlidingWindow { .. } => b'l',
+        Kind::Penalty { .. } => b'p',
     }
 }
 
-/// Returns the arguments for a charge of `cost`, which is the first of them, at about `now` (in µs).
-pub(in crate::store::redis) fn args(rule: &Algorithm, cost: u64, now: u64) -> ScriptArgs {
+/// Returns the arguments for the charge of a cell at about `now` (in µs). The first of them is the cost, except for a
+/// penalty.
+pub(in crate::store::redis) fn args(cell: &Cell, now: u64) -> ScriptArgs {
+    let rule = cell.algorithm();
     let capacity = rule.hard_capacity();
     // Or a smaller cost that exceeds the capacity as well.
-    let cost = cost.min(MAX_COST.max(capacity + 1));
+    let cost = cell.cost().min(MAX_COST.max(capacity + 1));
     match rule.kind {
         Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket(rule, cost),
         Kind::TokenBucket(Refill::Interval) => numbers([cost, capacity, rule.amount.into(), rule.span]),
@@ -50,14 +54,19 @@ pub(in crate::store::redis) fn args(rule: &Algorithm, cost: u64, now: u64) -> Sc
         Kind::SlidingWindow { buckets } => {
             numbers([cost, capacity, rule.span / u64::from(buckets), rule.span, rule.capacity])
         }
+        Kind::Penalty { longest, memory } => {
+            // Zero denials stand for none that count.
+            let denials = if cell.counts_strikes { rule.amount } else { 0 };
+            numbers([denials.into(), rule.span, rule.capacity, longest, memory])
+        }
     }
 }
 
-/// Returns the numbers that a script counts strikes by. Zero denials stand for none that count.
-pub(in crate::store::redis) fn penalty(penalty: &Penalty, counts: bool) -> ScriptArgs {
-    let denials = if counts { penalty.denials.into() } else { 0 };
-    let [within, first] = [penalty.within, penalty.first];
-    numbers([denials, within, first, penalty.longest.unwrap_or(first), penalty.remembered.unwrap_or(0)])
+/// Returns what a script needs to give a limit another size: the limit's own, the overage in percent, and the span.
+pub(super) fn own_size(cell: &Cell) -> ScriptArgs {
+    let rule = cell.algorithm();
+    let [tokens, amount] = rule.size();
+    numbers([tokens.into(), amount.into(), cell.overage_percent.into(), rule.span])
 }
 
 /// A script counts a level as the time in which it drains, to the 1/amount of a µs. Costs and capacities are converted

@@ -3,7 +3,7 @@
 //! `lua/` holds the script: `decide.lua` performs requests, and each algorithm has a file of its own, the counterpart of
 //! a rule in [`algorithm`](crate::algorithm). The tests compare both.
 
-pub(super) mod args;
+mod args;
 mod inline;
 mod records;
 mod reply;
@@ -12,9 +12,9 @@ pub(super) mod state;
 mod text;
 
 pub(super) use self::reply::{Replies, Reply, TimedReply};
+pub(super) use self::request::{Request, Task, encode_clock, evalsha};
 #[cfg(test)]
-pub(super) use self::request::encode;
-pub(super) use self::request::{LimitArgs, Mode, Request, Task, encode_clock, evalsha};
+pub(super) use self::request::{encode, name, name_of_override};
 pub(super) use self::text::{CHECK, TEXT};
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
                 Kind::LeakyBucketQueue => CalendarWindow::daily(1).into(),
                 Kind::CalendarWindow(_) => TokenBucket::new(1, 1, minute).into(),
                 Kind::TokenBucket(Refill::Continuous) => TokenBucket::new(1, 1, minute).at_intervals().into(),
-                Kind::TokenBucket(Refill::Interval) => return None,
+                Kind::TokenBucket(Refill::Interval) | Kind::Penalty { .. } => return None,
             })
         };
         std::iter::successors(Some(first), next).collect()
@@ -88,7 +88,7 @@ mod tests {
         let lua = lua();
         for (tag, source) in rules() {
             let rule = load(&lua, tag, source);
-            for function in ["parse", "peek", "commit", "refund"] {
+            for function in ["parse", "peek", "commit", "refund", "resize"] {
                 assert!(rule.get::<Function>(function).is_ok(), "{function} of {tag}");
             }
         }
@@ -100,9 +100,9 @@ mod tests {
         for (name, functions) in [
             ("key", &["check", "encode", "decode", "read", "write", "overwrite", "expire"][..]),
             ("arithmetic", &["mul_div"]),
-            ("gcra_history", &["level", "refund"]),
+            ("gcra_history", &["level", "refund", "resize"]),
             ("penalty", &["parse", "peek", "strike"]),
-            ("override", &["current", "set"]),
+            ("override", &["parse", "apply", "current", "set"]),
         ] {
             let (_, source) = modules().find(|(names, _)| *names == [name]).unwrap();
             let loaded = load(&lua, name, source);

@@ -10,36 +10,18 @@ use crate::time::Timestamp;
 /// The reply to one request.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) struct Reply {
-    verdict: Verdict,
-    keys: u8,
+    is_allowed: bool,
     /// For each key, the length of its state, and that. Most requests have at most two limits.
     states: SmallVec<[u8; 2 * (1 + STATE + INSTANT)]>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Verdict {
-    Allowed,
-    Denied,
-    OverrideChanged,
-}
-
 impl Reply {
     pub(in crate::store::redis) fn is_allowed(&self) -> bool {
-        self.verdict == Verdict::Allowed
+        self.is_allowed
     }
 
-    /// Returns whether nothing was decided because an override is not the expected one. The states are then those of
-    /// each limit's override.
-    pub(in crate::store::redis) fn has_override_changed(&self) -> bool {
-        self.verdict == Verdict::OverrideChanged
-    }
-
-    /// Returns the number of keys whose states it contains: of each limit, followed by its penalty's.
-    pub(in crate::store::redis) fn keys(&self) -> usize {
-        self.keys.into()
-    }
-
-    /// Returns the state that each key held before the request. It is empty for a key without one.
+    /// Returns the state that each key held before the request: for each limit the override of its key, if it can have
+    /// one, its own, and that of its penalty, if it has one. A state is empty for a key without one.
     pub(in crate::store::redis) fn states(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.states[..];
         std::iter::from_fn(move || take_state(&mut rest))
@@ -47,10 +29,9 @@ impl Reply {
 
     /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
-        let verdict = match take(bytes, 1)?[0] {
-            b'y' => Verdict::Allowed,
-            b'n' => Verdict::Denied,
-            b'o' => Verdict::OverrideChanged,
+        let is_allowed = match take(bytes, 1)?[0] {
+            b'y' => true,
+            b'n' => false,
             b'e' => {
                 let length = u16::from_le_bytes(take(bytes, 2)?.try_into().ok()?);
                 let error = take(bytes, length.into())?;
@@ -64,7 +45,7 @@ impl Reply {
             take_state(bytes)?;
         }
         let states = SmallVec::from_slice(&start[..start.len() - bytes.len()]);
-        Some(Ok(Self { verdict, keys, states }))
+        Some(Ok(Self { is_allowed, states }))
     }
 }
 

@@ -1,16 +1,14 @@
 //! Encodes requests for the script. `lua/decide.lua` describes the format.
 
-use std::sync::Arc;
-
 use deadpool_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::args::ScriptArgs;
-use super::state;
-use crate::algorithm::{ChargeMark, Size};
+use super::{args, state};
+use crate::algorithm::Size;
+use crate::decision::{Cell, Veto};
 use crate::store::redis::slot;
 
-/// The operation of the script on the limits of a request.
+/// The operation of the script on the keys of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::store::redis) enum Task {
     Acquire = b'a' as isize,
@@ -18,49 +16,18 @@ pub(in crate::store::redis) enum Task {
     /// Charges nothing, like a peek, but counts denials as strikes.
     PeekWithStrikes = b't' as isize,
     Refund = b'r' as isize,
+    GetOverride = b'g' as isize,
     SetOverride = b'o' as isize,
     /// Deletes the keys.
     Reset = b'x' as isize,
-}
-
-/// The influence of a limit on the decision.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::store::redis) enum Mode {
-    Enforced = b'e' as isize,
-    Shadow = b's' as isize,
-    /// One of the limits in quota mode must have room.
-    Quota = b'q' as isize,
-}
-
-/// A limit of a request that is decided.
-#[derive(Debug)]
-pub(in crate::store::redis) struct LimitArgs<'a> {
-    /// The algorithm's tag.
-    pub(in crate::store::redis) tag: u8,
-    pub(in crate::store::redis) mode: Mode,
-    pub(in crate::store::redis) key: String,
-    /// The algorithm's arguments.
-    pub(in crate::store::redis) args: ScriptArgs,
-    /// The key of the limit's override, and the state that it is expected to hold: the arguments follow from that. If it
-    /// holds another one, nothing is decided.
-    pub(in crate::store::redis) expected_override: Option<(String, &'a [u8])>,
-    /// The key of the limit's penalty, and its arguments.
-    pub(in crate::store::redis) penalty: Option<(String, ScriptArgs)>,
 }
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) struct Request {
     pub(in crate::store::redis) keys: SmallVec<[String; 2]>,
-    body: Body,
-}
-
-/// All of a request but its keys.
-#[derive(Clone, Debug)]
-enum Body {
-    Own(Vec<u8>),
-    /// Encoded once for all requests that differ only in their keys.
-    Template(Arc<[u8]>),
+    /// All but the keys. That of one limit fits without an allocation.
+    body: SmallVec<[u8; 72]>,
 }
 
 /// Stands for a request that differs from the previous one only in its keys.
@@ -68,86 +35,86 @@ const SAME: u8 = b'=';
 
 /// The length of a request's header: its task, the numbers of its limits and keys, and its length.
 const HEADER: usize = 5;
-/// The length of a limit with ten arguments.
-const TYPICAL_LIMIT: usize = 4 + 10 * 8;
 
 impl Request {
     pub(in crate::store::redis) fn new(task: Task, limits: usize) -> Self {
-        let mut body = Vec::with_capacity(HEADER + limits * TYPICAL_LIMIT);
         // A limiter has at most 64 limits.
-        body.extend_from_slice(&[task as u8, limits as u8, 0, HEADER as u8, 0]);
-        Self { keys: SmallVec::new(), body: Body::Own(body) }
+        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, limits as u8, 0, HEADER as u8, 0]) }
     }
 
-    /// Creates a request for `key` from a template of one limit.
-    pub(in crate::store::redis) fn from_template(template: Arc<[u8]>, key: String) -> Self {
-        Self { keys: SmallVec::from_iter([key]), body: Body::Template(template) }
-    }
-
-    /// Returns the encoded request without its keys, as a template for others.
-    pub(in crate::store::redis) fn into_template(self) -> Arc<[u8]> {
-        match self.body {
-            Body::Own(body) => body.into(),
-            Body::Template(template) => template,
+    /// Encodes the decision on cells at about `now` (in µs).
+    pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
+        let mut request = Self::new(task, cells.iter().filter(|cell| !cell.counts_denials()).count());
+        for (index, cell) in cells.iter().enumerate() {
+            request.key(name(prefix, cell));
+            if !cell.counts_denials() {
+                let has_penalty = cells.get(index + 1).is_some_and(Cell::counts_denials);
+                let mode = match cell.veto() {
+                    Veto::Enforced => b'e',
+                    Veto::Shadow => b's',
+                    Veto::Quota => b'q',
+                };
+                let flags = [has_penalty, cell.is_overridable()].map(u8::from);
+                request.extend(&[args::tag(cell.algorithm()), mode, flags[0], flags[1]]);
+            }
+            request.extend_args(&args::args(cell, now));
+            if cell.is_overridable() {
+                request.key(name_of_override(prefix, cell));
+                request.extend_args(&args::own_size(cell));
+            }
         }
+        request
+    }
+
+    /// Encodes the refunds of cells.
+    pub(in crate::store::redis) fn refund(prefix: &str, cells: &[&Cell]) -> Self {
+        let mut request = Self::new(Task::Refund, cells.len());
+        for cell in cells {
+            request.key(name(prefix, cell));
+            request.extend(&[args::tag(cell.algorithm())]);
+            request.extend(&state::encode(&cell.mark().0));
+            // Refunds do not depend on the instant.
+            request.extend_args(&args::args(cell, 0));
+        }
+        request
+    }
+
+    /// Encodes the removal of the states of cells.
+    pub(in crate::store::redis) fn reset(prefix: &str, cells: &[&Cell]) -> Self {
+        let mut request = Self::new(Task::Reset, cells.len());
+        cells.iter().for_each(|cell| request.key(name(prefix, cell)));
+        request
+    }
+
+    /// Encodes setting the override of a key, for a span of µs or without expiry.
+    pub(in crate::store::redis) fn set_override(prefix: &str, cell: &Cell, size: Size, span: Option<u64>) -> Self {
+        let mut request = Self::of_override(Task::SetOverride, prefix, cell);
+        request.extend_args(&[span.map_or(-1.0, |span| span as f64)]);
+        request.extend(size.map(u32::to_le_bytes).as_flattened());
+        request
+    }
+
+    /// Encodes another operation on the override of a key.
+    pub(in crate::store::redis) fn of_override(task: Task, prefix: &str, cell: &Cell) -> Self {
+        let mut request = Self::new(task, 1);
+        request.key(name_of_override(prefix, cell));
+        request
     }
 
     /// Appends a key.
     pub(in crate::store::redis) fn key(&mut self, key: String) {
         self.keys.push(key);
-        let keys = self.keys.len() as u8;
-        self.own()[2] = keys;
-    }
-
-    /// Appends a limit to be decided.
-    pub(in crate::store::redis) fn limit(&mut self, limit: LimitArgs<'_>) {
-        let LimitArgs { tag, mode, key, args, expected_override, penalty } = limit;
-        self.key(key);
-        let expected = expected_override.map(|(key, expected)| {
-            self.key(key);
-            expected
-        });
-        let expected_length = expected.map_or(0, |expected| expected.len() as u8 + 1);
-        self.extend(&[tag, mode as u8, penalty.is_some().into(), expected_length]);
-        self.extend(expected.unwrap_or_default());
-        self.extend_args(&args);
-        if let Some((key, args)) = penalty {
-            self.key(key);
-            self.extend_args(&args);
-        }
-    }
-
-    /// Appends the limit of a template.
-    pub(in crate::store::redis) fn limit_from_template(&mut self, template: &[u8], key: String) {
-        self.key(key);
-        self.extend(&template[HEADER..]);
-    }
-
-    /// Appends a refund: the algorithm's tag, the mark of the charge and the arguments.
-    pub(in crate::store::redis) fn refund(&mut self, key: String, tag: u8, mark: ChargeMark, args: &[f64]) {
-        self.key(key);
-        self.extend(&[tag]);
-        self.extend(&state::encode(&mark.0));
-        self.extend_args(args);
-    }
-
-    /// Appends an override: for how many µs it holds (negative for good), and its size.
-    pub(in crate::store::redis) fn set_override(&mut self, key: String, span: f64, size: Size) {
-        self.key(key);
-        self.extend_args(&[span]);
-        for number in size {
-            self.extend(&number.to_le_bytes());
-        }
+        self.body[2] = self.keys.len() as u8;
     }
 
     /// Returns whether it refunds charges of earlier requests.
     pub(in crate::store::redis) fn is_refund(&self) -> bool {
-        self.body().first() == Some(&(Task::Refund as u8))
+        self.body[0] == Task::Refund as u8
     }
 
     /// Returns the length of its keys and its body.
     pub(in crate::store::redis) fn bytes(&self) -> usize {
-        self.body().len() + self.keys.iter().map(String::len).sum::<usize>()
+        self.body.len() + self.keys.iter().map(String::len).sum::<usize>()
     }
 
     /// Returns the Cluster slot of its keys, which must be one.
@@ -155,43 +122,36 @@ impl Request {
         self.keys.first().map_or(0, |key| slot::of(key))
     }
 
-    fn body(&self) -> &[u8] {
-        match &self.body {
-            Body::Own(body) => body,
-            Body::Template(template) => template,
-        }
-    }
-
-    /// Returns the body for a change. A template is copied.
-    fn own(&mut self) -> &mut Vec<u8> {
-        if let Body::Template(template) = &self.body {
-            self.body = Body::Own(template.to_vec());
-        }
-        match &mut self.body {
-            Body::Own(body) => body,
-            Body::Template(_) => unreachable!("it was copied"),
-        }
-    }
-
     fn extend_args(&mut self, args: &[f64]) {
-        for number in args {
-            self.extend(&number.to_le_bytes());
-        }
+        args.iter().for_each(|number| self.extend(&number.to_le_bytes()));
     }
 
-    fn extend(&mut self, bytes: &[u8]) {
-        let body = self.own();
-        body.extend_from_slice(bytes);
+    pub(in crate::store::redis) fn extend(&mut self, bytes: &[u8]) {
+        self.body.extend_from_slice(bytes);
         // 64 limits take less than 16 KB.
-        let length = (body.len() as u16).to_le_bytes();
-        body[HEADER - 2..HEADER].copy_from_slice(&length);
+        let length = (self.body.len() as u16).to_le_bytes();
+        self.body[HEADER - 2..HEADER].copy_from_slice(&length);
     }
 
     /// Returns whether a request with the same body may be encoded as [`SAME`].
     fn is_repeatable(&self) -> bool {
-        let &[task, ..] = self.body() else { return false };
-        [Task::Acquire, Task::Peek, Task::PeekWithStrikes].map(|task| task as u8).contains(&task)
+        [Task::Acquire, Task::Peek, Task::PeekWithStrikes].iter().any(|task| self.body[0] == *task as u8)
     }
+}
+
+/// Returns the name `prefix:{hash}:limit:rule` of the key that holds a cell's state, or `prefix:{hash}:limit:rule:p` for a
+/// penalty.
+///
+/// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have different
+/// names, because their states are incompatible.
+pub(in crate::store::redis) fn name(prefix: &str, cell: &Cell) -> String {
+    let name = cell.readable_name().expect("a limiter names its cells for a store with readable keys");
+    format!("{prefix}:{{{:032x}}}:{name}", cell.key().as_u128())
+}
+
+/// Returns the name of the key that holds a subject's override.
+pub(in crate::store::redis) fn name_of_override(prefix: &str, cell: &Cell) -> String {
+    name(prefix, cell) + ":override"
 }
 
 /// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as
@@ -219,17 +179,66 @@ pub(in crate::store::redis) fn evalsha(hash: &str, clock: &[u8], requests: &[Req
 
 /// Encodes all of `requests` but their keys.
 pub(in crate::store::redis) fn encode(requests: &[Request]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(requests.iter().map(|request| request.body().len()).sum());
+    let mut bytes = Vec::with_capacity(requests.iter().map(|request| request.body.len()).sum());
     let mut last: &[u8] = &[];
     for request in requests {
-        let body = request.body();
-        // Bodies of one template usually have the same address, which saves comparing them.
-        if (std::ptr::eq(body, last) || body == last) && request.is_repeatable() {
+        if *request.body == *last && request.is_repeatable() {
             bytes.push(SAME);
         } else {
-            bytes.extend_from_slice(body);
+            bytes.extend_from_slice(&request.body);
         }
-        last = body;
+        last = &request.body;
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{FixedWindow, Penalty};
+    use crate::hash::KeyHasher;
+    use crate::store::key_name::DEFAULT_PREFIX;
+    use crate::store::redis::tests::named;
+
+    fn cell(limit: &str, period: Duration) -> Cell {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        named(limit, 0, FixedWindow::new(1, period).into(), &hasher).with_key(hasher.hash(b"ann@example.org"), 1)
+    }
+
+    fn daily(limit: &str) -> String {
+        name(DEFAULT_PREFIX, &cell(limit, Duration::from_secs(86_400)))
+    }
+
+    #[test]
+    fn a_name_contains_the_hash_in_braces_but_not_the_key() {
+        let name = daily("daily");
+        assert!(name.starts_with("ratelimit:{") && name.ends_with("}:daily:fw86400s"), "{name}");
+        assert_eq!(name.len(), "ratelimit:{}:daily:fw86400s".len() + 32);
+        assert!(!name.contains("ann"));
+    }
+
+    #[test]
+    fn no_two_periods_share_a_key() {
+        let end = |period| name(DEFAULT_PREFIX, &cell("limit", period)).split_off("ratelimit:{}:limit:".len() + 32);
+        assert_eq!(end(Duration::from_secs(60)), "fw60s");
+        assert_eq!(end(Duration::from_millis(1_500)), "fw1500000u");
+        assert_eq!(end(Duration::from_micros(1)), "fw1u");
+    }
+
+    #[test]
+    fn escaped_limit_names_stay_distinct() {
+        assert!(daily("a:b {x}*").ends_with("}:a%3ab%20%7bx%7d%2a:fw86400s"));
+        assert_ne!(daily("a%3ab"), daily("a:b"));
+    }
+
+    #[test]
+    fn penalties_and_overrides_have_keys_beside_that_of_their_limit() {
+        let minute = Duration::from_secs(60);
+        let (limit, hasher) = (cell("limit", minute), KeyHasher::with_secret([0; 16]));
+        let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm(), &hasher);
+        assert_eq!(name("t", &penalty), name("t", &limit) + ":p");
+        assert_eq!(name_of_override("t", &limit), name("t", &limit) + ":override");
+    }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, CompactState, Log};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
 
 /// The length of a state: 7 bytes for each instant, 4 for each half of the detail. That of a bucket is followed by the
 /// instant until which its key is kept.
@@ -13,7 +13,7 @@ const ENTRY: usize = INSTANT + 8;
 /// The length of an instant.
 pub(in crate::store::redis) const INSTANT: usize = 7;
 
-pub(in crate::store::redis) fn encode(state: &CompactState) -> [u8; STATE] {
+pub(super) fn encode(state: &CompactState) -> [u8; STATE] {
     let mut bytes = [0; STATE];
     bytes[..INSTANT].copy_from_slice(&state.expires_at.to_le_bytes()[..INSTANT]);
     bytes[INSTANT..2 * INSTANT].copy_from_slice(&state.at.to_le_bytes()[..INSTANT]);
@@ -21,7 +21,15 @@ pub(in crate::store::redis) fn encode(state: &CompactState) -> [u8; STATE] {
     bytes
 }
 
-/// Decodes the state of a key, which is empty for an unused one. Returns `None` if no script can have stored it.
+/// Decodes the state of a key under a rule. Returns `None` if no script can have stored it.
+pub(in crate::store::redis) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
+    Some(match rule.keeps_log() {
+        true => KeyState::Log(decode_log(rule, bytes)?),
+        false => KeyState::Compact(decode(bytes)?),
+    })
+}
+
+/// Decodes a compact state, which is empty for an unused one. Returns `None` if no script can have stored it.
 pub(in crate::store::redis) fn decode(bytes: &[u8]) -> Option<CompactState> {
     match bytes.len() {
         0 => Some(CompactState::UNUSED),
@@ -40,7 +48,7 @@ pub(in crate::store::redis) fn decode(bytes: &[u8]) -> Option<CompactState> {
 /// The first entry is the oldest one that counts, and the last one the newest. A script may leave out entries between
 /// them that its answer does not depend on: the log then decides as if their tokens had been charged in the bucket of
 /// the next entry.
-pub(in crate::store::redis) fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
+fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
     let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
     let entry = |entry: &[u8; ENTRY]| {
         let (instant, counts) = entry.split_at(INSTANT);

@@ -1,25 +1,20 @@
 //! Batches of all kinds of requests, of several limiters and keys, in one call of the script. They are compared with
 //! the memory store, which decides them one after the other.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Redis;
 use super::fake::Held;
 use super::random::Random;
 use super::trace::Done;
-use crate::algorithm::ChargeMark;
-use crate::decision::Decision;
+use super::{Redis, named};
+use crate::decision::{Cell, Verdict, Veto};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::limit_spec::{LimitSettings, Mode};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::charge::override_cache::OverrideCache;
-use crate::store::redis::charge::prepared::PreparedCharge;
-use crate::store::redis::charge::{outcomes, requests};
-use crate::store::redis::key;
-use crate::store::redis::script::{self, Replies, Request, Task};
-use crate::store::{Charge, LimitSpec, Refund, Store};
+use crate::store::redis::operations::answer;
+use crate::store::redis::script::{self, Replies, Reply, Request, Task};
+use crate::store::{Override, OverrideStore, Purpose, Store};
 use crate::time::{ManualClock, Timestamp};
 
 const PREFIX: &str = "b";
@@ -29,26 +24,40 @@ const MOST: u64 = 24;
 /// One request of a batch.
 #[derive(Clone, Debug)]
 enum Ask {
-    Decide { task: Task, limiter: usize, key: KeyHash, costs: SmallVec<[u64; 3]> },
-    Refund(Receipt),
-    Reset { limiter: usize, key: KeyHash },
+    Decide {
+        task: Task,
+        limiter: usize,
+        key: KeyHash,
+        costs: SmallVec<[u64; 3]>,
+    },
+    /// The refund of cells that were charged.
+    Refund {
+        limiter: usize,
+        key: KeyHash,
+        charged: Vec<Cell>,
+    },
+    Reset {
+        limiter: usize,
+        key: KeyHash,
+    },
+    /// Sets the override of a limit, or removes it.
+    Override {
+        limiter: usize,
+        limit: usize,
+        key: KeyHash,
+        size: Option<Override>,
+    },
 }
 
 impl Ask {
-    fn is_of(&self, its_limiter: usize, its_key: KeyHash) -> bool {
+    /// Returns the limiter and the key.
+    fn of(&self) -> (usize, KeyHash) {
         let (Self::Decide { limiter, key, .. }
-        | Self::Refund(Receipt { limiter, key, .. })
-        | Self::Reset { limiter, key }) = self;
-        (*limiter, *key) == (its_limiter, its_key)
+        | Self::Refund { limiter, key, .. }
+        | Self::Reset { limiter, key }
+        | Self::Override { limiter, key, .. }) = self;
+        (*limiter, *key)
     }
-}
-
-/// Charges that can be refunded: the costs and marks of limits, by limiter and key.
-#[derive(Clone, Debug)]
-struct Receipt {
-    limiter: usize,
-    key: KeyHash,
-    taken: Vec<(usize, u64, ChargeMark)>,
 }
 
 /// A key that was overwritten with a malformed value, and its earlier value.
@@ -65,10 +74,11 @@ pub(super) struct Batches<'a> {
     redis: &'a Redis,
     memory: MemoryStore,
     clock: ManualClock,
-    hasher: KeyHasher,
-    limiters: Vec<Vec<Arc<LimitSpec>>>,
+    /// The cells of each limiter's limits and penalties.
+    limiters: Vec<Vec<Cell>>,
     keys: Vec<KeyHash>,
-    receipts: Vec<Receipt>,
+    /// Refunds to come.
+    receipts: Vec<Ask>,
     /// Earlier spans that led to an edge.
     edges: Vec<u64>,
     done: Done,
@@ -86,22 +96,25 @@ impl<'a> Batches<'a> {
         };
         let clock = ManualClock::new(Timestamp::from_micros(now));
         let mut limiter = |limiter: u64| {
-            let limit = |limit: u64| {
+            let mut cells = Vec::new();
+            for limit in 0..[1, 1, 2, 3][limiter as usize] {
                 let kind = random.below(9);
                 let name = format!("limit {limiter}.{limit}");
-                let mut settings = LimitSettings::new(name.into(), limit as u16, random.algorithm(kind));
+                let mut cell = named(&name, limit, random.algorithm(kind), &hasher);
                 if random.one_in(3) {
-                    settings.overage_percent = random.up_to(200) as u32;
+                    cell.set_overage(random.up_to(200) as u32);
                 }
-                match random.below(6) {
-                    0 => settings.mode = Mode::Shadow,
-                    1 => settings.penalty = Some(random.penalty()),
-                    2 | 3 => settings.mode = Mode::Quota,
+                cell.is_overridable = random.one_in(3);
+                let mode = random.below(6);
+                match mode {
+                    0 => cell.set_veto(Veto::Shadow),
+                    2 | 3 => cell.set_veto(Veto::Quota),
                     _ => {}
                 }
-                Arc::new(LimitSpec::new(settings, &hasher))
-            };
-            (0..[1, 1, 2, 3][limiter as usize]).map(limit).collect()
+                let penalty = (mode == 1).then(|| cell.of_penalty(random.penalty().algorithm(), &hasher));
+                cells.extend([Some(cell), penalty].into_iter().flatten());
+            }
+            cells
         };
         Self {
             limiters: (0..4).map(&mut limiter).collect(),
@@ -112,7 +125,6 @@ impl<'a> Batches<'a> {
             done: Done::default(),
             redis,
             clock,
-            hasher,
             random,
         }
     }
@@ -152,8 +164,10 @@ impl<'a> Batches<'a> {
             return;
         }
         let (limiter, limit) = self.limit();
-        let spec = &mut self.limiters[limiter][limit];
-        *spec = Arc::new(spec.with_algorithm(self.random.resized(spec.algorithm()), &self.hasher));
+        let cell = &mut self.limiters[limiter][limit];
+        if !cell.counts_denials() {
+            cell.set_algorithm(self.random.resized(cell.algorithm()));
+        }
     }
 
     fn limit(&mut self) -> (usize, usize) {
@@ -166,7 +180,7 @@ impl<'a> Batches<'a> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
         let key = self.keys[self.random.below(KEYS) as usize];
-        let name = key::name(PREFIX, &self.limiters[limiter][limit], key).into_bytes();
+        let name = script::name(PREFIX, &self.limiters[limiter][limit].with_key(key, 0)).into_bytes();
         let text = b"broken".to_vec();
         let held = if self.random.one_in(2) { Held::Text(text) } else { Held::List([text].into()) };
         let held = fake.keys.borrow_mut().insert(name.clone(), (held, Some(u64::MAX)));
@@ -189,7 +203,7 @@ impl<'a> Batches<'a> {
             asks.push(self.ask(last));
         }
         let broken = self.corrupt_key();
-        let is_broken = |ask: &Ask| broken.as_ref().is_some_and(|broken| ask.is_of(broken.limiter, broken.key));
+        let is_broken = |ask: &Ask| broken.as_ref().is_some_and(|broken| ask.of() == (broken.limiter, broken.key));
         // A reset would repair the key, and a refund of several limits would refund those before the malformed one.
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
@@ -203,26 +217,37 @@ impl<'a> Batches<'a> {
                 assert!(fault.contains("UNREADABLE") || fault.contains("WRONGTYPE"), "{fault}");
                 continue;
             }
-            let found = found.unwrap();
-            match &ask {
-                Ask::Decide { task, .. } => {
-                    let decision = outcomes::decision(*task, now, &self.asked(&ask), &found).unwrap();
-                    let expected = self.decide(&ask);
-                    self.compare(&ask, &decision, &expected);
-                    self.keep(&ask, &expected);
-                }
-                Ask::Refund(receipt) => {
-                    let refunded = self.memory.refund(&self.refunds(receipt));
-                    refunded.into_ready().unwrap().unwrap();
-                }
-                Ask::Reset { limiter, key } => {
-                    let keys: Vec<_> = self.limiters[*limiter].iter().map(|spec| (spec, *key)).collect();
-                    self.memory.reset(&keys).into_ready().unwrap().unwrap();
-                }
-            }
+            self.perform(&ask, found.unwrap());
         }
         if let Some(broken) = broken {
             self.mend(broken);
+        }
+    }
+
+    /// Performs a request in memory, and compares the answers.
+    fn perform(&mut self, ask: &Ask, found: Reply) {
+        match ask {
+            Ask::Decide { task, limiter, key, .. } => {
+                let purpose = if *task == Task::Peek { Purpose::Peek } else { Purpose::Take };
+                let (mut cells, mut expected) = (self.asked(ask), self.asked(ask));
+                answer(*task, purpose, &mut cells, self.now(), &found).unwrap();
+                self.memory.decide(&mut expected, purpose).into_ready().unwrap().unwrap();
+                let is_allowed = self.compare(ask, &cells, &expected);
+                if is_allowed && purpose == Purpose::Take {
+                    expected.retain(|cell| cell.is_allowed() && cell.cost() > 0 && !cell.counts_denials());
+                    self.receipts.push(Ask::Refund { limiter: *limiter, key: *key, charged: expected });
+                }
+            }
+            Ask::Refund { charged, .. } => self.memory.refund(charged).into_ready().unwrap().unwrap(),
+            Ask::Reset { .. } => self.memory.reset(&self.asked(ask)).into_ready().unwrap().unwrap(),
+            Ask::Override { limit, size, .. } => {
+                let cell = &self.asked(ask)[*limit];
+                let changed = match size {
+                    Some(size) => self.memory.set(cell, *size),
+                    None => self.memory.remove(cell),
+                };
+                changed.into_ready().unwrap().unwrap();
+            }
         }
     }
 
@@ -240,97 +265,87 @@ impl<'a> Batches<'a> {
             0 => return Ask::Reset { limiter, key },
             1..6 if !self.receipts.is_empty() => {
                 let which = random.below(self.receipts.len() as u64) as usize;
-                let mut receipt = self.receipts.swap_remove(which);
-                for (_, cost, _) in &mut receipt.taken {
-                    *cost = if random.one_in(3) { random.up_to(*cost) } else { *cost };
+                let mut refund = self.receipts.swap_remove(which);
+                if let Ask::Refund { charged, .. } = &mut refund {
+                    for cell in charged {
+                        cell.cost = if random.one_in(3) { random.up_to(cell.cost) } else { cell.cost };
+                    }
                 }
-                return Ask::Refund(receipt);
+                return refund;
             }
             6..9 => Task::Peek,
+            9 => {
+                let limit = random.below(self.limiters[limiter].len() as u64) as usize;
+                let cell = &self.limiters[limiter][limit];
+                if cell.is_overridable() {
+                    let expires_after = random.one_in(2).then(|| Duration::from_micros(random.up_to(1 << 40)));
+                    let size = Override::new(random.override_of(cell.algorithm()), expires_after);
+                    return Ask::Override { limiter, limit, key, size: (!random.one_in(4)).then_some(size) };
+                }
+                Task::Acquire
+            }
             _ => Task::Acquire,
         };
         let ones = random.one_in(2);
-        let cost = |spec: &Arc<LimitSpec>| if ones { 1 } else { random.cost(spec.capacity()) };
-        let costs = self.limiters[limiter].iter().map(cost).collect();
+        let mut costs = SmallVec::<[u64; 3]>::new();
+        for cell in &self.limiters[limiter] {
+            costs.push(match costs.last() {
+                Some(last) if cell.counts_denials() => *last.min(&1),
+                _ if ones => 1,
+                _ => random.cost(cell.algorithm().capacity()),
+            });
+        }
         Ask::Decide { task, limiter, key, costs }
     }
 
     fn request(&self, ask: &Ask) -> Request {
+        let cells = self.asked(ask);
+        let all: Vec<&Cell> = cells.iter().collect();
         match ask {
-            Ask::Decide { task, .. } => requests::decide(PREFIX, *task, self.now(), &self.asked(ask)),
-            Ask::Refund(receipt) => requests::refund(PREFIX, &self.refunds(receipt)),
-            Ask::Reset { limiter, key } => {
-                let keys: Vec<_> = self.limiters[*limiter].iter().map(|spec| (spec, *key)).collect();
-                requests::reset(PREFIX, &keys)
+            Ask::Decide { task, .. } => Request::decide(PREFIX, *task, self.now(), &cells),
+            Ask::Refund { .. } => Request::refund(PREFIX, &all),
+            Ask::Reset { .. } => Request::reset(PREFIX, &all),
+            Ask::Override { limit, size: Some(size), .. } => {
+                let span = size.expires_after.map(|span| span.as_micros() as u64);
+                Request::set_override(PREFIX, all[*limit], size.algorithm.size(), span)
             }
+            Ask::Override { limit, size: None, .. } => Request::of_override(Task::Reset, PREFIX, all[*limit]),
         }
     }
 
-    fn charges(&self, ask: &Ask) -> Vec<Charge<'_>> {
-        let Ask::Decide { limiter, key, costs, .. } = ask else { unreachable!("only decisions have charges") };
-        let charge = |(spec, &cost)| Charge { spec, key: *key, cost };
-        self.limiters[*limiter].iter().zip(costs).map(charge).collect()
-    }
-
-    fn asked(&self, ask: &Ask) -> SmallVec<[PreparedCharge; 2]> {
-        self.charges(ask).iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect()
-    }
-
-    fn refunds(&self, receipt: &Receipt) -> Vec<Refund<'_>> {
-        let spec = &self.limiters[receipt.limiter];
-        let refund = |&(limit, cost, mark): &(usize, u64, ChargeMark)| Refund {
-            spec: &spec[limit],
-            key: receipt.key,
-            cost,
-            mark,
-        };
-        receipt.taken.iter().map(refund).collect()
-    }
-
-    fn decide(&self, ask: &Ask) -> Decision {
-        let charges = self.charges(ask);
-        let answer = match ask {
-            Ask::Decide { task: Task::Peek, .. } => self.memory.peek(&charges),
-            _ => self.memory.decide(&charges),
-        };
-        answer.into_ready().unwrap().unwrap()
-    }
-
-    fn compare(&mut self, ask: &Ask, decision: &Decision, expected: &Decision) {
-        let reported = |decision: &Decision| {
-            let outcomes = decision.outcomes().iter().map(|outcome| {
-                let of_penalty = (outcome.is_penalty(), outcome.lockout());
-                let is_charged = decision.is_charged() && outcome.is_allowed() && outcome.cost > 0;
-                let mark = (is_charged && outcome.lockout().is_none()).then_some(outcome.mark);
-                (
-                    outcome.verdict(),
-                    outcome.uses_overage(),
-                    (outcome.remaining(), outcome.more_after(), outcome.reset_after()),
-                    of_penalty,
-                    mark,
-                )
-            });
-            (decision.is_allowed(), decision.retry_after(), outcomes.collect::<Vec<_>>())
-        };
-        assert_eq!(reported(decision), reported(expected), "{ask:?} of {:?}", self.limiters);
-        self.done.allowed += u64::from(expected.is_allowed());
-        self.done.begun += expected.outcomes().iter().filter(|outcome| outcome.lockout().is_some()).count() as u64;
-        let spans = expected.outcomes().iter().flat_map(|outcome| [outcome.more_after(), Some(outcome.reset_after())]);
-        let spans = spans.flatten().chain(expected.retry_after());
-        self.edges.extend(spans.filter_map(|span| u64::try_from(span.as_micros()).ok()).filter(|span| *span < 1 << 50));
-    }
-
-    /// Keeps the charges of a decision for refunds.
-    fn keep(&mut self, ask: &Ask, decision: &Decision) {
-        let Ask::Decide { task: Task::Acquire, limiter, key, costs } = ask else { return };
-        if !decision.is_allowed() {
-            return;
+    /// Returns the cells of a request.
+    fn asked(&self, ask: &Ask) -> Vec<Cell> {
+        if let Ask::Refund { charged, .. } = ask {
+            return charged.clone();
         }
-        let outcomes = decision.outcomes().iter().zip(costs).enumerate();
-        let taken = outcomes.filter(|(_, (outcome, cost))| outcome.is_allowed() && **cost > 0);
-        let taken: Vec<_> = taken.map(|(limit, (outcome, &cost))| (limit, cost, outcome.mark)).collect();
-        if !taken.is_empty() {
-            self.receipts.push(Receipt { limiter: *limiter, key: *key, taken });
-        }
+        let (limiter, key) = ask.of();
+        let cost = |index: usize| if let Ask::Decide { costs, .. } = ask { costs[index] } else { 0 };
+        self.limiters[limiter].iter().enumerate().map(|(index, cell)| cell.with_key(key, cost(index))).collect()
+    }
+
+    /// Compares the answers, and returns whether the request was allowed.
+    fn compare(&mut self, ask: &Ask, cells: &[Cell], expected: &[Cell]) -> bool {
+        let is_allowed = !expected.iter().any(Cell::denies);
+        let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire, .. });
+        let reported = |cell: &Cell| {
+            let is_charged = takes && cell.is_allowed() && cell.cost() > 0 && !cell.counts_denials();
+            let flags = (cell.uses_overage(), cell.is_enforced(), cell.lockout(), cell.algorithm().size());
+            let quota = (cell.remaining(), cell.more_after(), cell.reset_after());
+            (cell.verdict(), flags, quota, is_charged.then_some(cell.mark))
+        };
+        let [found, expected_reports] = [cells, expected].map(|cells| cells.iter().map(reported).collect::<Vec<_>>());
+        assert_eq!(found, expected_reports, "{ask:?} of {expected:?}");
+        self.done.allowed += u64::from(is_allowed);
+        self.done.begun += expected.iter().filter(|cell| cell.lockout().is_some()).count() as u64;
+        let spans = expected.iter().flat_map(|cell| {
+            let retry_after = match cell.verdict() {
+                Verdict::Deny { retry_after } => retry_after,
+                Verdict::Allow { .. } => None,
+            };
+            [cell.more_after(), Some(cell.reset_after()), retry_after]
+        });
+        let spans = spans.flatten().filter_map(|span| u64::try_from(span.as_micros()).ok());
+        self.edges.extend(spans.filter(|span| *span < 1 << 50));
+        is_allowed
     }
 }

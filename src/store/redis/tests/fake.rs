@@ -179,8 +179,9 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
     match command {
         "GET" => return string(text),
         "SET" => {
-            assert_eq!(args[2], b"PXAT");
-            keys.insert(key.clone(), (Held::Text(args[1].clone()), Some(int(3) as u64)));
+            assert!(args.get(2).is_none_or(|option| option == b"PXAT"));
+            let last = (args.len() > 3).then(|| int(3) as u64);
+            keys.insert(key.clone(), (Held::Text(args[1].clone()), last));
             return Ok(Value::Table(lua.create_table()?));
         }
         "SETRANGE" => {

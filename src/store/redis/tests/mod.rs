@@ -23,20 +23,27 @@ use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::{Done, Trace};
-use super::charge::override_cache::OverrideCache;
-use super::charge::prepared::PreparedCharge;
-use super::charge::{outcomes, requests};
 use super::connector::Connector;
-use super::script::{self, LimitArgs, Mode, Replies, Request, Task};
+use super::operations::answer;
+use super::script::{self, Replies, Reply, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use crate::decision::{Cell, Texts};
 use crate::hash::KeyHasher;
-use crate::limit_spec::LimitSettings;
-use crate::store::{Charge, LimitSpec};
+use crate::store::Purpose;
+use crate::store::key_name::escape;
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
 /// which is then printed.
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+/// Returns the cell of a limit, with the name that a limiter gives it.
+pub(super) fn named(name: &str, limit: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Cell {
+    let mut cell = Cell::new(limit, name, algorithm, hasher);
+    let name = format!("{}:{}{}", escape(name), algorithm.tag(), algorithm.state_period());
+    cell.texts = Some(Arc::new(Texts { name: Some(name.into()), detail: None }));
+    cell
 }
 
 /// The server that runs the script.
@@ -133,7 +140,7 @@ fn a_real_server_agrees_with_memory() {
     assert!(!keys.is_empty());
     for key in keys {
         let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
-        assert!(ttl > 0, "{key} has no TTL");
+        assert!(ttl > 0 || key.ends_with(":override"), "{key} has no TTL");
     }
 }
 
@@ -147,62 +154,41 @@ fn a_batch_on_a_real_server_agrees_with_sequential_requests_in_memory() {
     batches(&Redis::real(&RedisServer::start()), 20_000);
 }
 
+const NOON: u64 = 1_767_225_600_000_000;
+
+fn decide(task: Task, cells: &[Cell]) -> Request {
+    Request::decide("t", task, NOON, cells)
+}
+
+/// Runs requests that charge cells, and returns the reply to the last.
+fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, super::error::Fault> {
+    let request = decide(Task::Acquire, cells);
+    Replies::parse(fake.run(&script::encode_clock(NOON), &[request]), 1).unwrap().replies.remove(0)
+}
+
 /// The shared encoding of several requests does not include their keys.
 #[test]
 fn similar_requests_charge_their_own_keys() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
-    let algorithms = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
-    let spec = [0, 1].map(|limit: u16| {
-        let name = format!("limit {limit}");
-        Arc::new(LimitSpec::new(LimitSettings::new(name.into(), limit, algorithms[usize::from(limit)]), &hasher))
-    });
-    let now = 1_767_225_600_000_000;
-    let asked = |key: &str, cost| {
-        let key = hasher.hash(key.as_bytes());
-        [0, 1].map(|limit: usize| {
-            PreparedCharge::new(&Charge { spec: &spec[limit], key, cost }, &OverrideCache::default())
-        })
-    };
-    let ask = |task, key, cost| requests::decide("t", task, now, &asked(key, cost));
+    let limits = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
+    let limits = [0, 1].map(|limit: u16| named(&format!("limit {limit}"), limit, limits[usize::from(limit)], &hasher));
+    let asked = |key: &str, cost| limits.each_ref().map(|limit| limit.with_key(hasher.hash(key.as_bytes()), cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
-        .map(|(key, cost)| ask(Task::Acquire, key, cost));
+        .map(|(key, cost)| decide(Task::Acquire, &asked(key, cost)));
     let lengths = requests.each_ref().map(|request| script::encode(std::slice::from_ref(request)).len());
     assert_eq!(script::encode(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
 
-    let replies = Replies::parse(fake.run(&script::encode_clock(now), &requests), requests.len()).unwrap();
+    let replies = Replies::parse(fake.run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
     assert!(replies.replies.into_iter().all(|found| found.unwrap().is_allowed()));
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
-        let reply = fake.run(&script::encode_clock(now), &[ask(Task::Peek, key, 1)]);
+        let mut cells = asked(key, 1);
+        let reply = fake.run(&script::encode_clock(NOON), &[decide(Task::Peek, &cells)]);
         let found = Replies::parse(reply, 1).unwrap().replies.remove(0).unwrap();
-        let decision = outcomes::decision(Task::Peek, now, &asked(key, 1), &found).unwrap();
-        assert_eq!([0, 1].map(|limit: usize| decision.outcomes()[limit].remaining()), [50 - taken; 2], "{key}");
+        answer(Task::Peek, Purpose::Peek, &mut cells, NOON, &found).unwrap();
+        assert_eq!(cells.map(|cell| cell.remaining()), [50 - taken; 2], "{key}");
     }
-}
-
-/// The cached encoding of a limit is not used for a limit that is derived from it.
-#[test]
-fn a_derived_limit_is_encoded_again() {
-    let hasher = KeyHasher::with_secret([0; 16]);
-    let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
-    let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
-    let encoded = |spec: &Arc<LimitSpec>, cost| {
-        let charge = Charge { spec, key: hasher.hash(b"key"), cost };
-        script::encode(&[requests::decide(
-            "t",
-            Task::Acquire,
-            0,
-            &[PreparedCharge::new(&charge, &OverrideCache::default())],
-        )])
-    };
-    let usual = encoded(&limit, 1);
-    assert_eq!(usual, encoded(&limit, 1));
-    for other in [limit.in_shadow(), limit.with_override([7, 1]).unwrap()] {
-        assert_ne!(encoded(&Arc::new(other), 1), usual);
-    }
-    assert_ne!(encoded(&limit, 2), usual);
-    assert_eq!(encoded(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
 }
 
 /// Of several equal requests, one that fails does not affect the others, even if it is the first.
@@ -210,34 +196,23 @@ fn a_derived_limit_is_encoded_again() {
 fn a_malformed_key_fails_only_its_own_request() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
-    let now = 1_767_225_600_000_000;
     let bucket: Algorithm = TokenBucket::new(2, 1, minute).into();
-    for limits in
+    for algorithms in
         [vec![bucket], vec![FixedWindow::new(2, minute).into()], vec![bucket, FixedWindow::new(9, minute).into()]]
     {
         for broken in 0..3 {
             let fake = Fake::new();
-            let spec: Vec<_> = limits
-                .iter()
-                .zip(0..)
-                .map(|(&algorithm, limit)| {
-                    Arc::new(LimitSpec::new(
-                        LimitSettings::new(format!("limit {limit}").into(), limit, algorithm),
-                        &hasher,
-                    ))
-                })
-                .collect();
+            let limit =
+                |(algorithm, limit): (&Algorithm, u16)| named(&format!("limit {limit}"), limit, *algorithm, &hasher);
+            let limits: Vec<_> = algorithms.iter().zip(0..).map(limit).collect();
             // The third request of each key is denied.
-            let keys = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key: usize| hasher.hash(&[key as u8]));
-            let name = super::key::name("t", &spec[0], keys[broken]).into_bytes();
-            fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
-            let requests = keys.map(|key| {
-                let asked = spec
-                    .iter()
-                    .map(|spec| PreparedCharge::new(&Charge { spec, key, cost: 1 }, &OverrideCache::default()));
-                requests::decide("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
+            let requests = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key| {
+                let cells: Vec<_> = limits.iter().map(|limit| limit.with_key(hasher.hash(&[key]), 1)).collect();
+                decide(Task::Acquire, &cells)
             });
-            let replies = Replies::parse(fake.run(&script::encode_clock(now), &requests), requests.len()).unwrap();
+            let name = requests[broken].keys[0].clone().into_bytes();
+            fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
+            let replies = Replies::parse(fake.run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
             for (place, found) in replies.replies.into_iter().enumerate() {
                 match found {
                     Err(fault) => assert!(place % 3 == broken && fault.to_string().contains("UNREADABLE"), "{fault}"),
@@ -248,56 +223,43 @@ fn a_malformed_key_fails_only_its_own_request() {
     }
 }
 
-/// The error of a malformed override takes precedence over a stale override of another key in the same request. Nothing
-/// is charged.
+/// Nothing is charged, although the override of another key in the same request is valid.
 #[test]
 fn a_malformed_override_fails_only_its_own_request() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
-    let key = hasher.hash(b"key");
     let window = FixedWindow::new(50, Duration::from_secs(60)).into();
-    let spec = [0, 1].map(|limit: u16| {
-        let settings = LimitSettings::new(format!("limit {limit}").into(), limit, window);
-        Arc::new(LimitSpec::new(LimitSettings { is_overridable: true, ..settings }, &hasher))
+    let cells = [0, 1].map(|limit: u16| {
+        let mut cell = named(&format!("limit {limit}"), limit, window, &hasher).with_key(hasher.hash(b"key"), 1);
+        cell.is_overridable = true;
+        cell
     });
-    let changed = Held::Text([[0; 14].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
-    for (spec, held) in spec.iter().zip([changed, Held::List([b"broken".to_vec()].into())]) {
-        let name = super::key::of_override("t", spec, key);
-        fake.keys.borrow_mut().insert(name.into_bytes(), (held, Some(u64::MAX)));
+    let valid = Held::Text([[0; 14].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
+    for (cell, held) in cells.iter().zip([valid, Held::List([b"broken".to_vec()].into())]) {
+        fake.keys.borrow_mut().insert(script::name_of_override("t", cell).into_bytes(), (held, Some(u64::MAX)));
     }
-    let now = 1_767_225_600_000_000;
-    let ask = |limits: &[Arc<LimitSpec>]| {
-        let asked =
-            limits.iter().map(|spec| PreparedCharge::new(&Charge { spec, key, cost: 1 }, &OverrideCache::default()));
-        let request = requests::decide("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
-        Replies::parse(fake.run(&script::encode_clock(now), &[request]), 1).unwrap().replies.remove(0)
-    };
-    assert!(ask(&spec[..1]).unwrap().has_override_changed());
-    for broken in [&spec[1..], &spec] {
-        assert!(ask(broken).unwrap_err().to_string().contains("WRONGTYPE"));
+    for broken in [&cells[1..], &cells] {
+        assert!(charge(&fake, broken).unwrap_err().to_string().contains("WRONGTYPE"));
         assert_eq!(fake.keys.borrow().len(), 2);
     }
+    let [mut cell, _] = cells;
+    let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
+    answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON, &reply).unwrap();
+    assert_eq!(cell.remaining(), 6);
 }
 
 #[test]
 fn an_unknown_algorithm_tag_fails_only_its_own_request() {
     let limit = |tag| {
         let mut request = Request::new(Task::Acquire, 1);
-        let args = [1.0, 5.0, 60e6].into_iter().collect();
-        request.limit(LimitArgs {
-            tag,
-            mode: Mode::Enforced,
-            key: "key".to_owned(),
-            args,
-            expected_override: None,
-            penalty: None,
-        });
+        request.key("key".to_owned());
+        request.extend(&[tag, b'e', 0, 0]);
+        request.extend(&[1.0, 5.0, 60e6_f64].map(f64::to_le_bytes).concat());
         request
     };
     let requests = [b'w', b'z', b'z', b'w'].map(limit);
-    let clock = script::encode_clock(1_767_225_600_000_000);
-    let replies = Replies::parse(Fake::new().run(&clock, &requests), requests.len()).unwrap().replies;
-    for (reply, is_known) in replies.into_iter().zip([true, false, false, true]) {
+    let replies = Replies::parse(Fake::new().run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
+    for (reply, is_known) in replies.replies.into_iter().zip([true, false, false, true]) {
         match reply {
             Ok(reply) => assert!(is_known && reply.is_allowed()),
             Err(fault) => assert!(!is_known && fault.to_string().contains("tag z"), "{fault}"),
@@ -316,11 +278,14 @@ fn arbitrary_values_never_panic() {
         fake.keys.borrow_mut().clear();
         let kind = random.below(9);
         let changes = random.one_in(2);
-        let mut now = 1_767_225_600_000_000;
+        let mut now = NOON;
         for _ in 0..20 {
-            let mut settings = LimitSettings::new("limit".into(), 0, random.algorithm(kind));
-            settings.penalty = Some(random.penalty());
-            let spec = Arc::new(LimitSpec::new(settings, &hasher));
+            let limit = named("limit", 0, random.algorithm(kind), &hasher);
+            let cost = random.cost(limit.algorithm().capacity());
+            let penalty = limit.of_penalty(random.penalty().algorithm(), &hasher).with_key(key, cost.min(1));
+            let mut cells = [limit.with_key(key, cost), penalty];
+            now += random.up_to(1 << 40);
+            let request = Request::decide("t", Task::Acquire, now, &cells);
             if !changes {
                 let bytes = |random: &mut Random| {
                     let bytes: Vec<u8> =
@@ -332,19 +297,14 @@ fn arbitrary_values_never_panic() {
                     0 => Held::Text(bytes(&mut random)),
                     _ => Held::List((0..random.up_to(5)).map(|_| bytes(&mut random)).collect()),
                 };
-                let name = super::key::name("t", &spec, key);
-                fake.keys.borrow_mut().insert(name.clone().into_bytes(), (held, Some(u64::MAX)));
+                fake.keys.borrow_mut().insert(request.keys[0].clone().into_bytes(), (held, Some(u64::MAX)));
                 let held = Held::Text(if random.one_in(4) { bytes(&mut random) } else { all_bytes(&mut random) });
-                fake.keys.borrow_mut().insert(super::key::of_penalty(name).into_bytes(), (held, Some(u64::MAX)));
+                fake.keys.borrow_mut().insert(request.keys[1].clone().into_bytes(), (held, Some(u64::MAX)));
             }
-            now += random.up_to(1 << 40);
-            let charge = Charge { spec: &spec, key, cost: random.cost(spec.algorithm().capacity()) };
-            let asked = [PreparedCharge::new(&charge, &OverrideCache::default())];
-            let request = requests::decide("t", Task::Acquire, now, &asked);
             let reply = fake.run(&script::encode_clock(now), &[request]);
             let found = Replies::parse(reply, 1).unwrap().replies.remove(0);
-            let decision = found.and_then(|found| outcomes::decision(Task::Acquire, now, &asked, &found));
-            assert!(!changes || decision.is_ok(), "{:?} {:?}", spec, decision);
+            let answered = found.and_then(|found| answer(Task::Acquire, Purpose::Take, &mut cells, now, &found));
+            assert!(!changes || answered.is_ok(), "{cells:?} {answered:?}");
         }
     }
 }

@@ -103,6 +103,14 @@ impl Random {
         window
     }
 
+    /// Returns a size that an override may give the limit.
+    pub(super) fn override_of(&mut self, algorithm: &Algorithm) -> Algorithm {
+        match algorithm.is_bucket() {
+            true => self.resized(algorithm),
+            false => algorithm.with_size([self.tokens(), 0]).unwrap(),
+        }
+    }
+
     /// Returns the same bucket with another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
         let [one, other] = [self.tokens(), self.tokens()];

@@ -1,34 +1,27 @@
 //! A random trace, decided by the script and by a naive model.
 
-use std::sync::Arc;
 use std::time::Duration;
-
-use smallvec::SmallVec;
 
 use super::fake::Held;
 use super::random::Random;
-use super::{Redis, variable};
-use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, KeyState, Lockout, Penalty, QuotaSnapshot};
-use crate::decision::{Decision, Verdict};
-use crate::hash::{KeyHash, KeyHasher};
-use crate::limit_spec::{LimitSettings, Mode};
-use crate::store::redis::charge::override_cache::OverrideCache;
-use crate::store::redis::charge::prepared::PreparedCharge;
-use crate::store::redis::charge::{outcomes, requests};
-use crate::store::redis::key;
+use super::{Redis, named, variable};
+use crate::algorithm::{Algorithm, Availability, ChargeMark, KeyState, Lockout, QuotaSnapshot, Size};
+use crate::decision::{Cell, Decision, Verdict, Veto};
+use crate::hash::KeyHasher;
+use crate::store::Purpose;
+use crate::store::redis::operations::answer;
 use crate::store::redis::script::{self, Replies, Request, Task, state};
-use crate::store::{Charge, LimitSpec, Refund};
+use crate::time::Timestamp;
 
 /// Returns the limit, and the limit with its overage as a part of the capacity, which decides.
-fn limit_and_ceiling(spec: &LimitSpec) -> [Algorithm; 2] {
-    let algorithm = *spec.algorithm();
-    [Algorithm { overage: 0, ..algorithm }, algorithm.with_overage_as_capacity()]
+fn limit_and_ceiling(algorithm: Algorithm) -> [Algorithm; 2] {
+    [0, algorithm.overage()].map(|more| Algorithm { overage: 0, capacity: algorithm.capacity + more, ..algorithm })
 }
 
 /// A request, and its expected decision.
 #[derive(Debug)]
 enum Step {
-    Decide { task: Task, asked: SmallVec<[PreparedCharge; 2]>, expected: Vec<Expected> },
+    Decide { task: Task, cells: Vec<Cell>, expected: Vec<Expected> },
     Change,
 }
 
@@ -38,8 +31,8 @@ struct Expected {
     is_over: bool,
     mark: ChargeMark,
     standing: QuotaSnapshot,
-    is_penalty: bool,
     begun: Option<Lockout>,
+    size: Size,
 }
 
 /// A trace: limits, their states, and a clock.
@@ -49,13 +42,16 @@ pub(super) struct Trace<'a> {
     calendars: Random,
     /// The random numbers that change the sizes of buckets, in every third trace.
     sizes: Option<Random>,
+    /// The random numbers of overrides, in every fifth trace.
+    sizes_of_keys: Option<Random>,
     redis: &'a Redis,
-    spec: Vec<Arc<LimitSpec>>,
-    key: KeyHash,
+    /// The limits, each followed by its penalty.
+    cells: Vec<Cell>,
     memories: Vec<KeyState>,
-    /// The states of the limits' penalties.
-    penalties: Vec<CompactState>,
-    receipts: Vec<Vec<(usize, u64, ChargeMark)>>,
+    /// The override of each limit, and when it expires.
+    overrides: Vec<Option<(Size, Option<u64>)>>,
+    /// Charges that can be refunded, with their positions.
+    receipts: Vec<Vec<(usize, Cell)>>,
     now: u64,
     /// Earlier spans that led to an edge.
     edges: Vec<u64>,
@@ -92,24 +88,27 @@ impl<'a> Trace<'a> {
         }
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
-        let mut spec = |(index, algorithm): (usize, &Algorithm)| {
-            let mut settings = LimitSettings::new(format!("limit {index}").into(), index as u16, *algorithm);
+        let key = hasher.hash(&seed.to_le_bytes());
+        let mut cells = Vec::new();
+        for (index, algorithm) in algorithms.iter().enumerate() {
+            let mut cell = named(&format!("limit {index}"), index as u16, *algorithm, &hasher).with_key(key, 0);
+            cell.is_overridable = seed.is_multiple_of(5);
             // In every second trace, so that older seeds lead to the same traces.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
             if has(&mut thresholds) {
-                settings.overage_percent = thresholds.up_to(200) as u32;
+                cell.set_overage(thresholds.up_to(200) as u32);
             }
             if has(&mut thresholds) {
-                settings.mode = Mode::Shadow;
+                cell.set_veto(Veto::Shadow);
             }
-            if seed % 4 < 2 || settings.mode == Mode::Shadow || penalties.one_in(3) {
-                return Arc::new(LimitSpec::new(settings, &hasher));
-            }
-            settings.penalty = Some(penalties.penalty());
-            let spec = Arc::new(LimitSpec::new(settings, &hasher));
-            if penalties.one_in(8) { spec.without_strikes() } else { spec }
-        };
-        let spec = algorithms.iter().enumerate().map(&mut spec).collect();
+            let has_penalty = seed % 4 >= 2 && cell.veto() == Veto::Enforced && !penalties.one_in(3);
+            let penalty = has_penalty.then(|| {
+                let mut penalty = cell.of_penalty(penalties.penalty().algorithm(), &hasher);
+                penalty.counts_strikes = !penalties.one_in(8);
+                penalty
+            });
+            cells.extend([Some(cell), penalty].into_iter().flatten());
+        }
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
             0 => random.below(1_000),
@@ -118,11 +117,11 @@ impl<'a> Trace<'a> {
         };
         Self {
             sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
+            sizes_of_keys: seed.is_multiple_of(5).then_some(Random(seed ^ (1 << 62))),
             redis,
-            spec,
-            key: hasher.hash(&seed.to_le_bytes()),
-            memories: algorithms.iter().map(KeyState::unused).collect(),
-            penalties: vec![CompactState::UNUSED; algorithms.len()],
+            memories: cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect(),
+            overrides: vec![None; cells.len()],
+            cells,
             receipts: Vec::new(),
             now,
             edges: Vec::new(),
@@ -182,37 +181,36 @@ impl<'a> Trace<'a> {
             if variable("TWIN_SEED").is_some() {
                 println!("{now} {step:?} {found:?}");
             }
-            let Step::Decide { task, asked, expected } = step else { continue };
-            let decision = outcomes::decision(task, now, &asked, &found).unwrap();
-            self.compare(&decision, &expected);
+            let Step::Decide { task, mut cells, expected } = step else { continue };
+            let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
+            answer(task, purpose, &mut cells, now, &found).unwrap();
+            self.compare(&cells, &expected);
         }
         self.check_expiry();
     }
 
-    fn compare(&mut self, decision: &Decision, expected: &[Expected]) {
-        self.done.allowed += u64::from(decision.is_allowed());
-        for (outcome, &Expected { verdict, is_over, mark, standing, is_penalty, begun }) in
-            decision.outcomes().iter().zip(expected)
-        {
-            assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.spec);
+    fn compare(&mut self, cells: &[Cell], expected: &[Expected]) {
+        for (cell, &Expected { verdict, is_over, mark, standing, begun, size }) in cells.iter().zip(expected) {
+            let flags = (cell.uses_overage(), cell.lockout(), cell.algorithm().size());
+            assert_eq!((cell.verdict(), flags), (verdict, (is_over, begun, size)), "{cell:?}");
             let QuotaSnapshot { remaining, more_after, reset_after } = standing;
-            let reported = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+            let reported = (cell.remaining(), cell.more_after(), cell.reset_after());
             assert_eq!(
                 reported,
                 (remaining, more_after.map(Duration::from_micros), Duration::from_micros(reset_after)),
-                "{:?}",
-                self.spec
+                "{cell:?}"
             );
-            assert_eq!((outcome.is_penalty(), outcome.lockout()), (is_penalty, begun), "{:?}", self.spec);
             self.done.begun += u64::from(begun.is_some());
             if mark != ChargeMark::default() {
-                assert_eq!(outcome.mark, mark, "{:?}", self.spec);
+                assert_eq!(cell.mark, mark, "{cell:?}");
             }
         }
-        let spans =
-            [decision.retry_after(), decision.outcomes()[0].more_after(), Some(decision.outcomes()[0].reset_after())];
-        let spans = spans.into_iter().flatten().map(|span| u64::try_from(span.as_micros()).unwrap_or(1 << 50));
-        self.edges.extend(spans.map(|span| span.min(1 << 50)));
+        let at = Timestamp::from_micros(self.now);
+        let decision = Decision::new(at, cells.iter().cloned());
+        self.done.allowed += u64::from(decision.is_allowed());
+        let [limit, ..] = decision.outcomes() else { unreachable!("a trace has a limit") };
+        let spans = [decision.retry_after(), limit.more_after(), Some(limit.reset_after())].into_iter().flatten();
+        self.edges.extend(spans.map(|span| u64::try_from(span.as_micros()).unwrap_or(1 << 50).min(1 << 50)));
     }
 
     /// Every key has a TTL: until its state expires, or until the later instant that the state of a bucket tells.
@@ -222,25 +220,19 @@ impl<'a> Trace<'a> {
             fake.expire();
         }
         let keys = fake.keys.borrow();
-        let limits = self.spec.iter().zip(&self.memories).map(|(spec, memory)| {
-            let name = key::name("t", spec, self.key);
+        for (cell, memory) in self.cells.iter().zip(&self.memories) {
+            let name = script::name("t", cell);
             let expires_at = memory.as_state().expires_at();
             let kept = match keys.get(name.as_bytes()) {
                 Some((Held::Text(held), _)) if held.len() > state::STATE => state::number(&held[state::STATE..]),
                 _ => expires_at,
             };
             assert!(kept >= expires_at, "{kept} {memory:?}");
-            (name, expires_at, kept)
-        });
-        let penalties = self.spec.iter().zip(&self.penalties).map(|(spec, record)| {
-            (key::of_penalty(key::name("t", spec, self.key)), record.expires_at, record.expires_at)
-        });
-        for (name, expires_at, kept) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
             let last = last.expect("a key with a TTL");
             // In its last ms, a key exists, but has expired.
             if self.own_clock && expires_at > self.now {
-                assert_eq!(last, kept.div_ceil(1_000), "{:?}", self.spec);
+                assert_eq!(last, kept.div_ceil(1_000), "{cell:?}");
             }
         }
     }
@@ -250,21 +242,22 @@ impl<'a> Trace<'a> {
         if !sizes.one_in(6) {
             return;
         }
-        let hasher = KeyHasher::with_secret([0; 16]);
-        let spec = sizes.below(self.spec.len() as u64) as usize;
-        let spec = &mut self.spec[spec];
-        *spec = Arc::new(spec.with_algorithm(sizes.resized(spec.algorithm()), &hasher));
+        let limit = sizes.below(self.cells.len() as u64) as usize;
+        let cell = &mut self.cells[limit];
+        if !cell.counts_denials() {
+            cell.set_algorithm(sizes.resized(cell.algorithm()));
+        }
     }
 
     fn step(&mut self) -> (Request, Step) {
+        if let Some(request) = self.set_override() {
+            return (request, Step::Change);
+        }
         match self.random.below(12) {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
-                let keys: Vec<_> = self.spec.iter().map(|spec| (spec, self.key)).collect();
-                let request = requests::reset("t", &keys);
-                self.memories = self.spec.iter().map(|spec| KeyState::unused(spec.algorithm())).collect();
-                self.penalties.fill(CompactState::UNUSED);
-                (request, Step::Change)
+                self.memories = self.cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect();
+                (Request::reset("t", &self.cells.iter().collect::<Vec<_>>()), Step::Change)
             }
             4 => self.decide(Task::Peek),
             5 if self.random.one_in(4) => self.decide(Task::PeekWithStrikes),
@@ -272,17 +265,32 @@ impl<'a> Trace<'a> {
         }
     }
 
+    /// Sets or removes an override sometimes.
+    fn set_override(&mut self) -> Option<Request> {
+        let sizes = self.sizes_of_keys.as_mut()?;
+        let limit = sizes.below(self.cells.len() as u64) as usize;
+        let cell = &self.cells[limit];
+        if !cell.is_overridable() || !sizes.one_in(6) {
+            return None;
+        }
+        if sizes.one_in(4) {
+            self.overrides[limit] = None;
+            return Some(Request::of_override(Task::Reset, "t", cell));
+        }
+        let (size, span) = (sizes.override_of(cell.algorithm()).size(), sizes.one_in(2).then(|| sizes.up_to(1 << 40)));
+        self.overrides[limit] = Some((size, span.map(|span| self.now + span)));
+        Some(Request::set_override("t", cell, size, span))
+    }
+
     fn refund(&mut self) -> (Request, Step) {
         let which = self.random.below(self.receipts.len() as u64) as usize;
-        let receipt = self.receipts.swap_remove(which);
-        let mut refunds = Vec::new();
-        for &(limit, cost, mark) in &receipt {
-            let spec = &self.spec[limit];
-            let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
-            self.memories[limit].as_state_mut().refund(spec.algorithm(), mark, self.now, part);
-            refunds.push(Refund { spec, key: self.key, cost: part, mark });
+        let mut receipt = self.receipts.swap_remove(which);
+        for (limit, cell) in &mut receipt {
+            cell.cost = if self.random.one_in(3) { self.random.up_to(cell.cost) } else { cell.cost };
+            let state = self.memories[*limit].as_state_mut();
+            state.refund(cell.algorithm(), cell.mark, self.now, cell.cost);
         }
-        (requests::refund("t", &refunds), Step::Change)
+        (Request::refund("t", &receipt.iter().map(|(_, cell)| cell).collect::<Vec<_>>()), Step::Change)
     }
 
     /// The sender's clock: off by less than a window, if at all.
@@ -298,55 +306,60 @@ impl<'a> Trace<'a> {
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
         let sender_clock = self.sender_clock();
-        let costs: Vec<u64> = self.spec.iter().map(|spec| self.random.cost(spec.capacity())).collect();
-        let rooms: Vec<Availability> = self
-            .spec
-            .iter()
-            .zip(&mut self.memories)
-            .zip(&costs)
-            .map(|((spec, memory), &cost)| limit_and_ceiling(spec)[1].availability(memory.as_state(), self.now, cost))
-            .collect();
-        let own = rooms.clone();
-        let penalised = |(((room, spec), record), &cost): (((Availability, &Arc<LimitSpec>), &CompactState), &u64)| {
-            if cost == 0 || spec.penalty().is_none() { room } else { Penalty::restrict(record, self.now, room) }
+        let mut cells: Vec<Cell> = Vec::new();
+        for cell in &self.cells {
+            let cost = match cells.last() {
+                Some(limit) if cell.counts_denials() => limit.cost.min(1),
+                _ => self.random.cost(cell.algorithm().capacity()),
+            };
+            cells.push(cell.with_key(cell.key(), cost));
+        }
+        let request = Request::decide("t", task, sender_clock, &cells);
+
+        // At the size that applies to the key.
+        let mut sized = cells.clone();
+        for (cell, size) in sized.iter_mut().zip(&self.overrides) {
+            if let Some((size, expires_at)) = size
+                && expires_at.is_none_or(|at| at > self.now)
+            {
+                assert!(cell.resize(*size));
+            }
+        }
+        let room = |(cell, memory): (&Cell, &KeyState)| {
+            limit_and_ceiling(*cell.algorithm())[1].availability(memory.as_state(), self.now, cell.cost)
         };
-        let rooms: Vec<Availability> =
-            rooms.into_iter().zip(&self.spec).zip(&self.penalties).zip(&costs).map(penalised).collect();
-        let has_capacity = |(spec, room): (&Arc<LimitSpec>, &Availability)| room.is_now() || !spec.is_enforced();
-        let take = task == Task::Acquire && self.spec.iter().zip(&rooms).all(has_capacity);
+        let mut rooms: Vec<Availability> = sized.iter().zip(&self.memories).map(room).collect();
+        let is_denied = |(cell, room): (&Cell, &Availability)| cell.veto() != Veto::Shadow && !room.is_now();
+        let takes = task == Task::Acquire && !sized.iter().zip(&rooms).any(is_denied);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
-        for (limit, spec) in self.spec.iter().enumerate() {
-            let ([limited, ceiling], memory) = (limit_and_ceiling(spec), self.memories[limit].as_state_mut());
-            let is_over = rooms[limit].is_now() && !limited.availability(memory, self.now, costs[limit]).is_now();
+        for (index, mut cell) in sized.into_iter().enumerate() {
+            let algorithm = *cell.algorithm();
+            let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), self.memories[index].as_state_mut());
+            let is_over = rooms[index].is_now() && !limited.availability(memory, self.now, cell.cost).is_now();
             let mut mark = ChargeMark::default();
-            if take && rooms[limit].is_now() && costs[limit] > 0 {
-                memory.charge(&ceiling, self.now, costs[limit]);
-                mark = ChargeMark(memory.summary(spec.algorithm(), self.now));
-                receipt.push((limit, costs[limit], mark));
-            }
-            let mut standing = limited.snapshot(memory, self.now);
-            let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
-            if let Some(by) = spec.penalty() {
-                let record = &mut self.penalties[limit];
-                let is_refused = Penalty::locked_for(record, self.now) > 0;
-                if task != Task::Peek && spec.counts_strikes() && !own[limit].is_now() && !is_refused {
-                    begun = by.strike(record, self.now);
-                    room = Penalty::restrict(record, self.now, room);
+            let mut begun = None;
+            if cell.counts_denials() {
+                let is_strike = task != Task::Peek && cell.counts_strikes && !rooms[index - 1].is_now();
+                if is_strike && rooms[index].is_now() {
+                    memory.charge(&algorithm, self.now, 1);
+                    begun = Lockout::begun(&memory.summary(&algorithm, self.now), self.now);
+                    rooms[index] = algorithm.availability(memory, self.now, cell.cost);
                 }
-                standing = Penalty::restrict_snapshot(record, self.now, standing);
-                is_penalty = Penalty::locked_for(record, self.now) > 0;
+            } else if takes && rooms[index].is_now() && cell.cost > 0 {
+                memory.charge(&ceiling, self.now, cell.cost);
+                mark = ChargeMark(memory.summary(&algorithm, self.now));
+                cell.mark = mark;
+                receipt.push((index, cell));
             }
-            expected.push(Expected { verdict: room.into(), is_over, mark, standing, is_penalty, begun });
+            let used = memory.used(&limited, self.now);
+            let standing = limited.snapshot(memory, self.now, used);
+            let (verdict, size) = (rooms[index].into(), algorithm.size());
+            expected.push(Expected { verdict, is_over, mark, standing, begun, size });
         }
-        let charge = |(spec, &cost)| Charge { spec, key: self.key, cost };
-        let charges: Vec<Charge<'_>> = self.spec.iter().zip(&costs).map(charge).collect();
-        let asked: SmallVec<[PreparedCharge; 2]> =
-            charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
-        let request = requests::decide("t", task, sender_clock, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
-        (request, Step::Decide { task, asked, expected })
+        (request, Step::Decide { task, cells, expected })
     }
 }

@@ -4,18 +4,17 @@
 -- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as script/request.rs encodes them:
 --
 --   request  task, number of limits, number of keys, length of the request (2 bytes), then its limits
---   limit    tag of the algorithm, mode, whether it has a penalty, 0 or 1 + the length of the expected override, the
---            expected override, the algorithm's arguments, the penalty's arguments
+--   limit    tag of the algorithm, mode, whether it has a penalty, whether it can be overridden, the algorithm's
+--            arguments, those of its own size, the penalty's arguments
 --   refund   tag of the algorithm, mark, the algorithm's arguments
---   keys     of a limit: its own, its override's if one is expected, its penalty's if it has one
+--   keys     of a limit: its own, its override's if it can have one, its penalty's if it has one
 --
 -- Or a request is `=`: the same as the one before it, with other keys.
 --
 -- The reply is one string, which is cheaper for both sides than an array: the present instant (7 bytes), then for each
--- request `y` if it is allowed or `n`, the number of keys that were read (of limits and of penalties), and for each the
--- length of the state that it held before, and that. `o` says that an override is not the expected one: nothing was
--- decided, and the states are the overrides. `e` is an error: its length (2 bytes), and its text. It concerns only its
--- request: a key that holds something else, a command that Redis rejects, an unknown tag.
+-- request `y` if it is allowed or `n`, the number of keys that were read (of overrides, limits and penalties), and for each
+-- the length of the state that it held before, and that. `e` is an error: its length (2 bytes), and its text. It concerns
+-- only its request: a key that holds something else, a command that Redis rejects, an unknown tag.
 --
 -- script/text.rs puts two functions in front of this file: `perform` is requests.lua, and `module(name)` returns any other
 -- of these files as a function.

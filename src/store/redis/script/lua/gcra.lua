@@ -97,4 +97,9 @@ local function refund(charge, key, mark)
   load('gcra_history').refund(charge, key, mark)
 end
 
-return { parse = parse, peek = peek, commit = commit, refund = refund }
+-- Gives a charge another capacity and rate.
+local function resize(charge, capacity, amount, interval)
+  load('gcra_history').resize(charge, capacity, amount, interval)
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }

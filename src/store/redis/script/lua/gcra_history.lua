@@ -1,5 +1,5 @@
--- The less frequent operations of GCRA: levels that another rate has written, and refunds. gcra.lua describes the state
--- of a key.
+-- The less frequent operations of GCRA: levels that another rate has written, refunds, and sizes of overrides. gcra.lua
+-- describes the state of a key.
 
 local load, now = ...
 local keys = load('key')
@@ -60,4 +60,13 @@ local function refund(charge, key, mark)
   keys.write(key, struct.pack(BUCKET_FORMAT, expires, charged_at, rounding, held_amount, expires), expires)
 end
 
-return { level = level, refund = refund }
+-- Gives a charge another capacity and rate: computes its arguments as script/args.rs does.
+local function resize(charge, capacity, amount, interval)
+  local cost = charge.cost
+  charge.amount, charge.room, charge.room_n, charge.first_state = amount, -1, 0, false
+  if cost <= capacity then charge.room, charge.room_n = mul_div(capacity - cost, interval, amount) end
+  charge.cost_span, charge.cost_n = mul_div(cost, interval, amount)
+  charge.slack = floor(mul_div(capacity, interval, amount) / 16)
+end
+
+return { level = level, refund = refund, resize = resize }

@@ -79,4 +79,9 @@ local function refund(charge, key, mark)
   keys.write(key, keys.encode(expires, first, charged - back, held_amount), expires)
 end
 
-return { parse = parse, peek = peek, commit = commit, refund = refund }
+-- Gives a charge another capacity and amount.
+local function resize(charge, capacity, amount)
+  charge.capacity, charge.amount = capacity, amount
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }

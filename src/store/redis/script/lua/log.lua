@@ -168,4 +168,9 @@ local function refund(charge, key, mark)
   if newest then keys.expire(key, open(newest, 1) + charge.period) end
 end
 
-return { parse = parse, peek = peek, commit = commit, refund = refund }
+-- Gives a charge another limit, and another one to report.
+local function resize(charge, limit, _, _, reported_limit)
+  charge.limit, charge.reported_limit = limit, reported_limit
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }

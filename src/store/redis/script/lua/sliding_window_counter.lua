@@ -86,4 +86,9 @@ local function refund(charge, key, mark)
   end
 end
 
-return { parse = parse, peek = peek, commit = commit, refund = refund }
+-- Gives a charge another limit.
+local function resize(charge, limit)
+  charge.limit = limit
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }

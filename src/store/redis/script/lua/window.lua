@@ -77,4 +77,9 @@ local function refund(charge, key, mark)
   overwrite(key, encode(expires, 0, count - charge.cost, 0))
 end
 
-return { parse = parse, peek = peek, commit = commit, refund = refund }
+-- Gives a charge another limit.
+local function resize(charge, limit)
+  charge.limit = limit
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }

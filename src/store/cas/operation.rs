@@ -1,0 +1,162 @@
+//! How operations run: those of one process for the same key take turns, those that lose a race against another process
+//! try again, a bounded number of times, and those that have begun to write are completed although their callers give
+//! up.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::error::StoreError;
+use crate::hash::KeyHash;
+use crate::store::LONGEST_WAIT;
+use crate::time::random_up_to;
+
+/// The locks of the keys in use, by which the requests of one process take turns: otherwise, their writes would
+/// conflict with each other. Each key has its own, so that a flood of requests for one delays no other.
+#[derive(Debug, Default)]
+pub(super) struct KeyLocks(Mutex<HashMap<KeyHash, Weak<tokio::sync::Mutex<()>>>>);
+
+impl KeyLocks {
+    /// Locks keys, once no other request of this process holds the lock of one of them.
+    pub(super) async fn lock(&self, keys: impl Iterator<Item = KeyHash>) -> Vec<OwnedMutexGuard<()>> {
+        let mut keys: Vec<KeyHash> = keys.collect();
+        // In ascending order, so that no two requests wait for each other.
+        keys.sort_unstable();
+        keys.dedup();
+        let mut guards = Vec::new();
+        for key in keys {
+            guards.push(self.of(key).lock_owned().await);
+        }
+        guards
+    }
+
+    fn of(&self, key: KeyHash) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        if locks.len() == locks.capacity() {
+            locks.retain(|_, lock| lock.strong_count() > 0);
+        }
+        let lock = Arc::default();
+        locks.insert(key, Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// The number of attempts that follow a lost race at once. Further ones follow after a pause.
+const IMMEDIATE: u64 = 16;
+
+/// The number of attempts of an operation without a deadline.
+const ATTEMPTS: u64 = 64;
+
+/// The attempts of an operation to write values that others keep changing.
+pub(super) struct Retries {
+    attempts: u64,
+    /// When the operation stops retrying and waiting for a lock. `None` without a deadline.
+    until: Option<Instant>,
+}
+
+impl Retries {
+    /// Starts counting for the request of the current task.
+    pub(super) fn new() -> Self {
+        let longest = LONGEST_WAIT.try_with(|longest| *longest).ok();
+        Self { attempts: 0, until: longest.and_then(|longest| Instant::now().checked_add(longest)) }
+    }
+
+    /// Waits for the operation's turn among the requests of this process.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if that takes too long.
+    pub(super) async fn wait<T>(&self, turn: impl Future<Output = T>) -> Result<T, StoreError> {
+        match self.until {
+            Some(until) => timeout_at(until, turn).await.map_err(|_| StoreError::contention()),
+            None => Ok(turn.await),
+        }
+    }
+
+    /// Waits before each attempt but the first ones. The pause is random, up to a maximum that grows to 4 ms.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no more attempts are left.
+    pub(super) async fn next_attempt(&mut self) -> Result<(), StoreError> {
+        let pause = random_up_to(Duration::from_millis(self.attempts.saturating_sub(IMMEDIATE).min(4)));
+        let is_too_late = |until| self.attempts > 0 && Instant::now() + pause >= until;
+        if self.until.map_or(self.attempts == ATTEMPTS, is_too_late) {
+            return Err(StoreError::contention());
+        }
+        self.attempts += 1;
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+        Ok(())
+    }
+}
+
+/// The maximum time that an operation takes after its caller gave up, and that its reversal takes: tasks must not
+/// accumulate while a database hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs an operation in a task of its own. If the caller gives up, for instance at a deadline, after the operation has
+/// set `writes` because it begins to write, it is completed, and `undo` reverts its result.
+///
+/// Outside a Tokio runtime, the operation ends when its caller gives up.
+pub(super) async fn complete<T, U>(
+    operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    writes: Arc<AtomicBool>,
+    undo: impl FnOnce(T) -> U + Send + 'static,
+) -> Result<T, StoreError>
+where
+    T: Send + 'static,
+    U: Future<Output = ()> + Send,
+{
+    let Ok(runtime) = Handle::try_current() else { return operation.await };
+    let (mut sender, result) = oneshot::channel();
+    runtime.spawn(async move {
+        let mut operation = pin!(operation);
+        let finished = poll_fn(|context| match operation.as_mut().poll(context) {
+            Poll::Ready(finished) => Poll::Ready(Some(finished)),
+            Poll::Pending => sender.poll_closed(context).map(|()| None),
+        });
+        let finished = match finished.await {
+            None if writes.load(Ordering::Relaxed) => timeout(TIMEOUT, operation).await.ok(),
+            finished => finished,
+        };
+        if let Some(finished) = finished
+            && let Err(Ok(unused)) = sender.send(finished)
+        {
+            let _ = timeout(TIMEOUT, undo(unused)).await;
+        }
+    });
+    result.await.unwrap_or_else(|_| {
+        Err(StoreError::of_one_request(
+            "the task of the request has ended: its Tokio runtime has shut down, or the database's client has panicked",
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::KeyHasher;
+
+    #[tokio::test]
+    async fn locks_that_are_no_longer_held_take_no_memory() {
+        let locks = KeyLocks::default();
+        for number in 0..100_000_u64 {
+            let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
+            drop(locks.lock([key].into_iter()).await);
+        }
+        assert!(locks.0.lock().unwrap().capacity() < 10);
+    }
+}

@@ -1,0 +1,375 @@
+//! Requests on a database in memory.
+
+use std::collections::HashMap;
+use std::slice;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+
+use super::{CasStore, CompareAndSwap, Versioned};
+use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
+use crate::decision::Cell;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::store::{Answer, MemoryStore, Override, OverrideStore, Purpose, Store, StoreFuture, Veto};
+use crate::time::{Clock, ManualClock, Timestamp};
+
+/// A table in memory.
+#[derive(Debug, Default)]
+struct Table {
+    rows: Mutex<HashMap<String, Versioned>>,
+    clock: ManualClock,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    reads: usize,
+    writes: usize,
+    /// The next writes wait for these futures, such as a request of another process. A write conflicts if its future
+    /// fails.
+    interruptions: Vec<Option<StoreFuture<Answer>>>,
+}
+
+impl std::fmt::Debug for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+impl CompareAndSwap for Table {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+        yield_now().await;
+        self.progress.lock().unwrap().reads += 1;
+        Ok(self.rows.lock().unwrap().get(key).cloned())
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        _: Duration,
+    ) -> Result<bool, StoreError> {
+        yield_now().await;
+        let interruption = {
+            let mut progress = self.progress.lock().unwrap();
+            progress.writes += 1;
+            progress.interruptions.pop().flatten()
+        };
+        if let Some(interruption) = interruption
+            && interruption.await.is_err()
+        {
+            return Ok(false);
+        }
+        let mut rows = self.rows.lock().unwrap();
+        let version = rows.get(key).map(|found| found.version);
+        if version == expected {
+            let value = Versioned { value: value.to_vec(), version: version.unwrap_or(0) + 1 };
+            rows.insert(key.to_owned(), value);
+        }
+        Ok(version == expected)
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.rows.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.clock.now())
+    }
+}
+
+impl Table {
+    fn shared() -> Arc<Self> {
+        let table = Arc::new(Self::default());
+        table.clock.advance(Duration::from_secs(86_400));
+        table
+    }
+
+    /// Returns a store of another process.
+    fn process(self: &Arc<Self>) -> CasStore<Arc<Self>> {
+        CasStore::new(self.clone())
+    }
+
+    /// Lets the next writes wait for these futures.
+    fn interrupt(&self, mut interruptions: Vec<Option<StoreFuture<Answer>>>) {
+        interruptions.reverse();
+        self.progress.lock().unwrap().interruptions = interruptions;
+    }
+
+    fn writes(&self) -> usize {
+        self.progress.lock().unwrap().writes
+    }
+
+    fn reads(&self) -> usize {
+        self.progress.lock().unwrap().reads
+    }
+}
+
+fn cell(limit: &str, algorithm: impl Into<Algorithm>) -> Cell {
+    let hasher = Table::shared().process().hasher();
+    Cell::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(b"key"), 1)
+}
+
+/// Returns two limits, in the order in which their rows are written.
+fn two(algorithm: impl Into<Algorithm>) -> [Cell; 2] {
+    let algorithm = algorithm.into();
+    let mut cells = [cell("one", algorithm), cell("other", algorithm)];
+    cells.sort_by_key(Cell::fingerprint);
+    cells
+}
+
+/// Returns a limit and its penalty.
+fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Cell; 2] {
+    let (limit, hasher) = (cell(limit, algorithm), Table::shared().process().hasher());
+    let penalty = limit.of_penalty(Penalty::after(denials, Duration::from_secs(60)).algorithm(), &hasher);
+    [limit, penalty]
+}
+
+/// Decides a request. Returns the answered cells.
+async fn decide(store: &impl Store, cells: &[Cell], purpose: Purpose) -> Result<Vec<Cell>, StoreError> {
+    let mut cells = cells.to_vec();
+    let answer = store.decide(&mut cells, purpose).await?;
+    answer.finish(&mut cells);
+    Ok(cells)
+}
+
+async fn take(store: &impl Store, cells: &[Cell]) -> Vec<Cell> {
+    decide(store, cells, Purpose::Take).await.unwrap()
+}
+
+async fn remaining(store: &impl Store, cells: &[Cell]) -> Vec<u64> {
+    let cells: Vec<Cell> = cells.iter().map(|cell| cell.asked_again(0)).collect();
+    decide(store, &cells, Purpose::Peek).await.unwrap().iter().map(Cell::remaining).collect()
+}
+
+fn is_allowed(cells: &[Cell]) -> bool {
+    !cells.iter().any(Cell::denies)
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_race_for_two_keys_lose_and_keep_no_charge() {
+    for sizes in [[100, 100], [100, 50], [50, 100]] {
+        let table = Table::shared();
+        let mut cells = two(FixedWindow::per_day(1));
+        cells.iter_mut().zip(sizes).for_each(|(cell, size)| cell.set_algorithm(FixedWindow::per_day(size).into()));
+        let processes = (0..4).map(|_| {
+            let (store, cells) = (table.process(), cells.clone());
+            tokio::spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..20 {
+                    allowed += u64::from(is_allowed(&take(&store, &cells).await));
+                }
+                allowed
+            })
+        });
+        let mut allowed = 0;
+        for process in processes.collect::<Vec<_>>() {
+            allowed += process.await.unwrap();
+        }
+        assert!(allowed <= 50 || sizes == [100, 100] && allowed == 80, "{allowed} of {sizes:?}");
+        assert_eq!(remaining(&table.process(), &cells).await, sizes.map(|size| u64::from(size) - allowed));
+        assert!(table.writes() as u64 > 2 * allowed, "{} writes: some lost a race", table.writes());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_race_for_the_second_row_takes_the_first_charge_back() {
+    for (algorithm, left) in [
+        (Algorithm::from(FixedWindow::per_day(1)), [1, 0]),
+        (TokenBucket::per_day(1).into(), [1, 0]),
+        (SlidingLog::per_day(1).into(), [1, 0]),
+        // Both have room.
+        (SlidingLog::per_day(5).into(), [4, 3]),
+    ] {
+        let (table, cells) = (Table::shared(), two(algorithm));
+        let intruder = table.process().decide(&mut cells[1..].to_vec(), Purpose::Take);
+        table.interrupt(vec![None, Some(intruder)]);
+        let store = table.process();
+        let decided = take(&store, &cells).await;
+        assert_eq!(is_allowed(&decided), left[0] > 1, "{algorithm:?}");
+        assert_eq!(remaining(&table.process(), &cells).await, left, "{algorithm:?}");
+        // The first row, the second one twice, that of the intruder; and the first one again if it is taken back.
+        assert_eq!(table.writes(), 4, "{algorithm:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_charge_is_taken_back_from_a_row_that_others_have_changed() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(5)));
+    let (process, charges) = (table.process(), [cells[0].clone(), cells[1].asked_again(5)]);
+    let intruder = StoreFuture::pending(async move {
+        assert!(is_allowed(&take(&process, &charges).await));
+        Ok(Answer::new(Timestamp::EPOCH))
+    });
+    table.interrupt(vec![None, Some(intruder)]);
+    assert!(!is_allowed(&take(&table.process(), &cells).await));
+    assert_eq!(remaining(&table.process(), &cells).await, [4, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_preview_and_a_peek_write_nothing() {
+    let table = Table::shared();
+    let [cell, penalty] = punished("limit", FixedWindow::per_day(1), 1);
+    let preview = decide(&table.process(), slice::from_ref(&cell), Purpose::Preview).await.unwrap();
+    assert_eq!(preview[0].remaining(), 0);
+    take(&table.process(), slice::from_ref(&cell)).await;
+    let writes = table.writes();
+    let preview = decide(&table.process(), &[cell.clone(), penalty.clone()], Purpose::Preview).await.unwrap();
+    assert!(!is_allowed(&preview) && preview[1].lockout().is_some());
+    let peek = decide(&table.process(), &[cell, penalty], Purpose::Peek).await.unwrap();
+    assert!(!is_allowed(&peek) && peek[1].lockout().is_none());
+    assert_eq!(table.writes(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_writes_nothing_and_is_repeated_without_the_database() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let store = table.process();
+    let charged = take(&store, &cells).await;
+    assert!(is_allowed(&charged));
+    assert!(!is_allowed(&take(&store, &cells).await));
+    assert_eq!(table.writes(), 2);
+    let reads = table.reads();
+    table.clock.advance(Duration::from_secs(1));
+    let mut repeated = cells.to_vec();
+    let answer = store.decide(&mut repeated, Purpose::Take).into_ready().unwrap().unwrap();
+    assert!(answer.is_remembered() && !is_allowed(&repeated));
+    assert_eq!(repeated[0].reset_after(), Duration::from_secs(86_399));
+    assert_eq!(table.reads(), reads);
+    store.refund(&charged).await.unwrap();
+    assert!(is_allowed(&take(&store, &cells).await), "a refund ends the denial");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strike_is_written() {
+    let table = Table::shared();
+    let cells = punished("limit", FixedWindow::new(1, Duration::from_secs(10)), 2);
+    for is_new_lockout in [None, Some(false), Some(true), Some(false)] {
+        let decided = take(&table.process(), &cells).await;
+        assert_eq!(is_allowed(&decided), is_new_lockout.is_none());
+        assert_eq!(decided[1].lockout().is_some(), is_new_lockout == Some(true));
+    }
+    assert_eq!(table.writes(), 3, "a charge and two strikes");
+    table.clock.advance(Duration::from_secs(10));
+    let decided = take(&table.process(), &cells).await;
+    assert!(decided[0].is_allowed() && !decided[1].is_allowed(), "it is locked out for 60 s");
+}
+
+/// A request with two penalties counts for each once, although it writes the first strike before it loses a race for
+/// the second.
+#[tokio::test(start_paused = true)]
+async fn a_strike_before_a_lost_race_counts_once() {
+    let table = Table::shared();
+    let hour = || FixedWindow::per_hour(1);
+    let cells = [punished("one", hour(), 3), punished("other", hour(), 3)].concat();
+    take(&table.process(), &cells).await;
+    let last = if cells[1].fingerprint() < cells[3].fingerprint() { &cells[2..] } else { &cells[..2] };
+    let intruder = table.process().decide(&mut last.to_vec(), Purpose::Take);
+    table.interrupt(vec![None, Some(intruder)]);
+    let decided = take(&table.process(), &cells).await;
+    assert!(decided.iter().all(|cell| cell.lockout().is_none()));
+    let decided = take(&table.process(), &cells).await;
+    let lockouts = [1, 3].map(|index| decided[index].lockout().is_some());
+    assert_eq!(
+        lockouts.iter().filter(|began| **began).count(),
+        1,
+        "that of the limit with three strikes: {lockouts:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_override_applies_until_it_expires() {
+    let (table, mut cell) = (Table::shared(), cell("limit", FixedWindow::per_day(1)));
+    cell.is_overridable = true;
+    let (store, cells) = (table.process(), slice::from_ref(&cell));
+    take(&store, cells).await;
+    assert!(!is_allowed(&take(&store, cells).await));
+    let size = Override::new(FixedWindow::per_day(3).into(), Some(Duration::from_secs(60)));
+    store.set(&cell, size).await.unwrap();
+    assert_eq!(OverrideStore::get(&store, &cell).await.unwrap(), Some(size));
+    let decided = take(&store, cells).await;
+    assert_eq!((is_allowed(&decided), decided[0].remaining()), (true, 1));
+    assert_eq!(decided[0].algorithm(), &FixedWindow::per_day(3).into());
+    table.clock.advance(Duration::from_secs(60));
+    assert!(!is_allowed(&take(&store, cells).await));
+    assert_eq!(OverrideStore::get(&store, &cell).await.unwrap(), None);
+    store.set(&cell, size).await.unwrap();
+    store.remove(&cell).await.unwrap();
+    assert!(!is_allowed(&take(&store, cells).await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_given_up_after_its_first_write_is_refunded() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(5)));
+    let store = table.process();
+    let slow = StoreFuture::pending(async {
+        sleep(Duration::from_secs(1)).await;
+        Ok(Answer::new(Timestamp::EPOCH))
+    });
+    table.interrupt(vec![None, Some(slow)]);
+    timeout(Duration::from_millis(500), take(&store, &cells)).await.unwrap_err();
+    assert_eq!(remaining(&store, &cells).await, [4, 5]);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!((remaining(&store, &cells).await, table.writes()), (vec![5, 5], 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_undecodable_value_is_an_error_of_the_request() {
+    let (table, cell) = (Table::shared(), cell("limit", FixedWindow::per_day(5)));
+    let key = table.process().0.key(&cell);
+    for (value, message) in [(vec![2; 26], "has version 2"), (vec![3; 9], "is malformed")] {
+        table.rows.lock().unwrap().insert(key.clone(), Versioned { value, version: 1 });
+        let error = decide(&table.process(), slice::from_ref(&cell), Purpose::Take).await.unwrap_err();
+        assert!(error.is_of_one_request() && error.kind() == StoreErrorKind::Failed);
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(message), "{source}");
+    }
+}
+
+/// Writes that conflict for no reason neither change a decision nor leave a trace.
+#[tokio::test(start_paused = true)]
+async fn decisions_with_conflicts_are_those_of_memory() {
+    let (table, clock) = (Table::shared(), Arc::new(ManualClock::default()));
+    clock.advance(Duration::from_secs(86_400));
+    let memory = MemoryStore::new().clock(clock.clone());
+    let store = table.process().remember_denials(Duration::ZERO);
+    let minute = Duration::from_secs(60);
+    let [mut shadow, quota] = [cell("shadow", TokenBucket::per_minute(5)), cell("quota", FixedWindow::per_minute(3))];
+    shadow.set_veto(Veto::Shadow);
+    let quotas = [quota, cell("other", SlidingLog::per_minute(4))].map(|mut cell| {
+        cell.set_veto(Veto::Quota);
+        cell
+    });
+    let [one, other] =
+        [punished("punished", SlidingLog::per_minute(6), 2), punished("too", TokenBucket::new(6, 1, minute), 3)];
+    let cells: Vec<Cell> = [shadow].into_iter().chain(one).chain(quotas).chain(other).collect();
+    let mut random = 1_u64;
+    let mut below = |end: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    };
+    for step in 0..2_000 {
+        let passed = Duration::from_millis(below(20_000) * below(2) + 1);
+        clock.advance(passed);
+        table.clock.advance(passed);
+        let conflicts = (0..8).map(|_| (below(3) == 0).then(|| StoreFuture::ready(Err(StoreError::new("conflict")))));
+        table.interrupt(conflicts.collect());
+        let cost = below(3);
+        let cells: Vec<Cell> =
+            cells.iter().map(|cell| cell.asked_again(cost.min(u64::from(!cell.counts_denials()) + 1))).collect();
+        let [expected, decided] = [take(&memory, &cells).await, take(&store, &cells).await];
+        for (expected, decided) in expected.iter().zip(&decided) {
+            let answer = |cell: &Cell| (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after());
+            assert_eq!(answer(decided), answer(expected), "in step {step}");
+            assert_eq!(decided.lockout(), expected.lockout(), "in step {step}");
+        }
+        if is_allowed(&expected) && below(4) == 0 {
+            memory.refund(&expected[..1]).await.unwrap();
+            store.refund(&decided[..1]).await.unwrap();
+        }
+    }
+}

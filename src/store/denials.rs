@@ -1,0 +1,379 @@
+//! Denials that are repeated in this process, so that a flood of denied requests does not reach the database.
+//!
+//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the same
+//! limits, keys and costs until one of the waits is over.
+//!
+//! The present instant of the database's clock may not be known here, but it has bounds: its clock at the answer, plus
+//! the time since the answer was received or since the request was sent. A request is denied if it is denied at the
+//! upper bound, with the `retry_after` of the lower bound. So the database would have denied it, and admits a client
+//! that returns after the wait.
+//!
+//! Each change that this process makes to a key (a charge, a refund, a reset, an override) advances the key's epoch once
+//! it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when the
+//! request was sent, even if the two answers arrive in another order.
+//!
+//! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is remembered
+//! only if it was no strike, which is while the key is locked out. Any change of the key ends it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use crate::algorithm::Availability;
+use crate::decision::{Cell, Veto};
+use crate::store::Purpose;
+use crate::time::Timestamp;
+
+/// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs
+/// calls to the database, but does not lift any limit.
+const SETS: usize = 4_096;
+
+/// The most cells of a request whose denial is remembered.
+const MAX_CELLS: usize = 8;
+
+/// The number of counters of changes. Keys share them, so a change of one key may end the denials of others.
+const COUNTERS: usize = 4_096;
+
+/// A bounded cache of denials.
+#[derive(Debug)]
+pub(super) struct Denials {
+    /// The time for which a denial is repeated. Zero if none is.
+    lifetime: Duration,
+    epochs: Box<[AtomicU64]>,
+    /// Allocated by the first denial. Concurrent readers do not block each other.
+    sets: OnceLock<Box<[RwLock<Set>]>>,
+}
+
+/// Selected by the fingerprint of all cells of a request: so clients that share an exhausted limit have sets of their
+/// own.
+type Set = [Option<Denial>; 2];
+
+#[derive(Debug)]
+struct Denial {
+    cells: Box<[Cell]>,
+    /// The epoch of each cell when the request was sent.
+    epochs: SmallVec<[u64; 2]>,
+    /// The instant of the decision, in µs of the database's clock.
+    at: u64,
+    /// The instant at which the first wait is over, or from which the cells are not sufficient: a charge in a log has
+    /// expired, or an override.
+    until: u64,
+    sent: Instant,
+    received: Instant,
+}
+
+impl Denials {
+    /// The default of stores.
+    pub(super) const LIFETIME: Duration = Duration::from_secs(1);
+
+    /// Creates a cache whose denials are repeated for `lifetime`.
+    pub(super) fn new(lifetime: Duration) -> Arc<Self> {
+        let epochs = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { lifetime, epochs, sets: OnceLock::new() })
+    }
+
+    pub(super) fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// Answers a request that the database is certain to deny. Returns the instant of the decision.
+    ///
+    /// `clock` is the present instant (in µs) of the database's clock, if it is known.
+    pub(super) fn answer(&self, cells: &mut [Cell], clock: Option<u64>) -> Option<Timestamp> {
+        let sets = self.sets.get()?;
+        let set = sets[set_of(cells)].read().unwrap_or_else(PoisonError::into_inner);
+        let denial = set.iter().flatten().find(|denial| denial.is_of(cells))?;
+        let (earliest, latest) = denial.clock_bounds(self.lifetime, clock)?;
+        if latest >= denial.until || !denial.is_certain(self) {
+            return None;
+        }
+        for (cell, denied) in cells.iter_mut().zip(&denial.cells) {
+            cell.answer_like(denied, earliest);
+        }
+        Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
+    }
+
+    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets are.
+    pub(super) fn begin(self: &Arc<Self>, cells: &[Cell], purpose: Purpose) -> Change {
+        let epochs = cells.iter().map(|cell| (counter(cell), self.epoch(cell))).collect();
+        Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
+    }
+
+    fn epoch(&self, cell: &Cell) -> u64 {
+        self.epochs[counter(cell)].load(Ordering::Acquire)
+    }
+
+    /// Remembers a denial in place of an equal one, in an empty place, or in place of the older one.
+    fn insert(&self, denial: Denial) {
+        if self.lifetime.is_zero() {
+            return;
+        }
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
+        let mut set = sets[set_of(&denial.cells)].write().unwrap_or_else(PoisonError::into_inner);
+        let received = |place: &Option<Denial>| place.as_ref().map(|denial| denial.received);
+        let equal = set.iter().position(|place| place.as_ref().is_some_and(|known| known.is_of(&denial.cells)));
+        let place = equal.unwrap_or_else(|| usize::from(received(&set[1]) < received(&set[0])));
+        set[place] = Some(denial);
+    }
+}
+
+/// Returns the set of a request's denial.
+fn set_of(cells: &[Cell]) -> usize {
+    let fingerprint = cells.iter().fold(0, |all: u128, cell| all.rotate_left(1) ^ cell.fingerprint());
+    (fingerprint >> 16) as usize % SETS
+}
+
+/// Returns the counter of the changes of a cell.
+fn counter(cell: &Cell) -> usize {
+    (cell.fingerprint() >> 64) as usize % COUNTERS
+}
+
+impl Denial {
+    fn is_of(&self, cells: &[Cell]) -> bool {
+        self.cells.len() == cells.len() && self.cells.iter().zip(cells).all(|(known, cell)| known.answers(cell))
+    }
+
+    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that share
+    /// one would end each other's denials.
+    fn is_certain(&self, denials: &Denials) -> bool {
+        let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::counts_denials);
+        self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, epoch))| {
+            // Limits in quota mode deny only if all of them do.
+            let matters = cell.denies() || cell.veto == Veto::Quota || cell.counts_denials() || has_penalty(index);
+            !matters || denials.epoch(cell) == *epoch
+        })
+    }
+
+    /// Returns the earliest and the latest instant (in µs) that the database's clock may have reached, or `None` if the
+    /// denial is too old or the clock has stepped back.
+    fn clock_bounds(&self, lifetime: Duration, clock: Option<u64>) -> Option<(u64, u64)> {
+        let now = Instant::now();
+        let since_sent = now.saturating_duration_since(self.sent);
+        if since_sent >= lifetime {
+            return None;
+        }
+        if let Some(now) = clock {
+            return (now >= self.at).then_some((now, now));
+        }
+        let since_received = now.saturating_duration_since(self.received).as_micros() as u64;
+        let since_sent = since_sent.as_micros() as u64;
+        // Synchronised clocks run up to 0.05 % too fast or too slow.
+        Some((self.at + since_received - since_received.div_ceil(1_000), self.at + since_sent + since_sent / 1_000 + 2))
+    }
+}
+
+/// A request under way. When this is dropped, however the request ended, it begins the next epoch of the cells that the
+/// request may have changed.
+#[derive(Debug)]
+pub(super) struct Change {
+    denials: Arc<Denials>,
+    /// The counter and the epoch of each cell when the request was sent.
+    epochs: SmallVec<[(usize, u64); 2]>,
+    sent: Instant,
+    purpose: Purpose,
+    /// Whether the request may have changed its cells.
+    pub(super) changes: bool,
+}
+
+impl Change {
+    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and no
+    /// strike. `until` is the instant (in µs) from which another override may apply.
+    pub(super) fn decided(mut self, cells: &[Cell], at: u64, until: u64) {
+        if self.purpose == Purpose::Preview || !cells.iter().any(Cell::denies) {
+            return;
+        }
+        let is_struck = |index: usize| {
+            let cell: &Cell = &cells[index];
+            let is_strike = cell.counts_denials() && cell.counts_strikes && !cells[index - 1].is_allowed();
+            is_strike && (cell.is_allowed() || cell.lockout().is_some())
+        };
+        let struck: SmallVec<[(usize, u64); 2]> =
+            self.epochs.iter().enumerate().filter(|(index, _)| is_struck(*index)).map(|(_, epoch)| *epoch).collect();
+        if !struck.is_empty() {
+            // Nothing else has changed.
+            self.epochs = struck;
+            return;
+        }
+        self.changes = false;
+        if cells.len() > MAX_CELLS {
+            return;
+        }
+        let end = |cell: &Cell| match cell.availability {
+            Availability::After(wait) => cell.sufficient_until().min(at.saturating_add(wait)),
+            _ => cell.sufficient_until(),
+        };
+        self.denials.insert(Denial {
+            until: cells.iter().map(end).min().unwrap_or(u64::MAX).min(until),
+            cells: cells.into(),
+            epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
+            at,
+            sent: self.sent,
+            received: Instant::now(),
+        });
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        if self.changes {
+            for (counter, _) in &self.epochs {
+                self.denials.epochs[*counter].fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, FixedWindow, KeyState, TokenBucket};
+    use crate::hash::{KeyHash, KeyHasher};
+    use crate::store::decide::decide;
+
+    const NOON: u64 = 1_767_225_600_000_000;
+
+    /// A request of 2 of 1 tokens.
+    fn cell(limit: &str, algorithm: impl Into<Algorithm>, key: u64) -> [Cell; 1] {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        [Cell::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(&key.to_le_bytes()), 2)]
+    }
+
+    fn daily(key: u64) -> [Cell; 1] {
+        cell("limit", FixedWindow::per_day(1), key)
+    }
+
+    /// The database denies a request at noon. No key has a state.
+    fn deny(change: Change, cells: &[Cell]) {
+        let mut cells = cells.to_vec();
+        let mut states: Vec<_> = cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect();
+        decide(&mut cells, &mut states[..], NOON, Purpose::Take);
+        change.decided(&cells, NOON, u64::MAX);
+    }
+
+    fn is_denied(denials: &Denials, cells: &[Cell]) -> bool {
+        let mut cells = cells.to_vec();
+        denials.answer(&mut cells, Some(NOON)).is_some() && cells.iter().any(Cell::denies)
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let denials = Denials::new(Duration::from_secs(600));
+        for key in 0..100_000 {
+            let cells = daily(key);
+            deny(denials.begin(&cells, Purpose::Take), &cells);
+            assert!(is_denied(&denials, &cells), "the latest denial is repeated");
+        }
+        let sets = denials.sets.get().unwrap();
+        let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
+        assert!(held <= 2 * SETS && held > SETS, "{held}");
+        let bytes = |cells: usize| 2 * SETS * cells * (size_of::<Cell>() + size_of::<u64>()) + size_of_val(&**sets);
+        assert!(bytes(1) < 4_000_000, "{}", bytes(1));
+        assert!(bytes(MAX_CELLS) < 20_000_000, "{}", bytes(MAX_CELLS));
+    }
+
+    #[test]
+    fn a_denial_is_not_cached_after_a_later_change() {
+        let denials = Denials::new(Duration::from_secs(600));
+        let cells = daily(1);
+        let asking = denials.begin(&cells, Purpose::Take);
+        drop(denials.begin(&cells, Purpose::Take));
+        deny(asking, &cells);
+        assert!(!is_denied(&denials, &cells));
+
+        deny(denials.begin(&cells, Purpose::Take), &cells);
+        assert!(is_denied(&denials, &cells));
+        drop(denials.begin(&cells, Purpose::Peek));
+        assert!(is_denied(&denials, &cells), "a peek changes nothing");
+        drop(denials.begin(&cells, Purpose::Take));
+        assert!(!is_denied(&denials, &cells));
+    }
+
+    #[test]
+    fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
+        let denials = Denials::new(Duration::from_secs(600));
+        let [mut shared] = cell("shared", FixedWindow::per_day(1), 0);
+        shared.cost = 1;
+        let [own] = cell("own", FixedWindow::per_day(1), 1);
+        let cells = [shared, own];
+        deny(denials.begin(&cells, Purpose::Take), &cells);
+        drop(denials.begin(&cells[..1], Purpose::Take));
+        assert!(is_denied(&denials, &cells));
+        assert!(!is_denied(&denials, &cells[1..]), "the denial is of both limits");
+        drop(denials.begin(&cells[1..], Purpose::Take));
+        assert!(!is_denied(&denials, &cells));
+    }
+
+    #[test]
+    fn after_a_clock_step_back_the_database_decides() {
+        let denials = Denials::new(Duration::from_secs(600));
+        let mut cells = daily(1);
+        deny(denials.begin(&cells, Purpose::Take), &cells);
+        assert!(denials.answer(&mut cells, Some(NOON - 1)).is_none());
+        assert!(denials.answer(&mut cells, Some(NOON)).is_some());
+    }
+
+    #[test]
+    fn a_denial_is_of_one_algorithm() {
+        let denials = Denials::new(Duration::from_secs(600));
+        let bucket = TokenBucket::per_day(1);
+        let [one, other] = [bucket, bucket.at_intervals()].map(|bucket| cell("limit", bucket, 1));
+        deny(denials.begin(&one, Purpose::Take), &one);
+        assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
+    }
+
+    #[test]
+    fn a_repeated_denial_has_a_shorter_wait() {
+        let denials = Denials::new(Duration::from_secs(600));
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let cells = [Cell::new(0, "limit", TokenBucket::per_second(2).into(), &hasher).with_key(KeyHash::ZERO, 2)];
+        let mut states = [KeyState::unused(cells[0].algorithm())];
+        for is_allowed in [true, false] {
+            let (change, mut cells) = (denials.begin(&cells, Purpose::Take), cells.clone());
+            decide(&mut cells, &mut states[..], NOON, Purpose::Take);
+            assert_eq!(cells[0].is_allowed(), is_allowed);
+            change.decided(&cells, NOON, u64::MAX);
+        }
+        let later = |micros| {
+            let mut cells = cells.clone();
+            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].availability, cells[0].remaining()))
+        };
+        assert_eq!(later(0), Some((Availability::After(1_000_000), 0)));
+        assert_eq!(later(600_000), Some((Availability::After(400_000), 1)));
+        assert_eq!(later(1_000_000), None);
+    }
+
+    /// The database may have decided as soon as the request was sent.
+    #[test]
+    fn a_slow_reply_shortens_the_lifetime_of_a_denial() {
+        const SLOW: Duration = Duration::from_secs(5);
+        let deny = |life| {
+            let denials = Denials::new(life);
+            let mut cells = daily(1);
+            let mut change = denials.begin(&cells, Purpose::Take);
+            change.sent = change.sent.checked_sub(SLOW).unwrap();
+            deny(change, &cells);
+            denials.answer(&mut cells, None)
+        };
+        assert!(deny(SLOW).is_none(), "a denial is as old as its request");
+        assert!(deny(Duration::from_secs(3_600)).is_some());
+    }
+
+    #[test]
+    fn no_denial_outlives_its_lifetime() {
+        let denials = Denials::new(Duration::from_nanos(1));
+        let cells = daily(1);
+        deny(denials.begin(&cells, Purpose::Take), &cells);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!is_denied(&denials, &cells));
+    }
+
+    #[test]
+    fn without_a_lifetime_no_denial_is_cached() {
+        let denials = Denials::new(Duration::ZERO);
+        let cells = daily(1);
+        deny(denials.begin(&cells, Purpose::Take), &cells);
+        assert!(denials.sets.get().is_none());
+    }
+}
