@@ -95,10 +95,11 @@ impl Ledger {
         let recording = client.start_recording();
         let mut denied = None;
         let refund = async |target: &TargetCost<'_>| {
+            let mut result = Ok(());
             for receipt in self.take_excess(target) {
-                client.refund_by(receipt).await?;
+                result = result.and(client.refund_by(receipt).await);
             }
-            Ok::<_, StoreError>(())
+            result
         };
         let adjusting = async {
             refund(&target).await?;
@@ -225,14 +226,14 @@ impl Ledger {
         cells
     }
 
-    /// Refunds the tokens paid in excess. Returns whether there were any.
+    /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first error.
     async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
         let receipts = self.take_excess(target);
-        let has_refunded = !receipts.is_empty();
+        let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            self.config.client.refund(receipt).await?;
+            result = result.and(self.config.client.refund(receipt).await.map(|()| true));
         }
-        Ok(has_refunded)
+        result
     }
 }
 

@@ -1,9 +1,13 @@
 //! Charges are refunded where they were made, and nowhere else.
 
-use http::Request;
+use std::convert::Infallible;
+
+use http::{Request, Response};
 use tokio::time::sleep;
-use tower::{Layer, ServiceExt};
-use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, RateLimitLayer};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    CircuitBreaker, DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, Permit, RateLimitLayer,
+};
 
 use crate::limited::{LOCALLY, ask, hello, ms, without_breaker};
 use support::faulty_store::{FaultyStore, Mode, Operation};
@@ -161,4 +165,33 @@ async fn a_local_receipt_is_refunded_after_the_limit_has_moved() {
     limiter.refund(receipt).await.expect("a refund");
     let left = limiter.peek("key", 1).await.expect("a decision");
     assert_eq!(left.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>(), [10, 10]);
+}
+
+/// A permit whose charges were made by the store, by this process, and by the store again.
+#[tokio::test(start_paused = true)]
+async fn a_refund_that_fails_does_not_stop_the_others() {
+    let store = FaultyStore::new(Mode::Works);
+    let layer = RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(100))])
+        .store(store.clone())
+        .circuit_breaker(CircuitBreaker::off())
+        .on_store_error(LOCALLY)
+        .permits()
+        .build();
+    let breaking = store.clone();
+    let handler = service_fn(move |request: Request<()>| {
+        let store = breaking.clone();
+        async move {
+            let permit = Permit::of(request.extensions()).expect("a permit");
+            for mode in [Mode::Fails, Mode::Works] {
+                store.set(mode);
+                assert!(permit.charge(3).await.expect("a decision").is_allowed());
+            }
+            store.set_for(Operation::Refund, Mode::Fails);
+            assert!(permit.refund().await.is_err());
+            Ok::<_, Infallible>(Response::new(String::new()))
+        }
+    });
+    ask(&layer.layer(handler), Request::new(())).await;
+    // Both charges of the store, and that of this process.
+    assert_eq!(store.asked(Operation::Refund), 2);
 }
