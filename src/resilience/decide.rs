@@ -32,7 +32,11 @@ impl StoreClient {
             return self.decide_and_record(cells, purpose);
         }
         match self.store.decide(&mut cells, purpose).into_ready() {
-            Ok(Ok(answer)) => StoreFuture::ready(Ok(decision(answer, cells, purpose))),
+            Ok(Ok(answer)) => {
+                let at = answer.finish(&mut cells);
+                Decision::merge_penalties(&mut cells);
+                StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)))
+            }
             Ok(Err(error)) => self.complete(cells, purpose, None, None, StoreFuture::ready(Err(error))),
             Err(pending) => self.complete(cells, purpose, None, None, pending),
         }
@@ -45,7 +49,7 @@ impl StoreClient {
         let mut attempt = None;
         if !self.breakers.are_closed() {
             if let Some(at) = self.store.remembered(&mut cells) {
-                let decision = Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells);
+                let decision = decision(Answer::new(at), cells, purpose);
                 self.record(recording, DecisionSource::RememberedDenial, &decision);
                 return StoreFuture::ready(Ok(decision));
             }
@@ -139,8 +143,8 @@ impl StoreClient {
 }
 
 /// Creates the decision of the store's answer.
-#[inline]
-fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
+pub(super) fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
     let at = answer.finish(&mut cells);
+    Decision::merge_penalties(&mut cells);
     Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)
 }

@@ -77,6 +77,7 @@ impl LocalStore {
         let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = ready(memory.decide(&mut shares, purpose)).finish(&mut shares);
         cells.iter_mut().zip(&shares).for_each(|(cell, share)| cell.take_answer(share));
+        Decision::merge_penalties(&mut cells);
         let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, cells);
         (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
     }

@@ -7,10 +7,11 @@ use tokio::time::timeout;
 
 use super::attempt::{keys_of, nodes_of};
 use super::client::StoreClient;
-use crate::decision::{Cell, Cells, DecidedBy, Decision};
+use super::decide::decision;
+use crate::decision::{Cell, Cells, Decision};
 use crate::error::StoreError;
 use crate::recorder::Fallback;
-use crate::store::Purpose;
+use crate::store::{Answer, Purpose};
 
 /// The decision that a request would get.
 pub(crate) struct Preview {
@@ -32,7 +33,7 @@ impl StoreClient {
     /// Decides a request as [`acquire`](Self::acquire) would now, and changes nothing.
     pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
         if let Some(at) = self.store.remembered(&mut cells) {
-            let decision = Some(Decision::of(at, DecidedBy::Store, false, cells));
+            let decision = Some(decision(Answer::new(at), cells, Purpose::Preview));
             return Preview { source: PreviewSource::Remembered, decision };
         }
         if let Some(error) = self.rejection(&cells) {
@@ -47,8 +48,7 @@ impl StoreClient {
         };
         match answer {
             Ok(answer) => {
-                let at = answer.finish(&mut cells);
-                let decision = Some(Decision::of(at, DecidedBy::Store, false, cells));
+                let decision = Some(decision(answer, cells, Purpose::Preview));
                 Preview { source: PreviewSource::Store, decision }
             }
             Err(error) => self.preview_policies(error, cells),
