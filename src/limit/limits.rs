@@ -15,7 +15,7 @@ use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 use crate::store::key_name::escape;
 
-/// Limits that are decided together, each with its spec for one store. Limits are numbered in order.
+/// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
@@ -57,7 +57,7 @@ pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError
 }
 
 impl Limits {
-    /// Creates a set of limits, with specs for a store that hashes with `hasher`. The set may be empty.
+    /// Creates a set of limits, with cells for a store that hashes with `hasher`. The set may be empty.
     ///
     /// # Errors
     ///
@@ -158,12 +158,12 @@ impl Limits {
         self.complete_last(cells);
     }
 
-    /// Takes the overage from the last cell while its limit must not use that, and adds the cell of its penalty.
+    /// Sets the overage of the last cell if its limit is elastic, and adds the cell of its penalty.
     fn complete_last(&self, cells: &mut Cells) {
         let Some(cell) = cells.last_mut() else { return };
         let limit = &self.limits[cell.limit()];
-        if limit.signal().is_some_and(|signal| !signal.has_spare_capacity()) {
-            cell.set_overage(0);
+        if let Some(signal) = limit.signal() {
+            cell.set_overage(if signal.has_spare_capacity() { limit.overage_percent() } else { 0 });
         }
         if let Some(penalty) = limit.enforced_penalty() {
             let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);
@@ -344,5 +344,27 @@ fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimi
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.limits).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::algorithm::FixedWindow;
+
+    #[test]
+    fn an_elastic_limit_regains_its_overage_within_a_request() {
+        let is_spare = Arc::new(AtomicBool::new(false));
+        let signal = is_spare.clone();
+        let limit = Limit::new("limit", FixedWindow::per_day(10)).elastic(50, move || signal.load(Ordering::Relaxed));
+        let limits = Limits::new(vec![limit], &KeyHasher::random()).unwrap();
+        let mut cells = Cells::new();
+        limits.add(&mut cells, 0, KeyHash::ZERO, 1);
+        is_spare.store(true, Ordering::Relaxed);
+        let mut later = Cells::new();
+        limits.add_again(&mut later, &cells[0], 1);
+        assert_eq!([&cells[0], &later[0]].map(|cell| cell.algorithm().overage()), [0, 5]);
     }
 }

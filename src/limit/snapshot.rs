@@ -21,11 +21,11 @@ pub(crate) type Retired = Arc<dyn Any + Send + Sync>;
 /// A version of live limits.
 pub(crate) struct LimitsSnapshot {
     pub(super) version: u64,
-    /// The limits, with specs that are replaced by each store's own.
+    /// The limits, with cells that are replaced by those for each store.
     pub(super) limits: Limits,
 }
 
-/// Checks the limits. Their specs are placeholders: each layer derives those for its own store.
+/// Checks the limits. Their cells are placeholders: each layer derives those for its own store.
 pub(super) fn checked(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
     Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
@@ -35,7 +35,7 @@ impl LimitsSnapshot {
         self.version
     }
 
-    /// Returns the limits, with specs for a store that hashes with `hasher`.
+    /// Returns the limits, with cells for a store.
     pub(crate) fn limits(&self, store: &dyn Store) -> Limits {
         let mut limits = self.limits.clone();
         limits.set_store(&store.hasher(), store.has_readable_keys());
