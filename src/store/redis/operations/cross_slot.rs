@@ -117,7 +117,12 @@ impl CrossSlotRequest {
         if decision.is_closed() {
             return;
         }
-        let others: Vec<usize> = (0..self.slots.len()).filter(|slot| Some(*slot) != denied).collect();
+        // The answers that deny stand: others must not turn a request that was not charged into an allowed one.
+        let denies = |slot: usize| {
+            let has_quota = |&position: &usize| self.cells[position].veto() == Veto::Quota;
+            denied.map_or_else(|| self.slots[slot].iter().any(has_quota), |denied| slot == denied)
+        };
+        let others: Vec<usize> = (0..self.slots.len()).filter(|slot| !denies(*slot)).collect();
         let answers = join_all(others.iter().map(|&slot| self.ask(Task::Peek, slot))).await;
         for (slot, answer) in others.into_iter().zip(answers) {
             // Without an answer, the previous one of the slot stands.
