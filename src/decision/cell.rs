@@ -383,14 +383,19 @@ impl Cell {
 
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
     pub(crate) fn restrict(&mut self, penalty: &Self) {
-        let (state, now) = (&penalty.mark.0, penalty.now);
-        if state.expires_at <= now {
+        // A store of another crate sets the answer only.
+        let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(match penalty.availability {
+            Availability::Now { .. } => 0,
+            Availability::After(wait) => wait,
+            Availability::Never => u64::MAX,
+        });
+        let reset_after = micros(penalty.reset_after());
+        if left == 0 && reset_after == 0 {
             return;
         }
-        let left = state.wait(&penalty.algorithm, now, 0);
         let report = self.report_mut();
         let snapshot = &mut report.snapshot;
-        snapshot.reset_after = snapshot.reset_after.max(state.expires_at.saturating_sub(now));
+        snapshot.reset_after = snapshot.reset_after.max(reset_after);
         if left > 0 {
             let more_after = if snapshot.remaining > 0 { Some(0) } else { snapshot.more_after };
             snapshot.more_after = more_after.map(|after| after.max(left));

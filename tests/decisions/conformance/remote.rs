@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tower_ratelimit::store::{Answer, Cell, ChargeMark, KeyHasher, OverrideStore, Purpose, StoreFuture};
 use tower_ratelimit::{
-    Event, FixedWindow, Limit, Limiter, MemoryStore, Store, StoreError, Timestamp, TokenBucket, Verdict, conformance,
+    Event, FixedWindow, Limit, Limiter, MemoryStore, Penalty, Store, StoreError, Timestamp, TokenBucket, Verdict,
+    conformance,
 };
 
 #[derive(Debug)]
@@ -117,6 +118,41 @@ impl Store for LocksOut {
 }
 
 const LOCKOUT: Duration = Duration::from_secs(30);
+
+/// A store that denies by the cells of penalties.
+#[derive(Debug)]
+struct LocksOutByPenalty(MemoryStore);
+
+impl Store for LocksOutByPenalty {
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher()
+    }
+
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        let answer = self.0.decide(cells, purpose);
+        for penalty in cells.iter_mut().filter(|cell| cell.counts_denials()) {
+            penalty.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
+        }
+        answer
+    }
+
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.refund(cells)
+    }
+
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.reset(cells)
+    }
+}
+
+#[tokio::test]
+async fn a_store_of_another_crate_denies_by_the_cell_of_a_penalty() {
+    let limit = Limit::new("mails", FixedWindow::per_day(20)).penalty(Penalty::after(5, LOCKOUT));
+    let limiter = Limiter::builder([limit]).store(LocksOutByPenalty(MemoryStore::new())).build();
+    let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
+    assert!(!decision.is_allowed() && decision.is_penalty());
+    assert_eq!(decision.retry_after(), Some(LOCKOUT));
+}
 
 #[tokio::test]
 async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
