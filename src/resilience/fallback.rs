@@ -54,6 +54,8 @@ impl LocalStore {
 
     /// Applies the policies to a request. The decision is `None` if the request is rejected.
     pub(super) fn decide(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
+        // The store may have answered some of them before it failed, or have given them the size of an override.
+        cells.iter_mut().for_each(|cell| *cell = cell.asked_again(cell.cost()));
         let quotas = self.quotas(&cells);
         let is_rejected = |cell: &Cell| match self.policy(cell) {
             OnStoreError::Reject => true,
