@@ -128,7 +128,7 @@ pub(super) struct Queue {
     /// The requests in these calls.
     under_way: usize,
     /// Whether a worker is about to begin a call.
-    is_noticed: bool,
+    pub(super) is_noticed: bool,
 }
 
 impl Queue {

@@ -191,6 +191,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Wakes another worker in place of this one, which [ended](Call::end) its call, but has to send something again.
+    fn notice_again(&self) {
+        let mut state = self.state();
+        state.queue.is_noticed = false;
+        if state.queue.needs_worker() {
+            self.work.notify_one();
+        }
+    }
+
     /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied that
     /// it does not know the script, or that it has not all keys. Returns the fault that breaks the connection.
     async fn perform(
@@ -231,6 +240,8 @@ impl Shared {
             if jobs.is_empty() {
                 break;
             }
+            // Others need not wait until this worker begins a call.
+            self.notice_again();
             if let Err(fault) = self.connector.load(connection).await {
                 jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
                 return broken.or(Some(fault).filter(Fault::breaks));
