@@ -133,7 +133,11 @@ pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
 pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
     const TASKS: u8 = 8;
     let key = Arc::new(Key::new(database));
-    for _ in 0..32 {
+    for round in 0..32 {
+        if round % 2 == 1 {
+            // The next writes are the first ones.
+            key.delete().await;
+        }
         let expected = key.get().await.map(|found| found.version);
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
@@ -200,6 +204,10 @@ fn number(value: &[u8]) -> u64 {
 pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
     let key = Key::new(database);
     assert!(key.swap_for(SHORT_TTL, None, b"first").await, "a key without a value is set if none is expected");
+    let extended = Key::new(database);
+    assert!(extended.swap_for(SHORT_TTL, None, b"first").await, "a key without a value is set if none is expected");
+    let version = extended.version_of(b"first").await;
+    assert!(extended.swap(Some(version), b"longer").await, "a value is replaced if its version is the expected one");
     // The clock of the database may be coarse.
     sleep(SHORT_TTL / 2).await;
     let first = key.version_of(b"first").await;
@@ -208,7 +216,11 @@ pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    timeout(LONGEST_EXPIRY, expires).await.expect("`get` returns `None` for a value that has expired");
+    let has_expired = timeout(LONGEST_EXPIRY, expires).await.is_ok();
+    assert!(has_expired, "`get` returns `None` for a value that has expired");
+    let is_kept = extended.get().await.is_some_and(|found| found.value == b"longer");
+    assert!(is_kept, "a value that is replaced is kept for the new TTL");
+    extended.delete().await;
     assert_eq!(key.get_by_get_all().await, None, "`get_all` returns `None` for a value that has expired");
     assert!(key.swap(None, b"second").await, "a key whose value has expired is set if none is expected");
     let second = key.version_of(b"second").await;

@@ -98,7 +98,7 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the current time, by the clock of the database if it has one. Defaults to the [`SystemClock`] of this
     /// process: then the clocks of all processes that share the database must agree, because a limit counts by the
-    /// latest time at which its key was charged.
+    /// latest time at which its key was charged. It must not go back; a resolution of milliseconds suffices.
     ///
     /// # Errors
     ///

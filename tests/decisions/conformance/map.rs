@@ -42,6 +42,10 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fault {
     None,
+    /// Writes of keys without a value compare before they write.
+    FirstWritesRace,
+    /// A value expires as the first one of its key.
+    KeepsFirstExpiry,
     /// Every second write conflicts.
     Conflicts,
     /// Writes are slow and do not compare versions.
@@ -142,9 +146,15 @@ impl CompareAndSwap for Map {
         if self.step(self.fault == Fault::WritesHang).await? == Step::Conflict {
             return Ok(false);
         }
+        let races = self.fault == Fault::FirstWritesRace
+            && expected.is_none()
+            && !self.values.lock().unwrap().contains_key(key);
+        if races {
+            tokio::task::yield_now().await;
+        }
         let mut values = self.values.lock().unwrap();
         let version = self.find(&values, key, Fault::ComparesExpired).map(|found| found.version);
-        if version != expected && self.fault != Fault::IgnoresVersions {
+        if version != expected && self.fault != Fault::IgnoresVersions && !races {
             return Ok(false);
         }
         let next = match self.fault {
@@ -161,7 +171,8 @@ impl CompareAndSwap for Map {
         if self.fault != Fault::Forgets {
             let zero = value.iter().position(|byte| *byte == 0).filter(|_| self.fault == Fault::CutsValues);
             let value = value[..zero.unwrap_or(value.len())].to_vec();
-            let expires_at = self.clock.now().saturating_add(ttl);
+            let kept = values.get(key).filter(|_| self.fault == Fault::KeepsFirstExpiry);
+            let expires_at = kept.map_or_else(|| self.clock.now().saturating_add(ttl), |row| row.expires_at);
             values.insert(key.to_owned(), Row { value: Versioned { value, version: next }, expires_at });
         }
         Ok(true)

@@ -203,6 +203,8 @@ async fn each_fault_of_a_database_is_named() {
     let check = |fault| conformance::check_compare_and_swap(Arc::new(Map::new(SystemClock::new(), fault)));
     check(Fault::None).await;
     for (fault, expected) in [
+        (Fault::FirstWritesRace, "swaps that succeeded of 8 with the same expected version"),
+        (Fault::KeepsFirstExpiry, "a value that is replaced is kept for the new TTL"),
         (Fault::IgnoresVersions, "a key without a value has no version to compare with"),
         (Fault::Forgets, "`get` returns a value that was set"),
         (Fault::ReusesVersions, "a value that is set again after its removal has another version"),
