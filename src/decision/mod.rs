@@ -28,7 +28,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Creates the decision of a store's answer at an instant, as a limiter does, for stores that wrap others.
+    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and report
+    /// their decisions.
     pub fn new(at: Timestamp, cells: impl IntoIterator<Item = Cell>) -> Self {
         let mut cells = cells.into_iter().collect();
         Self::merge_penalties(&mut cells);

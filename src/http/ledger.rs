@@ -218,7 +218,7 @@ impl Account {
         }
         if self.payments.len() > MAX_PAYMENTS {
             // At most half of them remain: of two neighbors that remain, one has more than half of this cost. Charges by
-            // different stores, or of limits in different sizes, are kept apart.
+            // different stores, or of limits with different periods, are kept apart.
             let largest = 4 * self.paid / MAX_PAYMENTS as u64;
             self.payments.dedup_by(|later, earlier| {
                 earlier.charged.cost + later.charged.cost <= largest && earlier.absorb(later)

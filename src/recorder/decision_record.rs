@@ -124,7 +124,7 @@ pub struct LimitRecord<'a> {
 }
 
 impl<'a> LimitRecord<'a> {
-    /// Returns the records of the limits of a decision. `spec` finds those that had their usual size.
+    /// Returns the records of the limits of a decision.
     pub(super) fn of_decision(
         decision: &'a Decision,
         names: &'a [Arc<str>],

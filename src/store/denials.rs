@@ -228,7 +228,7 @@ impl Drop for Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, FixedWindow, KeyState, TokenBucket};
+    use crate::algorithm::{Algorithm, FixedWindow, KeyState, SlidingLog, SlidingWindow, TokenBucket};
     use crate::hash::{KeyHash, KeyHasher};
     use crate::store::decide::decide;
 
@@ -312,6 +312,47 @@ mod tests {
         deny(denials.begin(&cells, Purpose::Take), &cells);
         assert!(denials.answer(&mut cells, Some(NOON - 1)).is_none());
         assert!(denials.answer(&mut cells, Some(NOON)).is_some());
+    }
+
+    #[test]
+    fn a_denial_by_a_log_is_repeated_as_the_log_decides() {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let mut repeated = 0;
+        for algorithm in [Algorithm::from(SlidingLog::per_minute(100)), SlidingWindow::per_minute(100).into()] {
+            for (charges, percent, cost) in
+                (1..120).flat_map(|charges| [(charges, 0, 1), (charges, 0, 30), (charges, 20, 7)])
+            {
+                let denials = Denials::new(Duration::from_secs(600));
+                let mut cell = Cell::new(0, "limit", algorithm, &hasher);
+                cell.set_overage(percent);
+                let mut states = [KeyState::unused(&algorithm)];
+                let step = 400_000;
+                for number in 0..charges {
+                    let mut charged = [cell.with_key(KeyHash::ZERO, 1 + number % 3)];
+                    decide(&mut charged, &mut states[..], NOON + number * step, Purpose::Take);
+                }
+                let now = NOON + charges * step;
+                let asked = [cell.with_key(KeyHash::ZERO, cost)];
+                let at = |at, states: &[KeyState]| {
+                    let (mut decided, mut states) = (asked.clone(), states.to_vec());
+                    decide(&mut decided, &mut states[..], at, Purpose::Take);
+                    decided
+                };
+                denials.begin(&asked, Purpose::Take).decided(&at(now, &states), now, u64::MAX);
+                for later in [0, 1, 10_000, 100_000, 399_999, 500_000, 5_000_000] {
+                    let mut answered = asked.clone();
+                    if denials.answer(&mut answered, Some(now + later)).is_some() {
+                        let report = |[cell]: &[Cell; 1]| {
+                            (cell.availability, cell.remaining(), cell.more_after(), cell.reset_after())
+                        };
+                        let expected = at(now + later, &states);
+                        assert_eq!(report(&answered), report(&expected), "{algorithm} {charges} {percent} {cost}");
+                        repeated += 1;
+                    }
+                }
+            }
+        }
+        assert!(repeated > 100, "{repeated}");
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl RedisStore {
     /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
     /// limit with the penalty are seen late, and a strike may be missed.
     ///
-    /// Denials of requests with more than eight limits, or with keys in several slots of a Cluster, are not cached.
+    /// Denials of requests with more than eight limits, of which each with a penalty counts twice, or with keys in several
+    /// slots of a Cluster, are not cached.
     ///
     /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
     /// them.
