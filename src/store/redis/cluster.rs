@@ -10,11 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::redis::cluster::NodeAddress;
-use deadpool_redis::redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value,
-};
 use futures_util::future::{join_all, select_ok};
+use redis::cluster::NodeAddress;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 

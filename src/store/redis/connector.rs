@@ -3,13 +3,11 @@
 use std::convert::Infallible;
 use std::sync::OnceLock;
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::sentinel::SentinelClient;
-use deadpool_redis::redis::{
-    AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, cmd,
-};
 use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::sentinel::SentinelClient;
+use redis::{AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, cmd};
 use tokio::sync::{Mutex, watch};
 
 use super::error::Fault;

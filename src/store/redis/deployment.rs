@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(feature = "rules")]
-use deadpool_redis::redis::{Cmd, Value};
+use redis::{Cmd, Value};
 use smallvec::smallvec;
 
 use super::cluster::Cluster;

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use deadpool_redis::redis::{Cmd, Value, cmd};
+use redis::{Cmd, Value, cmd};
 
 use super::error::Fault;
 use super::slot;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::mem::replace;
 
-use deadpool_redis::redis::{Cmd, Value};
+use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 

@@ -38,7 +38,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use deadpool_redis::redis::cluster_routing::Slot;
+    use redis::cluster_routing::Slot;
 
     use super::*;
     use crate::algorithm::FixedWindow;

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Pipeline, Value};
 use futures_util::future::{Either, join_all, select};
+use redis::aio::MultiplexedConnection;
+use redis::{Pipeline, Value};
 use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -22,8 +22,8 @@ use crate::time::jittered;
 const PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection whose first call breaks it within this time counts as a failed attempt. So do all connections to a
-/// replica.
+/// A connection that a call breaks within this time, before any answer, counts as a failed attempt. So do all connections
+/// to a replica. For one that is lost while idle, [`PAUSE`] is enough.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// The most times that a command is sent if the server does not know the script: more than twice only if the script is
@@ -315,42 +315,43 @@ impl Worker {
 
     /// Makes calls until the connection breaks. Returns why, and whether it was stable before.
     async fn serve(&self, connection: &MultiplexedConnection) -> (Fault, bool) {
-        let (opened, broken) = (Instant::now(), OnceLock::new());
+        let broken = OnceLock::new();
         // A single connection carries two calls at a time.
         let calls = CALLS.div_ceil(self.shared.state().workers.len());
         let calls = (0..calls).map(|_| self.make_calls(connection.clone(), &broken));
-        let is_proven = join_all(calls).await.contains(&true);
-        let fault = Fault::Connect(Arc::new(broken.into_inner().unwrap_or(Fault::NoRuntime)));
-        (fault, is_proven || opened.elapsed() > STABLE_AFTER)
+        let is_stable = join_all(calls).await.contains(&true);
+        (Fault::Connect(Arc::new(broken.into_inner().unwrap_or(Fault::NoRuntime))), is_stable)
     }
 
-    /// Makes one call after the other, until the connection is `broken`. Returns whether any was answered.
+    /// Makes one call after the other, until the connection is `broken`. Returns whether it was stable before.
     async fn make_calls(&self, mut connection: MultiplexedConnection, broken: &OnceLock<Fault>) -> bool {
         let Shared { connector, work, .. } = &*self.shared;
         let mut call = Call { shared: &self.shared, requests: 0 };
         let mut losses = connector.losses();
-        let mut is_proven = false;
+        let (opened, mut stable_after, mut is_proven) = (Instant::now(), STABLE_AFTER, false);
         while broken.get().is_none() {
             let jobs = call.begin();
             let fault = if !jobs.is_empty() {
                 let fault = self.shared.perform(&mut connection, jobs, &mut call).await;
-                is_proven |= fault.is_none();
                 // Callers that were just answered may ask again: these requests share the next call.
                 tokio::task::yield_now().await;
                 fault
-            } else if let Either::Right(_) = select(pin!(work.notified()), pin!(losses.changed())).await {
-                // Some connection was lost, maybe this one. Any reply shows that it works.
-                is_proven = true;
-                connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
+            } else if let Either::Left(_) = select(pin!(work.notified()), pin!(losses.changed())).await {
+                continue;
             } else {
-                None
+                // Some connection was lost, maybe this one. Any reply shows that it works.
+                stable_after = PAUSE;
+                connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
             };
-            if let Some(fault) = fault {
-                let _ = broken.set(fault);
-                work.notify_waiters();
+            match fault {
+                None => is_proven = true,
+                Some(fault) => {
+                    let _ = broken.set(fault);
+                    work.notify_waiters();
+                }
             }
         }
-        is_proven
+        is_proven || opened.elapsed() > stable_after
     }
 
     /// Sets its state. If no worker is running after that, the jobs that wait fail.
@@ -373,8 +374,8 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
-    use deadpool_redis::redis::{AsyncConnectionConfig, IntoConnectionInfo};
     use futures_util::future::FutureExt;
+    use redis::{AsyncConnectionConfig, IntoConnectionInfo};
 
     use super::*;
     use crate::store::redis::script::{Request, Task, encode_clock};

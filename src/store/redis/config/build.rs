@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::sentinel::SentinelClient;
-use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, RedisConnectionInfo};
+use redis::sentinel::SentinelClient;
+use redis::{AsyncConnectionConfig, ConnectionInfo, RedisConnectionInfo};
 
 use super::redis_config::{RedisConfig, ServerUrls};
 use super::sentinel;

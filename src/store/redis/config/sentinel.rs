@@ -1,9 +1,9 @@
 //! Creates clients that get the address of a master from Sentinels.
 
-use deadpool_redis::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 #[cfg(feature = "redis-tls")]
-use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
+use redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
 use crate::store::redis::connector::tcp_settings;
 use crate::store::redis::error::Fault;

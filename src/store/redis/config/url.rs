@@ -1,6 +1,6 @@
 //! Parses the URLs of servers.
 
-use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
 use crate::error::ConfigError;
 use crate::store::redis::error::Fault;

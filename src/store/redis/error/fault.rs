@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::ConfigError;
 use crate::node::Node;
@@ -187,7 +187,7 @@ impl From<RedisError> for Fault {
 
 #[cfg(test)]
 mod tests {
-    use deadpool_redis::redis::parse_redis_value;
+    use redis::parse_redis_value;
 
     use super::*;
 
