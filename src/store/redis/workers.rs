@@ -448,6 +448,18 @@ mod tests {
         assert_eq!(workers.waiting(), 101);
     }
 
+    /// Their runtime may end at any time.
+    #[test]
+    fn dropped_calls_are_no_longer_counted() {
+        let workers = busy(100);
+        for _ in 0..=CALLS {
+            let _waiting = wait(&workers, 5);
+            let mut call = Call { shared: &workers.shared, requests: 0 };
+            assert_eq!(call.begin().len(), 1, "a command for all");
+            assert_eq!((call.requests, workers.waiting()), (5, 0));
+        }
+    }
+
     #[test]
     fn waiting_requests_fail_when_the_last_worker_stops() {
         let workers = busy(100);
