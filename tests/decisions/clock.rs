@@ -8,23 +8,23 @@ use crate::oracle::{Answer, Model};
 use crate::rule::{Rule, any_rule, one_of_each, small_rule};
 use crate::subject::Subject;
 
-const NOON: u64 = 1_767_268_800_000_000;
+pub(crate) const NOON: u64 = 1_767_268_800_000_000;
 
 /// A movement of the clock before a request, forward or back, in thousandths of the limit's span; and the cost of the
 /// request, in thousandths of the capacity.
-type Step = (i64, u64);
+pub(crate) type Step = (i64, u64);
 
-fn steps(furthest_back: i64) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(furthest_back: i64) -> impl Strategy<Value = Vec<Step>> {
     let on = prop_oneof![0i64..=100, 0i64..=1_200];
     let moves = prop_oneof![3 => on, 2 => -furthest_back..=0];
     prop::collection::vec((moves, prop_oneof![Just(0u64), 0u64..=1_000]), 1..40)
 }
 
-fn cost(rule: Rule, thousandths: u64) -> u64 {
+pub(crate) fn cost(rule: Rule, thousandths: u64) -> u64 {
     (rule.capacity() * thousandths / 1_000).max(1)
 }
 
-fn moved(rule: Rule, at: u64, thousandths: i64) -> u64 {
+pub(crate) fn moved(rule: Rule, at: u64, thousandths: i64) -> u64 {
     let by = (rule.span() * u128::from(thousandths.unsigned_abs())).div_ceil(1_000);
     let by = u64::try_from(by).unwrap_or(u64::MAX);
     let to = if thousandths < 0 { at.saturating_sub(by) } else { at.saturating_add(by) };
@@ -161,5 +161,18 @@ fn a_clock_that_steps_back_and_forth_admits_no_excess() {
             allowed += (0..10).filter(|_| subject.set(at).acquire(1).is_allowed()).count();
         }
         assert_eq!(allowed as u64, rule.capacity(), "{rule:?}");
+    }
+}
+
+/// A charge that no longer counts is not refunded, even if the clock steps back to an instant at which it counts.
+#[test]
+fn a_late_refund_returns_nothing_to_a_clock_that_steps_back() {
+    for rule in one_of_each(5) {
+        let subject = Subject::new(&[rule]);
+        let decision = subject.set(NOON).acquire(3);
+        let end = NOON + u64::try_from(subject.levels()[0].reset_after).unwrap();
+        subject.set(end).refund(decision.into_receipt());
+        assert_eq!(subject.remaining(), rule.capacity(), "{rule:?}");
+        assert_eq!(subject.set(NOON).remaining(), rule.capacity() - 3, "{rule:?}");
     }
 }

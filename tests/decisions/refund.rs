@@ -8,8 +8,9 @@ use tower_ratelimit::Receipt;
 use support::bucket_model::{BucketModel, Draining, Level};
 
 use crate::bounds::{Admitted, respects_bound};
+use crate::clock::{NOON, Step, cost, moved, steps};
 use crate::oracle::Model;
-use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::rule::{Kind, Rule, any_rule, buckets, small_rule};
 use crate::subject::Subject;
 
 /// A step of a client that can refund its charges.
@@ -168,8 +169,113 @@ fn refunds_are_sound(rule: Rule, acts: Vec<Act>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Charges a bucket and refunds the charges, with a clock that steps back. In any span of real time, charges less refunds
+/// are at most what the bucket admits, and those that are never refunded at most a burst more.
+fn real_time_counts(rule: Rule, steps: &[(Step, Option<prop::sample::Index>)]) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&[rule]);
+    let (mut at, mut really) = (NOON, NOON);
+    let mut held = Vec::new();
+    // When tokens were charged or returned, and whether the charge is kept.
+    let mut net: Vec<(u64, i128, bool)> = Vec::new();
+    for ((by, thousandths), refunded) in steps {
+        let to = moved(rule, at, *by);
+        (at, really) = (to, really + to.saturating_sub(at));
+        subject.set(at);
+        match refunded.filter(|_| !held.is_empty()) {
+            Some(which) => {
+                let (receipt, charge): (Receipt, usize) = held.swap_remove(which.index(held.len()));
+                let before = subject.remaining();
+                subject.refund(receipt);
+                let returned = i128::from(subject.remaining()) - i128::from(before);
+                prop_assert!((0..=net[charge].1).contains(&returned), "{returned} of {} returned", net[charge].1);
+                net[charge].2 = false;
+                net.push((really, -returned, false));
+            }
+            None => {
+                let cost = cost(rule, *thousandths);
+                let decision = subject.acquire(cost);
+                if decision.is_allowed() {
+                    held.push((decision.into_receipt(), net.len()));
+                    net.push((really, cost.into(), true));
+                }
+            }
+        }
+        let (mut sum, mut refunds, mut kept) = (0, 0, 0);
+        for &(since, tokens, is_kept) in net.iter().rev() {
+            sum += tokens;
+            refunds += i128::from(tokens <= 0);
+            kept += if is_kept { tokens } else { 0 };
+            let most = rule.most_within(really - since).expect("the bound of a bucket") as i128;
+            // Refunds are counted in whole tokens.
+            prop_assert!(sum <= most + refunds, "{sum} of {most} since {since}: {net:?}");
+            let with_burst = most + i128::from(rule.capacity());
+            prop_assert!(kept <= with_burst, "{kept} of {with_burst} kept since {since}: {net:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Charges a bucket at several instants, and returns it with the receipts.
+fn charged(rule: Rule, steps: &[Step]) -> (Subject, u64, Vec<Receipt>) {
+    let subject = Subject::new(&[rule]);
+    let mut at = NOON;
+    let mut receipts = Vec::new();
+    for &(by, thousandths) in steps {
+        at = moved(rule, at, by);
+        let decision = subject.set(at).acquire(cost(rule, thousandths));
+        if decision.is_allowed() {
+            receipts.push(decision.into_receipt());
+        }
+    }
+    (subject, at, receipts)
+}
+
+/// A step of at most a fifth of the span, so that some of ten charges have drained and others have not.
+fn short_steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec((-100i64..=200, 0u64..=250), count)
+}
+
 proptest! {
     #![proptest_config(support::cases(400))]
+
+    #[test]
+    fn charges_less_refunds_of_a_bucket_count_real_time(
+        rule in buckets(small_rule()),
+        steps in steps(20_000),
+        refunded in prop::collection::vec(prop::option::of(any::<prop::sample::Index>()), 40),
+    ) {
+        real_time_counts(rule, &steps.into_iter().zip(refunded).collect::<Vec<_>>())?;
+    }
+
+    #[test]
+    fn a_lone_refund_returns_all_that_has_not_drained(
+        rule in buckets(any_rule()), thousandths in 0u64..=1_000, wait in -1_000i64..=1_200,
+    ) {
+        let (subject, at, receipts) = charged(rule, &[(0, thousandths)]);
+        subject.set(moved(rule, at, wait));
+        receipts.into_iter().for_each(|receipt| subject.refund(receipt));
+        prop_assert_eq!(subject.levels(), Subject::new(&[rule]).levels());
+    }
+
+    /// A queue returns its last place only, and intervals that have ended are taken off each part of a refund.
+    #[test]
+    fn ten_refunds_in_any_order_return_all_that_has_not_drained(
+        rule in buckets(prop_oneof![small_rule(), any_rule()]).prop_filter("returns all", |rule| {
+            matches!(rule, Rule::Bucket { kind: Kind::Tokens | Kind::Meter, .. })
+        }),
+        steps in short_steps(10),
+        wait in -200i64..=1_000,
+        order in prop::collection::vec(any::<prop::sample::Index>(), 10),
+    ) {
+        let (subject, at, mut receipts) = charged(rule, &steps);
+        subject.set(moved(rule, at, wait));
+        for which in order {
+            if !receipts.is_empty() {
+                subject.refund(receipts.swap_remove(which.index(receipts.len())));
+            }
+        }
+        prop_assert_eq!(subject.levels(), Subject::new(&[rule]).levels());
+    }
 
     #[test]
     fn refunds_of_small_limits_are_sound(rule in small_rule(), acts in acts()) {

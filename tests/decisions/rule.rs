@@ -139,6 +139,11 @@ pub(crate) fn any_rule() -> impl Strategy<Value = Rule> {
     rule(tokens.boxed(), span.boxed(), buckets.boxed())
 }
 
+/// Returns the buckets among these limits.
+pub(crate) fn buckets(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Rule> {
+    rules.prop_filter("is a bucket", |rule| matches!(rule, Rule::Bucket { .. }))
+}
+
 fn rule(
     tokens: BoxedStrategy<u32>,
     span: BoxedStrategy<u64>,

@@ -1,11 +1,14 @@
 //! Announced waits are exact. Each is tried on a copy of the same history.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use proptest::prelude::*;
-use tower_ratelimit::Timestamp;
+use tower_ratelimit::{Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 use crate::oracle::Answer;
-use crate::rule::{Rule, any_rule, small_rule};
-use crate::subject::Subject;
+use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::subject::{KEY, Subject};
 use crate::trace::{Step, Trace, traces};
 
 /// Returns a new store with the same history.
@@ -96,5 +99,22 @@ proptest! {
     #[test]
     fn limits_of_any_size_reset_when_announced(before in traces(any_rule(), 3, 15), after in traces(any_rule(), 1, 8)) {
         key_is_unused_after_reset(&before, &after)?;
+    }
+}
+
+/// A key is unused at the latest when its bucket would have drained at the rate at which it was charged.
+#[test]
+fn a_slower_limit_announces_the_instant_at_which_the_faster_one_has_drained() {
+    for kind in [Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue] {
+        let rule = |capacity, amount| Rule::Bucket { kind, capacity, amount, interval: 1_000_000 };
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+        let [faster, slower] = [rule(100, 10), rule(10, 1)]
+            .map(|rule| Limiter::builder([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store)).build());
+        let ask = |limiter: &Limiter, cost| limiter.acquire(KEY, cost).into_ready().unwrap().unwrap();
+        assert!(ask(&faster, 100).is_allowed());
+        assert_eq!(ask(&slower, 1).retry_after(), Some(Duration::from_secs(10)), "{kind:?}");
+        clock.advance(Duration::from_secs(10));
+        assert!(ask(&slower, 10).is_allowed(), "{kind:?}");
     }
 }

@@ -3,6 +3,7 @@
 mod compare_and_swap;
 mod map;
 mod remote;
+mod side_by_side;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
