@@ -172,6 +172,16 @@ mod tests {
         cells
     }
 
+    /// A permit may still take that much.
+    #[test]
+    fn what_is_available_after_a_local_decision_is_the_rest_of_the_share_with_its_overage() {
+        let half = OnStoreError::DecideLocally(Share::one_of(2));
+        let (limits, local) = local(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
+        let key = KeyHasher::with_secret([0; 16]).hash(b"key");
+        let (_, decision) = local.decide(Purpose::Take, cells(&limits, key, 2));
+        assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
+    }
+
     /// NexaSphere#1056: the map that replaced a failing store grew until no memory was left.
     #[test]
     fn a_flood_of_keys_during_an_outage_takes_bounded_memory() {

@@ -210,6 +210,90 @@ async fn a_charge_is_taken_back_from_a_row_that_others_have_changed() {
     assert_eq!(remaining(&table.process(), &cells).await, [4, 0]);
 }
 
+/// A charge that could not be taken back at first is taken back by the next attempt.
+#[tokio::test(start_paused = true)]
+async fn a_charge_whose_return_loses_a_race_is_returned_later() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let intruder = table.process().decide(&mut cells[1..].to_vec(), Purpose::Take);
+    let conflict = StoreFuture::ready(Err(StoreError::new("conflict")));
+    // The first row, the second one, that of the intruder, and the first one again.
+    table.interrupt(vec![None, Some(intruder), None, Some(conflict)]);
+    assert!(!is_allowed(&take(&table.process(), &cells).await));
+    assert_eq!(remaining(&table.process(), &cells).await, [1, 0]);
+}
+
+/// A peek that was denied because of a charge is not repeated when the charge has been taken back.
+#[tokio::test(start_paused = true)]
+async fn a_charge_that_is_taken_back_ends_the_denials_that_it_has_caused() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let store = table.process();
+    let (intruder, peeking, asked) = (table.process(), store.clone(), cells.clone());
+    let meanwhile = StoreFuture::pending(async move {
+        assert!(!is_allowed(&decide(&peeking, &asked[..1], Purpose::Peek).await?));
+        assert!(is_allowed(&take(&intruder, &asked[1..]).await));
+        Ok(Answer::new(Timestamp::EPOCH))
+    });
+    table.interrupt(vec![None, Some(meanwhile)]);
+    assert!(!is_allowed(&take(&store, &cells).await));
+    assert!(is_allowed(&take(&store, &cells[..1]).await));
+}
+
+/// All processes write the rows in one order: otherwise, each could charge one limit, and be denied by the other.
+#[tokio::test(start_paused = true)]
+async fn of_two_requests_with_limits_in_opposite_orders_one_is_allowed() {
+    let (table, [one, other]) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let opposites = [[one.clone(), other.clone()], [other, one]];
+    let stores = [table.process(), table.process()];
+    let decided = tokio::join!(take(&stores[0], &opposites[0]), take(&stores[1], &opposites[1]));
+    assert_ne!(is_allowed(&decided.0), is_allowed(&decided.1));
+    assert_eq!(remaining(&table.process(), &opposites[0]).await, [0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remembered_denial_ends_with_the_override_that_denied() {
+    let (table, mut cell) = (Table::shared(), cell("limit", FixedWindow::per_day(3)));
+    cell.is_overridable = true;
+    let store = table.process().remember_denials(Duration::from_secs(3_600));
+    let size = Override::new(FixedWindow::per_day(1).into(), Some(Duration::from_secs(60)));
+    store.set(&cell, size).await.unwrap();
+    let cells = slice::from_ref(&cell);
+    for (micros, expected) in [(0, true), (59_999_999, false), (1, true)] {
+        table.clock.advance(Duration::from_micros(micros));
+        assert_eq!(is_allowed(&take(&store, cells).await), expected, "after {micros} more");
+    }
+}
+
+/// The limit with the penalty is available when another one denies. If it is used up later, its denials are strikes.
+#[tokio::test(start_paused = true)]
+async fn a_remembered_denial_of_another_limit_hides_no_strike() {
+    let store = Table::shared().process();
+    let cells: Vec<Cell> = punished("punished", FixedWindow::per_day(2), 1)
+        .into_iter()
+        .chain([cell("other", FixedWindow::per_day(1))])
+        .collect();
+    assert!(is_allowed(&take(&store, &cells).await));
+    assert!(!is_allowed(&take(&store, &cells).await));
+    // A limiter of the same limit has no penalty.
+    assert!(is_allowed(&take(&store, &cells[..1]).await));
+    assert!(take(&store, &cells).await[1].lockout().is_some());
+}
+
+/// How long a log denies depends on which of its charges must expire, which the denial of a larger one does not tell.
+#[tokio::test(start_paused = true)]
+async fn a_remembered_denial_with_a_log_is_of_one_size() {
+    let (table, mut cells) =
+        (Table::shared(), vec![cell("log", SlidingLog::per_day(10)), cell("other", FixedWindow::per_day(4))]);
+    let store = table.process();
+    for _ in 0..4 {
+        assert!(is_allowed(&take(&store, &cells).await));
+        table.clock.advance(Duration::from_millis(1));
+    }
+    assert!(!is_allowed(&take(&store, &cells).await));
+    cells[0].set_algorithm(SlidingLog::per_day(2).into());
+    let [known, fresh] = [take(&store, &cells).await, take(&table.process(), &cells).await];
+    assert_eq!(known[0].verdict(), fresh[0].verdict());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_preview_and_a_peek_write_nothing() {
     let table = Table::shared();

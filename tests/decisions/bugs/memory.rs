@@ -175,6 +175,21 @@ fn a_denied_request_makes_its_keys_outlive_others() {
     assert_eq!(["ann", "bob", "cleo"].map(remaining), [100, 40, 99]);
 }
 
+/// A key whose charge was refunded is evicted before those that use more.
+#[test]
+fn a_refunded_charge_keeps_no_key_in_a_full_store() {
+    let store = Arc::new(MemoryStore::new().max_keys(2));
+    let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(10))]).store(store).build();
+    let acquire = |key, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+    assert!(acquire("ann", 1).is_allowed());
+    let charged = acquire("ann", 8);
+    assert!(acquire("bob", 5).is_allowed());
+    limiter.refund(charged.into_receipt()).into_ready().unwrap().unwrap();
+    assert!(acquire("cleo", 1).is_allowed());
+    let remaining = |key| limiter.peek(key, 0).into_ready().unwrap().unwrap().outcomes()[0].remaining();
+    assert_eq!(["ann", "bob", "cleo"].map(remaining), [10, 5, 9]);
+}
+
 /// A key stayed in the store after requests over the capacity or peeks, and exhausted keys were evicted instead.
 #[test]
 fn keys_that_are_not_exhausted_do_not_evict_an_exhausted_one() {

@@ -73,6 +73,21 @@ fn a_strike_does_not_evict_a_denied_key() {
     }
 }
 
+/// In a store full of denied keys, a request that can never pass is no strike.
+#[test]
+fn a_request_over_the_capacity_evicts_no_denied_key() {
+    let (store, _) = store(2);
+    let limit = Limit::new("one", FixedWindow::new(1, DAY));
+    let denied = Limiter::builder([limit.clone()]).store(store.clone()).build();
+    let punished = Limiter::builder([limit.penalty(Penalty::after(3, DAY).locked_out_for(DAY))]).store(store).build();
+    let ask = |limiter: &Limiter, key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+    for key in ["ann", "bob"] {
+        assert!(ask(&denied, key, 1).is_allowed() && !ask(&denied, key, 1).is_allowed());
+    }
+    assert!(!ask(&punished, "cleo", 2).is_allowed());
+    assert!(["ann", "bob"].iter().all(|key| !ask(&denied, key, 1).is_allowed()));
+}
+
 /// A lockout that cannot be stored is not announced, as in a store full of denied keys.
 #[test]
 fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
