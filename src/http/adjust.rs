@@ -112,13 +112,7 @@ impl Ledger {
             client.decide_by(self.by, full).await
         };
         let decision = if self.by == DecidedBy::Store {
-            let decision = match client.admit(&difference) {
-                Ok(attempt) => client.await_answer(attempt, adjusting).await,
-                Err(error) => {
-                    drop(adjusting);
-                    Err(error)
-                }
-            };
+            let decision = client.call_all(&difference, adjusting).await;
             // A denial of the difference stands, even if the store has failed since.
             match (decision, denied) {
                 (Err(_), Some(denied)) => Ok(denied),

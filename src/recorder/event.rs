@@ -30,8 +30,7 @@ use crate::node::Node;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The store could not decide a request, or was not called. Reported once per request. Probes of the circuit breaker
-    /// are not reported.
+    /// The store could not decide a request, or was not called. Reported once per request.
     #[non_exhaustive]
     StoreFailed {
         /// The error. [`kind`](StoreError::kind) classifies it.
@@ -132,8 +131,6 @@ pub enum Fallback {
 pub enum BreakerState {
     /// The store is called for all requests.
     Closed,
-    /// The store is not called for requests, but probed from time to time.
+    /// The store is called for one request at a time after each pause. If it answers, the breaker closes.
     Open,
-    /// The store is called for one request at a time. If it answers, the breaker closes.
-    HalfOpen,
 }

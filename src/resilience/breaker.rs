@@ -1,186 +1,353 @@
-//! The circuit breaker of one node: closed, open, or half open.
+//! The circuit breakers of a store, one for each of its nodes: they say which calls may begin, and learn from their ends.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::settings::CircuitBreaker;
+use crate::node::Node;
 use crate::recorder::BreakerState;
 use crate::time::jittered;
 
-/// A logical time: the number of failures counted, and of trials and probes begun.
-pub(super) type Tick = u64;
+/// Stops calls to a failing store, and tries from time to time whether it works again.
+///
+/// Each node of a store has its own breaker: each master of a Redis Cluster, otherwise the store as a whole.
+///
+/// - **Closed**: requests use the store. After a number of consecutive failures or timeouts, the breaker opens.
+/// - **Open**: requests don't wait for the store; [`OnStoreError`](crate::OnStoreError) applies at once.
+///
+/// After a pause, the next request uses the store: it is the trial. If it succeeds, the breaker closes. If it fails, the
+/// breaker stays open for another pause, twice as long up to the longest. The actual pause is random between half and all
+/// of this length, so that the processes of a fleet don't retry in step.
+///
+/// Concurrent requests often share a call, so failures of concurrent requests count as one. A store that hangs is
+/// therefore skipped after as many deadlines as failures, however many requests wait for it.
+///
+/// Answers that are ready at once, as those of a memory store, never open a breaker. Neither do errors that concern a
+/// single request, such as a Redis key of another type or [contention](crate::StoreErrorKind::Contention) for a key.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, RateLimitLayer};
+///
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+///     .circuit_breaker(CircuitBreaker::new().failures(10).longest_pause(Duration::from_millis(500)))
+///     .build();
+/// # let _ = limits;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CircuitBreaker {
+    /// Zero if the breaker never opens.
+    failures: u32,
+    longest_pause: Duration,
+}
+
+/// The first pause, unless the longest is shorter.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+impl CircuitBreaker {
+    /// Creates a breaker that opens after 5 consecutive failures, with pauses of up to a second.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { failures: 5, longest_pause: Duration::from_secs(1) }
+    }
+
+    /// Creates a breaker that never opens: every request waits for the store until the deadline.
+    #[must_use]
+    pub const fn off() -> Self {
+        Self { failures: 0, ..Self::new() }
+    }
+
+    /// Sets the number of consecutive failures or timeouts after which the breaker opens. Defaults to 5.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `failures` is 0. In a constant, this is a compile-time error.
+    #[must_use]
+    #[track_caller]
+    pub const fn failures(self, failures: u32) -> Self {
+        assert!(failures > 0, "a circuit breaker opens after 0 failures: use at least 1, or turn it off");
+        Self { failures, ..self }
+    }
+
+    /// Sets the longest pause. Defaults to a second. The first pause is 100 ms, or `pause` if that is shorter.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `pause` is 0. In a constant, this is a compile-time error.
+    #[must_use]
+    #[track_caller]
+    pub const fn longest_pause(self, pause: Duration) -> Self {
+        assert!(!pause.is_zero(), "longest_pause is 0: use at least 1 ns");
+        Self { longest_pause: pause, ..self }
+    }
+
+    fn first_pause(&self) -> Duration {
+        FIRST_PAUSE.min(self.longest_pause)
+    }
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The time for which the breaker of a named node is kept without requests. After that, its keys may belong to another
+/// node.
+const RETENTION: Duration = Duration::from_secs(60);
+
+/// A logical time: the number of failures counted, and of calls begun while a breaker existed.
+type Tick = u64;
+
+/// The breakers of one limiter's store. Clones of the limiter share them.
+///
+/// A node has a breaker from its first failure until it works again. While all nodes work there is none, and a request
+/// only checks [`are_closed`](Self::are_closed).
+#[derive(Debug)]
+pub(super) struct Breakers {
+    settings: CircuitBreaker,
+    has_any: AtomicBool,
+    /// The latest tick.
+    tick: AtomicU64,
+    breakers: Mutex<Vec<Breaker>>,
+}
 
 #[derive(Debug)]
-pub(super) struct Breaker {
-    phase: Phase,
-    /// Consecutive failures while closed.
-    failures: u32,
-    /// The tick at which the last failure was counted.
-    counted: Tick,
-    /// The next pause before jitter.
-    pause: Duration,
+struct Breaker {
+    node: Option<Node>,
+    /// When a request last had a key on the node.
+    used: Instant,
+    state: State,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Phase {
-    Closed,
+#[derive(Debug)]
+enum State {
+    Closed {
+        /// Consecutive failures.
+        failures: u32,
+        /// The tick at which the last failure was counted.
+        counted: Tick,
+    },
     Open {
+        /// The end of the pause, or the instant from which another call may replace the trial: callers can keep a future
+        /// without polling it.
         until: Instant,
-    },
-    /// The pause is over, and a probe runs in the background. Another probe may begin at `until`.
-    Probing {
-        began: Tick,
-        until: Instant,
-    },
-    HalfOpen,
-    /// A request is the trial of the node. Another trial may begin at `until`, since callers can keep a future without
-    /// polling it.
-    Trying {
-        began: Tick,
-        until: Instant,
+        /// The call that is the trial.
+        trial: Option<Tick>,
+        /// The pause before jitter.
+        pause: Duration,
     },
 }
 
-/// Whether a request may use a node.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum NodeAdmission {
-    Proceed,
-    /// The request may use the node, and is the trial that shows whether it works.
-    Trial,
-    /// The request may not use the node, which is due to be probed.
-    Probe,
-    Reject,
+/// The nodes of a call's keys, without duplicates. `None` stands for a store of a single node, or for an unknown node.
+pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
+
+/// The breakers that changed, and their new states.
+pub(super) type Changes = SmallVec<[(Option<Node>, BreakerState); 1]>;
+
+/// A call to the store in progress. Dropping it lets another call be the trial that it was. A panic fails the trial.
+#[derive(Debug)]
+#[must_use = "its end is recorded"]
+pub(super) struct Call {
+    began: Tick,
+    /// The breakers, some of which are open with this call as their trial.
+    trial: Option<Arc<Breakers>>,
+}
+
+impl Call {
+    pub(super) fn is_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Some(breakers) = &self.trial else { return };
+        breakers.update(|all, _| {
+            for breaker in all.iter_mut().filter(|breaker| breaker.is_tried_by(self)) {
+                if thread::panicking() {
+                    breaker.fail(0, breakers.settings);
+                } else if let State::Open { until, trial, .. } = &mut breaker.state {
+                    (*until, *trial) = (Instant::now(), None);
+                }
+            }
+        });
+    }
+}
+
+impl Breakers {
+    pub(super) fn new(settings: CircuitBreaker) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            has_any: AtomicBool::new(false),
+            tick: AtomicU64::new(0),
+            breakers: Mutex::default(),
+        })
+    }
+
+    pub(super) fn settings(&self) -> CircuitBreaker {
+        self.settings
+    }
+
+    /// Returns whether every node has worked since it last failed.
+    #[inline]
+    pub(super) fn are_closed(&self) -> bool {
+        !self.has_any.load(Ordering::Relaxed)
+    }
+
+    /// Begins a call while all breakers are closed.
+    pub(super) fn begin(&self) -> Call {
+        Call { began: self.tick.load(Ordering::Relaxed), trial: None }
+    }
+
+    fn next_tick(&self) -> Tick {
+        self.tick.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Begins a call that concerns `nodes`, or returns one of them whose breaker is open. If the pauses of open breakers
+    /// are over, the call is their trial until twice the `deadline`, later than it ends.
+    ///
+    /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
+    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, Option<Node>>, Changes) {
+        let now = Instant::now();
+        self.update(|breakers, changes| {
+            breakers.retain_mut(|breaker| {
+                if nodes.contains(&breaker.node) {
+                    breaker.used = now;
+                }
+                let is_kept = breaker.node.is_none() || now.duration_since(breaker.used) <= RETENTION;
+                is_kept || breaker.remove(changes)
+            });
+            if let Some(breaker) = breakers.iter().find(|breaker| breaker.rejects(nodes, now)) {
+                return Err(breaker.node.clone());
+            }
+            let mut call = Call { began: self.next_tick(), trial: None };
+            for breaker in breakers.iter_mut().filter(|breaker| nodes.contains(&breaker.node)) {
+                if let State::Open { until, trial, .. } = &mut breaker.state {
+                    (*until, *trial) = (after(now, deadline.saturating_mul(2)), Some(call.began));
+                    call.trial = Some(self.clone());
+                }
+            }
+            Ok(call)
+        })
+    }
+
+    /// Returns a node whose breaker would reject a call that concerns `nodes`. Changes nothing.
+    pub(super) fn rejecting(&self, nodes: &Nodes) -> Option<Option<Node>> {
+        let now = Instant::now();
+        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(|breaker| breaker.node.clone())
+    }
+
+    /// Records that `nodes` worked in a call, or failed. Nothing is known about other nodes.
+    pub(super) fn record(&self, call: &Call, nodes: &Nodes, worked: bool) -> Changes {
+        let ((), changes) = self.update(|breakers, changes| {
+            if !worked && self.settings.failures > 0 {
+                for node in nodes {
+                    if breakers.iter().all(|breaker| breaker.node != *node) {
+                        let state = State::Closed { failures: 0, counted: 0 };
+                        breakers.push(Breaker { node: node.clone(), used: Instant::now(), state });
+                    }
+                }
+            }
+            breakers.retain_mut(|breaker| {
+                let is_concerned = nodes.contains(&breaker.node);
+                if !worked {
+                    // Concurrent calls often share a connection, so only the first of their failures counts.
+                    let counts = match breaker.state {
+                        State::Closed { counted, .. } => call.began >= counted,
+                        State::Open { .. } => breaker.is_tried_by(call),
+                    };
+                    if is_concerned && counts && breaker.fail(self.next_tick(), self.settings) {
+                        changes.push((breaker.node.clone(), BreakerState::Open));
+                    }
+                    return true;
+                }
+                let has_recovered = is_concerned && (!breaker.is_open() || breaker.is_tried_by(call));
+                // The store knows its nodes again. Failures from before can't be assigned to any of them.
+                let is_outdated = breaker.node.is_none() && nodes.iter().any(Option::is_some);
+                !(has_recovered || is_outdated) || breaker.remove(changes)
+            });
+        });
+        changes
+    }
+
+    fn update<T>(&self, update: impl FnOnce(&mut Vec<Breaker>, &mut Changes) -> T) -> (T, Changes) {
+        let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = Changes::new();
+        let updated = update(&mut breakers, &mut changes);
+        self.has_any.store(!breakers.is_empty(), Ordering::Relaxed);
+        (updated, changes)
+    }
 }
 
 impl Breaker {
-    pub(super) fn new(settings: CircuitBreaker) -> Self {
-        Self { phase: Phase::Closed, failures: 0, counted: 0, pause: settings.first_pause() }
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
     }
 
-    /// Returns whether the breaker is closed and has counted no failure.
-    pub(super) fn has_no_failures(&self) -> bool {
-        self.failures == 0 && self.is_closed()
+    fn is_tried_by(&self, call: &Call) -> bool {
+        matches!(self.state, State::Open { trial, .. } if call.is_trial() && trial == Some(call.began))
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed)
+    fn rejects(&self, nodes: &Nodes, now: Instant) -> bool {
+        matches!(self.state, State::Open { until, .. } if now < until) && nodes.contains(&self.node)
     }
 
-    pub(super) fn admission(&self, now: Instant) -> NodeAdmission {
-        match self.phase {
-            Phase::Closed => NodeAdmission::Proceed,
-            Phase::Trying { until, .. } if now < until => NodeAdmission::Reject,
-            Phase::HalfOpen | Phase::Trying { .. } => NodeAdmission::Trial,
-            Phase::Open { until } | Phase::Probing { until, .. } if now < until => NodeAdmission::Reject,
-            Phase::Open { .. } | Phase::Probing { .. } => NodeAdmission::Probe,
+    /// Counts a failure at a tick, or that of the trial. Returns whether the breaker has opened.
+    fn fail(&mut self, tick: Tick, settings: CircuitBreaker) -> bool {
+        let (pause, has_opened) = match &mut self.state {
+            State::Closed { failures, counted } => {
+                (*failures, *counted) = (failures.saturating_add(1), tick);
+                if *failures < settings.failures {
+                    return false;
+                }
+                (settings.first_pause(), true)
+            }
+            State::Open { pause, .. } => (pause.saturating_mul(2).min(settings.longest_pause), false),
+        };
+        self.state = State::Open { until: after(Instant::now(), jittered(pause)), trial: None, pause };
+        has_opened
+    }
+
+    /// Reports that the breaker closes if it is open. Returns `false`, for `retain_mut`.
+    fn remove(&self, changes: &mut Changes) -> bool {
+        if self.is_open() {
+            changes.push((self.node.clone(), BreakerState::Closed));
         }
-    }
-
-    pub(super) fn begin_trial(&mut self, began: Tick, until: Instant) {
-        self.phase = Phase::Trying { began, until };
-    }
-
-    pub(super) fn begin_probe(&mut self, began: Tick, until: Instant) {
-        self.phase = Phase::Probing { began, until };
-    }
-
-    /// Records the failure of a request that `began` while the breaker was closed, and opens after too many.
-    ///
-    /// Concurrent requests often share a call or a connection, so only the first of their failures counts, at the `next`
-    /// tick.
-    pub(super) fn fail(
-        &mut self,
-        began: Tick,
-        next: impl FnOnce() -> Tick,
-        settings: CircuitBreaker,
-    ) -> Option<BreakerState> {
-        if !self.is_closed() || began < self.counted {
-            return None;
-        }
-        self.counted = next();
-        self.failures = self.failures.saturating_add(1);
-        if self.failures < settings.failures {
-            return None;
-        }
-        self.open(settings);
-        Some(BreakerState::Open)
-    }
-
-    /// Records the success of a request that began while the breaker was closed.
-    pub(super) fn succeed(&mut self) {
-        if self.is_closed() {
-            self.failures = 0;
-        }
-    }
-
-    /// Ends the trial that `began` at a tick, unless another has begun since.
-    pub(super) fn end_trial(&mut self, began: Tick, worked: bool, settings: CircuitBreaker) -> Option<BreakerState> {
-        if !self.is_trial(began) {
-            return None;
-        }
-        if worked {
-            self.phase = Phase::Closed;
-            self.failures = 0;
-            return Some(BreakerState::Closed);
-        }
-        self.open(settings);
-        Some(BreakerState::Open)
-    }
-
-    /// Ends the trial that `began` at a tick without a result.
-    pub(super) fn withdraw_trial(&mut self, began: Tick) {
-        if self.is_trial(began) {
-            self.phase = Phase::HalfOpen;
-        }
-    }
-
-    /// Ends the probe that `began` at a tick, unless another has begun since.
-    pub(super) fn end_probe(&mut self, began: Tick, worked: bool, settings: CircuitBreaker) -> Option<BreakerState> {
-        if !self.is_probe(began) {
-            return None;
-        }
-        if worked {
-            self.phase = Phase::HalfOpen;
-            return Some(BreakerState::HalfOpen);
-        }
-        // The state stays open for observers.
-        self.open(settings);
-        None
-    }
-
-    /// Ends the probe that `began` at a tick without a result.
-    pub(super) fn withdraw_probe(&mut self, began: Tick) {
-        if self.is_probe(began) {
-            self.phase = Phase::Open { until: Instant::now() };
-        }
-    }
-
-    /// Turns a probe into a trial by the request itself.
-    pub(super) fn turn_into_trial(&mut self, probe: Tick) {
-        if let Phase::Probing { began, until } = self.phase
-            && began == probe
-        {
-            self.phase = Phase::Trying { began, until };
-        }
-    }
-
-    fn is_trial(&self, began: Tick) -> bool {
-        matches!(self.phase, Phase::Trying { began: latest, .. } if latest == began)
-    }
-
-    fn is_probe(&self, began: Tick) -> bool {
-        matches!(self.phase, Phase::Probing { began: latest, .. } if latest == began)
-    }
-
-    fn open(&mut self, settings: CircuitBreaker) {
-        self.phase = Phase::Open { until: after(Instant::now(), jittered(self.pause)) };
-        self.pause = self.pause.saturating_mul(2).min(settings.longest_pause);
+        false
     }
 }
 
 /// Returns the instant `time` after `now`.
-pub(super) fn after(now: Instant, time: Duration) -> Instant {
-    // A pause that overflows is replaced by a year.
+fn after(now: Instant, time: Duration) -> Instant {
+    // A time that overflows is replaced by a year.
     now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dropped call has no recorder, so the next request reports the change.
+    #[tokio::test(start_paused = true)]
+    async fn a_removed_breaker_is_reported_as_closed() {
+        let [one, two] = ["one", "two"].map(|name| Nodes::from_elem(Some(Node::new(name)), 1));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let deadline = Duration::from_millis(50);
+        for node in [&one, &two] {
+            let _ = breakers.record(&breakers.begin(), node, false);
+        }
+        tokio::time::advance(RETENTION / 2).await;
+        let (trial, _) = breakers.admit(&two, deadline);
+        assert!(trial.as_ref().is_ok_and(Call::is_trial), "{trial:?}");
+        tokio::time::advance(RETENTION / 2 + Duration::from_secs(1)).await;
+        drop(trial);
+        let (_, changes) = breakers.admit(&two, deadline);
+        assert_eq!(changes.to_vec(), [(one[0].clone(), BreakerState::Closed)]);
+    }
 }

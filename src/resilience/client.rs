@@ -1,11 +1,10 @@
-//! The client through which a limiter uses its store.
+//! The client through which a limiter uses its store, and its configuration.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::breakers::Breakers;
-use super::client_config::ClientConfig;
+use super::breaker::{Breakers, CircuitBreaker};
 use super::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
@@ -14,7 +13,45 @@ use crate::hash::KeyHasher;
 use crate::limit::{Limits, LimitsSnapshot};
 use crate::on_store_error::OnStoreError;
 use crate::recorder::Recorders;
-use crate::store::Store;
+use crate::store::{MemoryStore, Store};
+
+/// The store of a limiter, the settings for its failures, and the recorders.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientConfig {
+    /// `None` stands for a new memory store.
+    pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) deadline: Duration,
+    pub(crate) breaker: CircuitBreaker,
+    pub(crate) on_store_error: OnStoreError,
+    pub(crate) recorders: Recorders,
+    /// The share of a limit, in percent, from which a key is near it.
+    pub(crate) near_percent: u32,
+    /// Whether no limit is enforced.
+    pub(crate) is_shadow: bool,
+}
+
+impl ClientConfig {
+    pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+
+    /// Returns the store, which is created here unless one was set.
+    pub(crate) fn store(&mut self) -> &Arc<dyn Store> {
+        self.store.get_or_insert_with(|| Arc::new(MemoryStore::new()))
+    }
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            store: None,
+            deadline: Self::DEFAULT_DEADLINE,
+            breaker: CircuitBreaker::new(),
+            on_store_error: OnStoreError::default(),
+            recorders: Recorders::default(),
+            near_percent: 80,
+            is_shadow: false,
+        }
+    }
+}
 
 /// The limits of a limiter, their store, and the settings for failures of the store.
 ///
@@ -82,6 +119,11 @@ impl StoreClient {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Returns the name of the store, if it has one.
+    pub(crate) fn store_name(&self) -> Option<String> {
+        self.store.name()
     }
 
     /// Returns whether all limits are in shadow mode, now and after a replacement.

@@ -1,15 +1,31 @@
-//! Decides requests by the store, or by the fallback policies when the store does not decide.
+//! Decides requests, and previews decisions: by the store, or by the fallback policies when the store does not decide.
 
 use std::sync::Arc;
 
-use super::attempt::{Attempt, keys_of};
-use super::breakers::HealthChecks;
+use super::breaker::Call;
+use super::call::keys;
 use super::client::StoreClient;
 use super::events::Recording;
 use crate::decision::{Cells, DecidedBy, Decision};
 use crate::error::StoreError;
-use crate::recorder::{DecisionSource, Event};
+use crate::recorder::{DecisionSource, Event, Fallback};
 use crate::store::{Answer, Purpose, StoreFuture};
+
+/// The decision that a request would get.
+pub(crate) struct Preview {
+    pub(crate) source: PreviewSource,
+    /// `None` if the request would be rejected because the store failed.
+    pub(crate) decision: Option<Decision>,
+}
+
+/// The part of the limiter that would decide a request.
+pub(crate) enum PreviewSource {
+    Store,
+    /// A decision that the store knows without asking its database.
+    Remembered,
+    /// The fallback policies, because the store does not decide.
+    Policies(Fallback, StoreError),
+}
 
 impl StoreClient {
     /// Decides a request, and takes its costs from all its limits or from none.
@@ -37,8 +53,10 @@ impl StoreClient {
                 Decision::merge_penalties(&mut cells);
                 StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)))
             }
-            Ok(Err(error)) => self.complete(cells, purpose, None, None, StoreFuture::ready(Err(error))),
-            Err(pending) => self.complete(cells, purpose, None, None, pending),
+            Ok(Err(error)) => {
+                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, None)
+            }
+            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, None),
         }
     }
 
@@ -46,61 +64,68 @@ impl StoreClient {
     #[cold]
     fn decide_and_record(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         let recording = if purpose == Purpose::Take { self.start_recording() } else { None };
-        let mut attempt = None;
-        if !self.breakers.are_closed() {
-            if let Some(at) = self.store.remembered(&mut cells) {
-                let decision = decision(Answer::new(at), cells, purpose);
-                self.record(recording, DecisionSource::RememberedDenial, &decision);
-                return StoreFuture::ready(Ok(decision));
-            }
-            match self.admit(&cells) {
-                Ok(admitted) => attempt = Some(admitted),
-                Err(error) => return StoreFuture::ready(self.fall_back(error, cells, purpose, recording)),
-            }
+        if !self.breakers.are_closed()
+            && let Some(at) = self.store.remembered(&mut cells)
+        {
+            let decision = decision(Answer::new(at), cells, purpose);
+            self.record(recording, DecisionSource::RememberedDenial, &decision);
+            return StoreFuture::ready(Ok(decision));
         }
-        let answer = self.store.decide(&mut cells, purpose);
-        self.complete(cells, purpose, recording, attempt, answer)
+        match self.begin(keys(&cells)) {
+            Ok(call) => {
+                let answer = self.store.decide(&mut cells, purpose);
+                self.complete(call, answer, cells, purpose, recording)
+            }
+            Err(error) => StoreFuture::ready(self.fall_back(error, cells, purpose, recording)),
+        }
     }
 
-    /// Awaits a pending answer until the deadline, replaces an error by the policies' decision, and records the
-    /// decision.
+    /// Awaits the answer of a call, replaces an error by the policies' decision, and records the decision.
     #[cold]
     fn complete(
         self: &Arc<Self>,
+        call: Call,
+        answer: StoreFuture<Answer>,
         cells: Cells,
         purpose: Purpose,
         recording: Option<Recording>,
-        attempt: Option<Attempt>,
-        answer: StoreFuture<Answer>,
     ) -> StoreFuture<Decision> {
-        match answer.into_pending() {
-            Ok(Ok(answer)) if answer.is_remembered() => {
-                let decision = decision(answer, cells, purpose);
-                self.record(recording, DecisionSource::RememberedDenial, &decision);
-                StoreFuture::ready(Ok(decision))
-            }
-            Ok(answer) => StoreFuture::ready(match self.record_result(attempt, answer) {
+        self.follow(answer, move |client, answer, source| {
+            let (answer, source) = match answer {
+                // The database was not asked, so this shows nothing about it.
+                Ok(answer) if answer.is_remembered() => (Ok(answer), DecisionSource::RememberedDenial),
+                answer => (client.end(&call, keys(&cells), answer, source), source),
+            };
+            match answer {
                 Ok(answer) => {
                     let decision = decision(answer, cells, purpose);
-                    self.record(recording, DecisionSource::Memory, &decision);
+                    client.record(recording, source, &decision);
                     Ok(decision)
                 }
-                Err(error) => self.fall_back(error, cells, purpose, recording),
-            }),
-            Err(pending) => {
-                let attempt =
-                    attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(&cells), HealthChecks::new()));
-                let client = self.clone();
-                StoreFuture::pending(async move {
-                    match client.await_answer(attempt, pending).await {
-                        Ok(answer) => {
-                            let decision = decision(answer, cells, purpose);
-                            client.record(recording, DecisionSource::Store, &decision);
-                            Ok(decision)
-                        }
-                        Err(error) => client.fall_back(error, cells, purpose, recording),
-                    }
-                })
+                Err(error) => client.fall_back(error, cells, purpose, recording),
+            }
+        })
+    }
+
+    /// Decides a request as [`acquire`](Self::acquire) would now, and changes nothing: neither the store, nor the
+    /// breakers, nor the log.
+    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
+        if let Some(at) = self.store.remembered(&mut cells) {
+            let decision = Some(decision(Answer::new(at), cells, Purpose::Preview));
+            return Preview { source: PreviewSource::Remembered, decision };
+        }
+        let answer = match self.rejection(keys(&cells)) {
+            Some(error) => Err(error),
+            None => self.follow(self.store.decide(&mut cells, Purpose::Preview), |_, answer, _| answer).await,
+        };
+        match answer {
+            Ok(answer) => {
+                let decision = Some(decision(answer, cells, Purpose::Preview));
+                Preview { source: PreviewSource::Store, decision }
+            }
+            Err(error) => {
+                let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
+                Preview { source: PreviewSource::Policies(fallback, error), decision }
             }
         }
     }
@@ -143,7 +168,7 @@ impl StoreClient {
 }
 
 /// Creates the decision of the store's answer.
-pub(super) fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
+fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
     let at = answer.finish(&mut cells);
     Decision::merge_penalties(&mut cells);
     Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)

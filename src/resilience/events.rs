@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::breakers::Changes;
+use super::breaker::Changes;
 use super::client::StoreClient;
 #[cfg(feature = "tracing")]
 use super::outage_log::LogContext;
@@ -85,7 +85,8 @@ impl StoreClient {
 
     pub(super) fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
-        self.log_failure(error);
+        #[cfg(feature = "tracing")]
+        self.outage_log.failed(error, &self.log_context());
     }
 
     pub(super) fn report_changes(&self, changes: Changes) {
@@ -94,14 +95,6 @@ impl StoreClient {
             #[cfg(feature = "tracing")]
             self.outage_log.breaker_changed(node.as_ref(), state, &self.log_context());
         }
-    }
-
-    /// Logs a failure that no request waited for.
-    pub(super) fn log_failure(&self, error: &StoreError) {
-        #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, &self.log_context());
-        #[cfg(not(feature = "tracing"))]
-        let _ = error;
     }
 
     #[cfg(feature = "tracing")]

@@ -1,32 +1,26 @@
 //! Handles slow and failing stores: a deadline, a circuit breaker per node, and fallback policies.
 //!
-//! | step | modules |
+//! | module | step |
 //! | --- | --- |
-//! | Configure | `settings`, `client_config`, `client` |
-//! | Decide a request | `decide`: calls the store, and falls back if it fails |
-//! | Call the store | `call`: admission by the `breakers`, one `breaker` per node; the deadline; the `attempt` |
-//! | Fall back | `fallback`: by the policies of the limits, in a memory store |
-//! | Refund and delay | `refunds`, `reservation` |
-//! | Report | `events` to the recorders, `outage_log` to the log |
+//! | `client` | Configure the store and the policies |
+//! | `decide` | Decide a request: call the store, and fall back if it fails |
+//! | `call` | Call the store: ask the breakers, apply the deadline, record the result |
+//! | `breaker` | Keep calls from nodes that fail |
+//! | `fallback` | Decide by the policies of the limits, in a memory store |
+//! | `refunds` | Refund and reset |
+//! | `events`, `outage_log` | Report to the recorders and to the log |
 
-mod attempt;
 mod breaker;
-mod breakers;
 mod call;
 mod client;
-mod client_config;
 mod decide;
 mod events;
 mod fallback;
 #[cfg(feature = "tracing")]
 mod outage_log;
-mod preview;
 mod refunds;
-mod reservation;
-mod settings;
 
-pub(crate) use client::StoreClient;
-pub(crate) use client_config::ClientConfig;
-pub(crate) use preview::{Preview, PreviewSource};
-pub(crate) use reservation::ReservationGuard;
-pub use settings::CircuitBreaker;
+pub use breaker::CircuitBreaker;
+pub(crate) use client::{ClientConfig, StoreClient};
+pub(crate) use decide::{Preview, PreviewSource};
+pub(crate) use refunds::ReservationGuard;

@@ -143,7 +143,6 @@ impl OutageLog {
                     );
                 }
             }
-            // Open again after a failed trial, or half open.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Circuit breakers: a failing store is not called, and its recovery is detected.
+//! Circuit breakers: a failing store is not called, and a trial after each pause detects its recovery.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ async fn the_breaker_opens_after_the_configured_number_of_failures() {
             for _ in 0..100 {
                 assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
             }
-            assert_eq!(store.asked(Operation::Decide), failures);
-            assert_eq!(store.asked(Operation::Peek), 0, "the pause is not over");
+            assert_eq!(store.asked(Operation::Decide), failures, "the pause is not over");
+            assert_eq!(store.asked(Operation::Peek), 0);
         }
     }
 }
@@ -117,7 +117,7 @@ async fn the_breaker_closes_soon_after_the_store_is_back() {
         let limiter = opened(&store).await;
         let start = Instant::now();
         while start.elapsed() < down {
-            assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
+            assert_rejected_or_tried(acquire(&limiter).await);
             sleep(ms(5)).await;
         }
         store.set(Mode::Works);
@@ -129,11 +129,20 @@ async fn the_breaker_closes_soon_after_the_store_is_back() {
     }
 }
 
-/// The store succeeds for peeks, but not for charges, like a replica.
+/// Only the trial waits for a store that hangs.
+#[track_caller]
+fn assert_rejected_or_tried((decided, after): (Result<DecidedBy, StoreErrorKind>, Duration)) -> bool {
+    let is_trial = decided == Err(StoreErrorKind::TimedOut);
+    let expected = if is_trial { ms(50)..=ms(51) } else { Duration::ZERO..=Duration::ZERO };
+    assert!(is_trial || decided == Err(StoreErrorKind::BreakerOpen), "{decided:?}");
+    assert!(expected.contains(&after), "{after:?}");
+    is_trial
+}
+
+/// For observers, it stays open.
 #[tokio::test(start_paused = true)]
-async fn the_breaker_opens_again_if_the_trial_fails() {
+async fn a_failed_trial_begins_a_longer_pause() {
     let store = FaultyStore::new(Mode::Fails);
-    store.set_for(Operation::Peek, Mode::Works);
     let events = Events::default();
     let limiter = limiter(&store).observe(events.observer()).build();
     let start = Instant::now();
@@ -144,11 +153,10 @@ async fn the_breaker_opens_again_if_the_trial_fails() {
     // At first 50 to 100 ms apart, and finally 500 to 1,000 ms.
     let tried = store.asked(Operation::Decide) - 5;
     assert!((19..=45).contains(&tried), "{tried} tries in 20 s");
-    let changes: Vec<String> = events.all().into_iter().filter(|event| event.starts_with("breaker")).collect();
-    assert_eq!(changes[..3], ["breaker: Open", "breaker: HalfOpen", "breaker: Open"]);
-    assert_eq!(events.count("breaker: Closed"), 0);
+    assert_eq!((events.count("breaker: Open"), events.count("breaker")), (1, 1));
     store.set(Mode::Works);
     assert!(recovers(&limiter, ms(1)).await <= ms(1_100));
+    assert_eq!((events.count("breaker: Closed"), events.count("breaker")), (1, 2));
 }
 
 /// Even after an outage with the longest pauses.
@@ -163,7 +171,7 @@ async fn a_second_outage_begins_with_a_short_pause() {
         }
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(300) {
-            assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+            assert_rejected_or_tried(acquire(&limiter).await);
             sleep(ms(10)).await;
         }
         store.set(Mode::Works);
@@ -188,21 +196,20 @@ async fn recovers_within(limiter: &Limiter, longest: Duration) {
 
 /// From its start until its end, or its deadline.
 #[tokio::test(start_paused = true)]
-async fn there_is_no_second_probe_while_one_is_under_way() {
+async fn there_is_no_second_trial_while_one_is_under_way() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     sleep(ms(101)).await;
+    assert_eq!(acquire_in_background(&limiter), None, "the trial");
     for after in 0..50 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-        // The probe has started.
-        tokio::task::yield_now().await;
-        assert_eq!(store.asked(Operation::Peek), 1, "after {after} ms");
+        assert_eq!(store.asked(Operation::Decide), 6, "after {after} ms");
         sleep(ms(1)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_probe_at_a_time_runs_for_a_thousand_requests() {
+async fn one_request_of_a_thousand_at_a_time_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     let start = Instant::now();
@@ -210,31 +217,29 @@ async fn one_probe_at_a_time_runs_for_a_thousand_requests() {
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
+                let mut trials = 0;
                 for _ in 0..100 {
-                    assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
+                    trials += usize::from(assert_rejected_or_tried(acquire(&limiter).await));
                     sleep(ms(50)).await;
                 }
+                trials
             })
         })
         .collect();
+    let mut trials = 0;
     for task in tasks {
-        task.await.expect("nobody waits");
+        trials += task.await.expect("nobody else waits");
     }
-    assert_eq!(store.asked(Operation::Decide), 5);
-    assert_eq!(store.most_at_once(Operation::Peek), 1);
-    let probes = store.asked(Operation::Peek);
-    assert!((5..=15).contains(&probes), "{probes} probes in {:?}", start.elapsed());
+    assert_eq!(store.asked(Operation::Decide), 5 + trials);
+    assert_eq!(store.most_at_once(Operation::Decide), 1);
+    assert!((5..=15).contains(&trials), "{trials} trials in {:?}", start.elapsed());
 }
 
-/// While the breaker is half-open, one request at a time is the trial.
 #[tokio::test(start_paused = true)]
 async fn only_one_of_a_thousand_requests_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
-    store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(200)).await;
-    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "it has it looked at");
-    sleep(ms(1)).await;
     let tasks: Vec<_> = (0..1_000)
         .map(|_| {
             let limiter = limiter.clone();
@@ -251,7 +256,7 @@ async fn only_one_of_a_thousand_requests_is_the_trial() {
     assert_eq!((timed_out, store.asked(Operation::Decide)), (1, 6));
 }
 
-/// The nodes of a fleet do not probe at the same instant.
+/// The processes of a fleet do not try at the same instant.
 #[tokio::test(start_paused = true)]
 async fn breaker_pauses_have_jitter() {
     let mut pauses = Vec::new();
@@ -259,9 +264,8 @@ async fn breaker_pauses_have_jitter() {
         let store = FaultyStore::new(Mode::Hangs);
         let limiter = opened(&store).await;
         let start = Instant::now();
-        while store.asked(Operation::Peek) == 0 {
+        while acquire_in_background(&limiter) == Some(StoreErrorKind::BreakerOpen) {
             sleep(ms(1)).await;
-            assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
         }
         pauses.push(start.elapsed().as_millis());
     }
@@ -275,10 +279,7 @@ async fn breaker_pauses_have_jitter() {
 async fn after_a_canceled_trial_the_next_request_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
-    store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(200)).await;
-    assert!(acquire(&limiter).await.0.is_err());
-    sleep(ms(1)).await;
     let trying = tokio::spawn({
         let limiter = limiter.clone();
         async move { acquire(&limiter).await }
@@ -299,8 +300,6 @@ async fn after_an_unused_trial_the_next_request_is_the_trial() {
     let limiter = opened(&store).await;
     store.set(Mode::Works);
     sleep(ms(200)).await;
-    assert!(acquire(&limiter).await.0.is_err());
-    sleep(ms(1)).await;
     let held = limiter.acquire("key", 1);
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "one at a time");
     assert!(recovers(&limiter, ms(5)).await <= ms(200));
@@ -311,9 +310,9 @@ async fn after_an_unused_trial_the_next_request_is_the_trial() {
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }
 
-/// The same for a probe in a runtime that has stopped.
+/// The same for a trial in a runtime that has stopped.
 #[test]
-fn a_hanging_probe_is_replaced_by_the_next() {
+fn a_hanging_trial_is_replaced_by_the_next() {
     let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
     let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
@@ -321,12 +320,10 @@ fn a_hanging_probe_is_replaced_by_the_next() {
     assert_eq!(first.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
     store.set(Mode::Works);
     std::thread::sleep(ms(1));
-    {
-        let _entered = first.enter();
-        let answer = limiter.acquire("key", 1).into_ready();
-        assert!(answer.expect("it is there").is_err());
-    }
+    let trying = first.spawn(limiter.acquire("key", 1));
+    assert_eq!(second.block_on(acquire(&limiter)).0, Err(StoreErrorKind::BreakerOpen));
     assert!(second.block_on(recovers(&limiter, ms(5))) < Duration::from_secs(30));
+    assert!(!trying.is_finished());
 }
 
 /// A cached denial says nothing about whether the store works.
@@ -342,15 +339,11 @@ async fn a_remembered_denial_does_not_close_the_breaker() {
         let _ = acquire(&limiter).await;
         sleep(ms(5)).await;
     }
-    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (0, 0));
-    // The same while the breaker is half-open.
-    store.set_for(Operation::Peek, Mode::Works);
-    assert!(acquire(&limiter).await.0.is_err());
-    sleep(ms(1)).await;
+    // The request after a trial that showed nothing is the next trial.
     for _ in 0..5 {
         assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
     }
-    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (1, 0));
+    assert_eq!(events.count("breaker: Closed"), 0);
     store.set(Mode::Works);
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
     assert_eq!(events.count("breaker: Closed"), 1);
@@ -362,20 +355,12 @@ async fn a_panicking_store_does_not_keep_the_breaker_open() {
     let limiter = opened(&store).await;
     store.set(Mode::Panics);
     sleep(ms(200)).await;
-    // The probe panics in its own task.
-    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-    sleep(ms(1)).await;
-    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-    // Then the trial panics in the task of the request.
-    store.set_for(Operation::Peek, Mode::Works);
-    sleep(ms(300)).await;
-    assert!(acquire(&limiter).await.0.is_err());
-    sleep(ms(1)).await;
     let trying = tokio::spawn({
         let limiter = limiter.clone();
         async move { acquire(&limiter).await }
     });
     assert!(trying.await.expect_err("it has panicked").is_panic());
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "the panic failed the trial");
     store.set(Mode::Works);
     assert!(recovers(&limiter, ms(5)).await <= ms(1_100));
 }
@@ -415,9 +400,8 @@ async fn clones_and_routes_share_a_breaker() {
     assert_eq!(visit(&route).await.after, Duration::ZERO);
 }
 
-/// Outside a runtime, there are no background probes.
 #[test]
-fn without_a_runtime_a_request_is_the_trial() {
+fn a_trial_may_begin_without_a_runtime() {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));

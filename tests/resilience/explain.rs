@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_ratelimit::explain::{Conclusion, Decider, Explanation};
 use tower_ratelimit::{DecidedBy, Limiter, OnStoreError, StoreErrorKind};
 
-use crate::limited::{LOCALLY, acquire, limiter};
+use crate::limited::{Events, LOCALLY, acquire, limiter};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Returns whether an explanation agrees with the decision that follows.
@@ -71,11 +71,11 @@ async fn an_explanation_that_fails_does_not_open_the_breaker() {
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::Failed), "the store is asked");
 }
 
-/// The next request would trigger the probe, and be rejected meanwhile.
+/// After the pause, the next request would be the trial. Meanwhile, others would be rejected.
 #[tokio::test(start_paused = true)]
-async fn an_explanation_is_neither_a_probe_nor_a_trial() {
-    let store = FaultyStore::new(Mode::Fails);
-    let limiter = limiter(&store).on_store_error(OnStoreError::Reject).build();
+async fn an_explanation_is_not_the_trial() {
+    let (store, events) = (FaultyStore::new(Mode::Fails), Events::default());
+    let limiter = limiter(&store).on_store_error(OnStoreError::Reject).observe(events.observer()).build();
     for _ in 0..5 {
         let _ = acquire(&limiter).await;
     }
@@ -83,14 +83,12 @@ async fn an_explanation_is_neither_a_probe_nor_a_trial() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     for _ in 0..3 {
         let explanation = limiter.explain("key", 1).await;
-        assert!(explanation.decided_by.to_string().contains("breaker is open"), "{explanation}");
+        assert!(matches!(explanation.decided_by, Decider::Store { .. }), "{explanation}");
     }
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.asked(Operation::Peek), 0, "no probe has begun");
-    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.asked(Operation::Peek), 1, "that request has begun a probe");
-    // The breaker is half-open. An explanation calls the store, but is not the trial.
-    assert!(matches!(limiter.explain("key", 1).await.decided_by, Decider::Store { .. }));
-    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    assert_eq!(events.count("breaker: Closed"), 0);
+    let trial = limiter.acquire("key", 1);
+    let explanation = limiter.explain("key", 1).await;
+    assert!(explanation.decided_by.to_string().contains("breaker is open"), "{explanation}");
+    assert_eq!(trial.await.expect("a decision").decided_by(), DecidedBy::Store);
+    assert_eq!(events.count("breaker: Closed"), 1);
 }

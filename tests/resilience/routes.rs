@@ -20,8 +20,19 @@ fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
 }
 
 /// Calls a route that costs `inner` inside a router that costs `outer`. Between the two charges, `break_it` changes the
-/// store.
+/// store. Background refunds complete before it returns.
 async fn route(
+    layer: &RateLimitLayer,
+    outer: u64,
+    inner: u64,
+    break_it: impl Fn() + Clone + Send + Sync + 'static,
+) -> EventLog {
+    let reported = route_at_once(layer, outer, inner, break_it).await;
+    sleep(ms(100)).await;
+    reported
+}
+
+async fn route_at_once(
     layer: &RateLimitLayer,
     outer: u64,
     inner: u64,
@@ -33,10 +44,7 @@ async fn route(
     });
     let service =
         ServiceBuilder::new().layer(layer.cost(outer)).layer(between).layer(layer.cost(inner)).service(hello());
-    let reported = ask(&service, Request::new(())).await;
-    // Lets background refunds complete.
-    sleep(ms(100)).await;
-    reported
+    ask(&service, Request::new(())).await
 }
 
 /// Returns the remaining tokens in the store, after its recovery.
@@ -183,10 +191,10 @@ async fn routes_do_not_call_the_store_while_the_breaker_is_open() {
     let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();
     // The store takes the router's charge. The route's charge fails, and opens the breaker.
-    let reported = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
+    let reported = route_at_once(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
     assert_eq!(reported.status, 503);
     let asked = store.asked(Operation::Decide);
-    let reported = route(&layer, 1, 4, || ()).await;
+    let reported = route_at_once(&layer, 1, 4, || ()).await;
     assert_eq!((reported.status.as_u16(), reported.after), (503, ms(0)));
     assert_eq!(store.asked(Operation::Decide), asked);
 }

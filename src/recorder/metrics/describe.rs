@@ -17,7 +17,7 @@ pub(super) fn describe() {
     );
     describe_counter!("ratelimit_store_errors_total", "Requests that the store did not decide, by kind of error.");
     describe_counter!("ratelimit_fallbacks_total", "Requests handled by the fallback policy.");
-    describe_gauge!("ratelimit_breaker_state", "State of a circuit breaker: 0 closed, 1 half-open, 2 open.");
+    describe_gauge!("ratelimit_breaker_state", "State of a circuit breaker: 0 closed, 1 open.");
     describe_gauge!("ratelimit_queue_length", "Requests that wait to be sent to the store.");
     describe_gauge!("ratelimit_keys", "Keys in the memory store.");
     describe_gauge!("ratelimit_memory_bytes", Unit::Bytes, "Bytes that the keys in the memory store take.");

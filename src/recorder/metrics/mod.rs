@@ -35,7 +35,7 @@ use crate::reason::Reason;
 /// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | duration of decisions that waited for the store |
 /// | `ratelimit_store_errors_total` | counter | `kind` | requests that the store did not decide, by [kind of error](crate::StoreErrorKind) |
 /// | `ratelimit_fallbacks_total` | counter | `to` | these requests, by how they were [handled](crate::OnStoreError) |
-/// | `ratelimit_breaker_state` | gauge | `node` | the [circuit breaker](crate::CircuitBreaker): 0 closed, 1 half-open, 2 open; absent until it first opens |
+/// | `ratelimit_breaker_state` | gauge | `node` | the [circuit breaker](crate::CircuitBreaker): 0 closed, 1 open; absent until it first opens |
 /// | `ratelimit_queue_length` | gauge | | requests that wait to be sent to the store |
 /// | `ratelimit_keys` | gauge | | keys in the memory store |
 /// | `ratelimit_memory_bytes` | gauge | | bytes that these keys take |
@@ -170,8 +170,7 @@ impl Recorder for MetricsRecorder {
             Event::BreakerChanged { state, node } => {
                 let state = match state {
                     BreakerState::Closed => 0.0,
-                    BreakerState::HalfOpen => 1.0,
-                    BreakerState::Open => 2.0,
+                    BreakerState::Open => 1.0,
                 };
                 let node = node.map_or("store", |node| node.name());
                 gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(state);
