@@ -350,4 +350,25 @@ mod tests {
         let (_, changes) = breakers.admit(&two, deadline);
         assert_eq!(changes.to_vec(), [(one[0].clone(), BreakerState::Closed)]);
     }
+
+    /// Twice the deadline after a trial that is not polled, another call is the trial.
+    #[tokio::test(start_paused = true)]
+    async fn only_the_latest_trial_has_a_result() {
+        let (node, deadline) = (Nodes::from_elem(None, 1), Duration::from_millis(50));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let changes = breakers.record(&breakers.begin(), &node, false);
+        assert_eq!(changes.to_vec(), [(None, BreakerState::Open)]);
+        let [first, second] = [(), ()].map(async |()| {
+            tokio::time::advance(deadline * 2).await;
+            breakers.admit(&node, deadline).0.expect("the pause is over")
+        });
+        let (first, second) = (first.await, second.await);
+        for worked in [true, false] {
+            assert!(breakers.record(&first, &node, worked).is_empty());
+        }
+        drop(first);
+        assert!(breakers.admit(&node, deadline).0.is_err(), "the second is under way");
+        assert_eq!(breakers.record(&second, &node, true).to_vec(), [(None, BreakerState::Closed)]);
+        assert!(breakers.are_closed());
+    }
 }
