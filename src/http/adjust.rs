@@ -92,7 +92,7 @@ impl Ledger {
         let full = self.cells(&balances, |balance| balance.target);
         // If the difference is denied, only the denial of the full cost counts towards penalties.
         let difference = without_strikes(self.cells(&self.balances(&target), Balance::missing));
-        let recording = client.start_recording();
+        let recording = client.start_recording(Purpose::Take);
         let mut denied = None;
         let refund = async |target: &TargetCost<'_>| {
             let mut result = Ok(());

@@ -44,29 +44,35 @@ impl StoreClient {
         if cells.is_empty() {
             return StoreFuture::ready(Ok(Decision::uncounted()));
         }
-        if !self.breakers.are_closed() || self.has_recorders() {
-            return self.decide_and_record(cells, purpose);
+        if !self.breakers.are_closed() {
+            return self.decide_if_admitted(cells, purpose);
         }
+        let recording = self.start_recording(purpose);
         match self.store.decide(&mut cells, purpose).into_ready() {
-            Ok(Ok(answer)) => {
+            Ok(Ok(answer)) if recording.is_none() => {
                 let at = answer.finish(&mut cells);
                 Decision::merge_penalties(&mut cells);
                 StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)))
             }
-            Ok(Err(error)) => {
-                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, None)
+            Ok(Ok(answer)) => {
+                let source =
+                    if answer.is_remembered() { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
+                let decision = decision(answer, cells, purpose);
+                self.record(recording, source, &decision);
+                StoreFuture::ready(Ok(decision))
             }
-            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, None),
+            Ok(Err(error)) => {
+                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, recording)
+            }
+            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, recording),
         }
     }
 
-    /// Decides while a breaker exists, or for recorders.
+    /// Decides while a breaker exists.
     #[cold]
-    fn decide_and_record(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
-        let recording = if purpose == Purpose::Take { self.start_recording() } else { None };
-        if !self.breakers.are_closed()
-            && let Some(at) = self.store.remembered(&mut cells)
-        {
+    fn decide_if_admitted(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+        let recording = self.start_recording(purpose);
+        if let Some(at) = self.store.remembered(&mut cells) {
             let decision = decision(Answer::new(at), cells, purpose);
             self.record(recording, DecisionSource::RememberedDenial, &decision);
             return StoreFuture::ready(Ok(decision));
@@ -160,7 +166,7 @@ impl StoreClient {
 
     /// Decides a request by this process's share of the limits, after the store has failed before.
     pub(crate) fn decide_locally(&self, cells: Cells, purpose: Purpose) -> Result<Decision, StoreError> {
-        let recording = if purpose == Purpose::Take { self.start_recording() } else { None };
+        let recording = self.start_recording(purpose);
         let decision = self.local.decide(purpose, cells).1.ok_or_else(StoreError::breaker_open)?;
         self.record(recording, DecisionSource::Fallback, &decision);
         Ok(decision)

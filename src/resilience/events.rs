@@ -12,6 +12,7 @@ use crate::limit::Limit;
 use crate::reason::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
 use crate::request::RequestHead;
+use crate::store::Purpose;
 
 /// The recording of a decision that is being made.
 #[derive(Clone, Copy, Debug)]
@@ -24,14 +25,11 @@ impl StoreClient {
         self.recorders.event(event);
     }
 
+    /// Starts the recording of a decision that takes something, if there are recorders.
     #[inline]
-    pub(super) fn has_recorders(&self) -> bool {
-        !self.recorders.is_empty()
-    }
-
-    /// Starts the recording of a decision, if there are recorders.
-    pub(crate) fn start_recording(&self) -> Option<Recording> {
-        self.has_recorders().then(|| Recording { began: Instant::now() })
+    pub(crate) fn start_recording(&self, purpose: Purpose) -> Option<Recording> {
+        let is_recorded = purpose == Purpose::Take && !self.recorders.is_empty();
+        is_recorded.then(|| Recording { began: Instant::now() })
     }
 
     /// Records a decision, if there are recorders.
@@ -76,7 +74,7 @@ impl StoreClient {
 
     /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
     pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
-        if self.has_recorders() {
+        if !self.recorders.is_empty() {
             let (names, near_percent) = (self.limits.names(), self.near_percent);
             let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
             self.recorders.rejection(&record);
