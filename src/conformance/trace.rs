@@ -103,7 +103,7 @@ fn describe(decision: &Decision) -> String {
         let flags = [
             (outcome.is_enforced(), "enforced"),
             (outcome.uses_overage(), "overage"),
-            (outcome.is_penalty(), "locked out"),
+            (outcome.is_locked_out(), "locked out"),
         ];
         let flags: Vec<&str> = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
         let _ = write!(

@@ -151,7 +151,7 @@ pub struct ExpectedOutcome {
     pub reset_after: Duration,
     /// Whether there is capacity in the limit's overage only. See [`Cell::uses_overage`].
     pub uses_overage: bool,
-    /// Whether a penalty locks the key out. See [`Cell::is_penalty`].
+    /// Whether a penalty locks the key out. See [`Cell::is_locked_out`].
     pub locked_out: bool,
 }
 
@@ -170,7 +170,7 @@ impl From<&Cell> for ExpectedOutcome {
             more_after: outcome.more_after(),
             reset_after: outcome.reset_after(),
             uses_overage: outcome.uses_overage(),
-            locked_out: outcome.is_penalty(),
+            locked_out: outcome.is_locked_out(),
         }
     }
 }

@@ -255,6 +255,6 @@ fn lower_to_available(balances: &mut [Balance], denied: &Decision) {
 }
 
 fn without_strikes(mut cells: Cells) -> Cells {
-    cells.iter_mut().for_each(|cell: &mut Cell| cell.counts_strikes = false);
+    cells.iter_mut().for_each(|cell: &mut Cell| cell.makes_strikes = false);
     cells
 }

@@ -182,7 +182,7 @@ impl Limits {
     fn fit_each(&self, cells: &mut Cells, head: &RequestHead<'_>) {
         for index in 0..cells.len() {
             let (cell, rest) = cells[index..].split_first_mut().expect("the index is in range");
-            if cell.counts_denials() {
+            if cell.is_of_penalty() {
                 continue;
             }
             let limit = &self.limits[cell.limit()];
@@ -190,7 +190,7 @@ impl Limits {
                 let sized = self.new_cell(cell.limit, limit, size);
                 (cell.identity, cell.texts) = (sized.identity, sized.texts);
                 cell.set_algorithm(size);
-                if let Some(penalty) = rest.first_mut().filter(|next| next.counts_denials()) {
+                if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
                     *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
                 }
             }

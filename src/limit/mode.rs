@@ -56,7 +56,7 @@ impl Limit {
     }
 
     /// Locks out keys that the limit has denied too often, for longer each time: see [`Penalty`].
-    /// [`Cell::is_penalty`](crate::store::Cell::is_penalty) flags denials by a lockout, and
+    /// [`Cell::is_locked_out`](crate::store::Cell::is_locked_out) flags denials by a lockout, and
     /// [`Event::PenaltyBegan`](crate::Event) reports its beginning. Replaces any previous penalty.
     ///
     /// ```
@@ -72,7 +72,7 @@ impl Limit {
     ///     assert!(codes.acquire("ann", 1).await.unwrap().is_allowed());
     /// }
     /// assert!(codes.acquire("ann", 1).await.unwrap().retry_after().unwrap().as_secs() <= 60);
-    /// assert!(codes.acquire("ann", 1).await.unwrap().is_penalty());
+    /// assert!(codes.acquire("ann", 1).await.unwrap().is_locked_out());
     /// # });
     /// ```
     pub fn penalty(self, penalty: Penalty) -> Self {

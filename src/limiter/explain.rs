@@ -36,7 +36,7 @@ impl Limiter {
             let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
             LimitExplanation::new(limit, applied, Some(parts.clone()))
         };
-        let of_limits = cells.iter().filter(|cell| !cell.counts_denials());
+        let of_limits = cells.iter().filter(|cell| !cell.is_of_penalty());
         let limits = client.limits().as_slice().iter().zip(of_limits).map(explain).collect();
         Explanation::decided(&client, cells, limits, false).await
     }

@@ -67,7 +67,7 @@ impl Limiter {
         let cells = || {
             let mut cells = client.limits().cells_of(key, |_| cost);
             // A denial that leads to a wait does not count towards a penalty.
-            cells.iter_mut().for_each(|cell| cell.counts_strikes = false);
+            cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
             cells
         };
         let deadline = Instant::now().checked_add(longest);

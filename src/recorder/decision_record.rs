@@ -195,8 +195,8 @@ impl<'a> LimitRecord<'a> {
 
     /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty).
     #[must_use]
-    pub fn is_penalty(&self) -> bool {
-        self.outcome.is_penalty()
+    pub fn is_locked_out(&self) -> bool {
+        self.outcome.is_locked_out()
     }
 
     /// Returns the wait after which the limit would allow a request that it has denied. `None` if it has not denied it,

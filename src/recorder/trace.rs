@@ -75,7 +75,7 @@ impl TraceRecorder {
             key = format_args!("{:032x}", limit.fingerprint()),
             cost = limit.cost(),
             retry_after = limit.retry_after().map(|wait| wait.as_secs_f64()),
-            penalty = limit.is_penalty(),
+            penalty = limit.is_locked_out(),
             suppressed,
             "a limit denied a key"
         );

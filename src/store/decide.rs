@@ -52,9 +52,9 @@ pub(crate) fn decide(cells: &mut [Cell], states: &mut (impl States + ?Sized), no
     // Whether the limit before the cell of a penalty denies.
     let mut is_denied = false;
     for (index, cell) in cells.iter_mut().enumerate() {
-        let is_strike = takes && is_denied && cell.counts_strikes;
+        let is_strike = takes && is_denied && cell.makes_strikes;
         is_denied = !cell.is_allowed();
-        let charges = !is_denied && if cell.counts_denials() { is_strike } else { is_allowed };
+        let charges = !is_denied && if cell.is_of_penalty() { is_strike } else { is_allowed };
         states.complete(index, cell, now, charges);
     }
     enforce_quotas(cells);

@@ -138,10 +138,10 @@ impl Denial {
     /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that share
     /// one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
-        let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::counts_denials);
+        let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::is_of_penalty);
         self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, epoch))| {
             // Limits in quota mode deny only if all of them do.
-            let matters = cell.denies() || cell.veto == Veto::Quota || cell.counts_denials() || has_penalty(index);
+            let matters = cell.denies() || cell.veto == Veto::Quota || cell.is_of_penalty() || has_penalty(index);
             !matters || denials.epoch(cell) == *epoch
         })
     }
@@ -186,7 +186,7 @@ impl Change {
         }
         let is_struck = |index: usize| {
             let cell: &Cell = &cells[index];
-            let is_strike = cell.counts_denials() && cell.counts_strikes && !cells[index - 1].is_allowed();
+            let is_strike = cell.is_of_penalty() && cell.makes_strikes && !cells[index - 1].is_allowed();
             is_strike && (cell.is_allowed() || cell.lockout().is_some())
         };
         let struck: SmallVec<[(usize, u64); 2]> =

@@ -108,7 +108,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in [quota
     /// mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count. The cell of
-    /// a [penalty](Cell::counts_denials) denies while the key is locked out; a store without penalties leaves it as it is.
+    /// a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties leaves it as it is.
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.

@@ -155,16 +155,16 @@ async fn strikes_are_counted_in_the_database_and_lockouts_are_remembered() {
     let limiter = limiter(&database, Limit::new("limit", FixedWindow::per_hour(1)).penalty(penalty)).build();
     assert!(is_allowed(&limiter).await);
     for strike in 1..=6 {
-        assert_eq!(acquire(&limiter, 1).await.is_penalty(), strike >= 5, "denial {strike}");
+        assert_eq!(acquire(&limiter, 1).await.is_locked_out(), strike >= 5, "denial {strike}");
     }
     let reads = database.reads.load(Ordering::Relaxed);
     for _ in 0..100 {
-        assert!(acquire(&limiter, 1).await.is_penalty());
+        assert!(acquire(&limiter, 1).await.is_locked_out());
     }
     assert_eq!(database.reads.load(Ordering::Relaxed), reads);
     database.clock.advance(2 * HOUR);
     assert!(is_allowed(&limiter).await);
-    assert!(!acquire(&limiter, 1).await.is_penalty(), "the first strike after the lockout");
+    assert!(!acquire(&limiter, 1).await.is_locked_out(), "the first strike after the lockout");
 }
 
 /// Quotas deny only together, so that a change of either ends the denial.

@@ -32,7 +32,7 @@ pub(super) async fn decide_request<B: CompareAndSwap>(
     purpose: Purpose,
 ) -> Result<Answer, StoreError> {
     let writes = Arc::new(AtomicBool::new(false));
-    let limits = cells.iter().filter(|cell| !cell.counts_denials()).count();
+    let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
     let written = cells.iter().map(|_| None).collect();
     let request = Request { database, cells, purpose, writes: writes.clone(), written, retries: Retries::new() };
     let (at, request) = if purpose == Purpose::Take && limits > 1 {

@@ -444,7 +444,7 @@ async fn decisions_with_conflicts_are_those_of_memory() {
         table.interrupt(conflicts.collect());
         let cost = below(3);
         let cells: Vec<Cell> =
-            cells.iter().map(|cell| cell.asked_again(cost.min(u64::from(!cell.counts_denials()) + 1))).collect();
+            cells.iter().map(|cell| cell.asked_again(cost.min(u64::from(!cell.is_of_penalty()) + 1))).collect();
         let [expected, decided] = [take(&memory, &cells).await, take(&store, &cells).await];
         for (expected, decided) in expected.iter().zip(&decided) {
             let answer = |cell: &Cell| (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after());

@@ -148,7 +148,7 @@ impl Entries<'_, '_> {
             let (rank, max_keys) = (rank(cells, index), self.store.max_keys);
             let cell = &mut cells[index];
             let is_kept = self.shard(cell).add(EntryKey::new(cell), state, rank, &own, max_keys, now);
-            if !is_kept && cell.counts_denials() {
+            if !is_kept && cell.is_of_penalty() {
                 // A strike that is not kept has no effect.
                 *cell = cell.asked_again(cell.cost());
                 cell.complete(&mut CompactState::UNUSED.clone(), now, false);
@@ -212,7 +212,7 @@ fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<
 #[inline]
 fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
     let cell = &cells[index];
-    let is_strike = cell.counts_denials();
+    let is_strike = cell.is_of_penalty();
     match if is_strike { &cells[index - 1] } else { cell }.availability {
         Availability::Now { .. } if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
         Availability::After(_) => Some(EvictionRank::DENIED),

@@ -26,7 +26,7 @@ impl Remote {
         let at = store.decide(&mut answered, purpose).await?.finish(&mut answered);
         // Creates the answers from the public parts of others.
         for (cell, known) in cells.iter_mut().zip(&answered) {
-            if !known.counts_denials() {
+            if !known.is_of_penalty() {
                 cell.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
                 cell.set_enforced(known.is_enforced());
                 cell.set_mark(known.mark());
@@ -130,7 +130,7 @@ impl Store for LocksOutByPenalty {
 
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
         let answer = self.0.decide(cells, purpose);
-        for penalty in cells.iter_mut().filter(|cell| cell.counts_denials()) {
+        for penalty in cells.iter_mut().filter(|cell| cell.is_of_penalty()) {
             penalty.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
         }
         answer
@@ -150,7 +150,7 @@ async fn a_store_of_another_crate_denies_by_the_cell_of_a_penalty() {
     let limit = Limit::new("mails", FixedWindow::per_day(20)).penalty(Penalty::after(5, LOCKOUT));
     let limiter = Limiter::builder([limit]).store(LocksOutByPenalty(MemoryStore::new())).build();
     let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
-    assert!(!decision.is_allowed() && decision.is_penalty());
+    assert!(!decision.is_allowed() && decision.is_locked_out());
     assert_eq!(decision.retry_after(), Some(LOCKOUT));
 }
 
@@ -179,6 +179,6 @@ async fn a_lockout_that_a_store_of_another_crate_begins_is_reported() {
         })
         .build();
     let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
-    assert!(decision.is_penalty());
+    assert!(decision.is_locked_out());
     assert_eq!(*lockouts.lock().unwrap(), [("mails".to_owned(), 2, LOCKOUT)]);
 }

@@ -101,19 +101,19 @@ impl<'a> One<'a> {
 
     /// Returns whether the key is locked out, by a peek.
     pub(crate) async fn is_locked_out(&self) -> bool {
-        self.limiter.peek("key", 0).await.unwrap().outcomes()[0].is_penalty()
+        self.limiter.peek("key", 0).await.unwrap().outcomes()[0].is_locked_out()
     }
 
     /// Checks a denial without a lockout.
     pub(crate) async fn strike(&self) {
         let decision = self.ask().await;
-        assert!(!decision.is_allowed() && !decision.is_penalty(), "{}", self.backend.name);
+        assert!(!decision.is_allowed() && !decision.is_locked_out(), "{}", self.backend.name);
     }
 
     /// Checks a denial that begins a lockout of this length.
     pub(crate) async fn begin(&self, span: Duration) {
         let decision = self.ask().await;
-        assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.backend.name);
+        assert!(!decision.is_allowed() && decision.is_locked_out(), "{}", self.backend.name);
         assert!(self.is_locked_out().await, "{}", self.backend.name);
         self.backend.advance(span - MICRO);
         assert!(self.is_locked_out().await, "{}: not for {span:?}", self.backend.name);

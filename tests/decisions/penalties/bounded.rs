@@ -22,8 +22,8 @@ fn a_flood_of_keys_ends_no_lockout() {
     let refused: Vec<String> = (0..100).map(|n| format!("refused {n}")).collect();
     for key in &refused {
         assert!(ask(key, 10).is_allowed());
-        assert!(!ask(key, 10).is_penalty());
-        assert!(ask(key, 10).is_penalty());
+        assert!(!ask(key, 10).is_locked_out());
+        assert!(ask(key, 10).is_locked_out());
     }
     // Their usage is evicted, but their lockouts are not.
     clock.advance(Duration::from_secs(5));
@@ -32,7 +32,7 @@ fn a_flood_of_keys_ends_no_lockout() {
         assert!(store.keys() <= 1_000, "{} keys", store.keys());
     }
     for key in &refused {
-        assert!(ask(key, 1).is_penalty(), "{key}");
+        assert!(ask(key, 1).is_locked_out(), "{key}");
     }
 }
 
@@ -46,14 +46,14 @@ fn a_flood_of_denials_stays_bounded() {
     for _ in 0..100 {
         let _ = ask("refused", 3);
     }
-    assert!(ask("refused", 1).is_penalty());
+    assert!(ask("refused", 1).is_locked_out());
     for n in 0..20_000 {
         // Not denied by its usage, but a strike nevertheless.
         assert!(!ask(&format!("other {n}"), 3).is_allowed());
         assert!(store.keys() <= 1_000, "{} keys", store.keys());
     }
     assert!(store.keys() > 500, "strikes are noted: {} keys", store.keys());
-    assert!(ask("refused", 1).is_penalty());
+    assert!(ask("refused", 1).is_locked_out());
 }
 
 /// A strike does not evict the state of its own limit: a store for one key keeps no strikes.
@@ -69,7 +69,7 @@ fn a_strike_does_not_evict_a_denied_key() {
             assert!(!ask().is_allowed(), "{keys}");
             assert!(store.keys() <= keys);
         }
-        assert_eq!(ask().is_penalty(), keys == 2, "without room for strikes there are none");
+        assert_eq!(ask().is_locked_out(), keys == 2, "without room for strikes there are none");
     }
 }
 
@@ -97,7 +97,7 @@ fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
     let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
     assert!(ask().is_allowed());
     let denied = ask();
-    assert_eq!((denied.is_penalty(), denied.retry_after()), (false, Some(MINUTE)));
+    assert_eq!((denied.is_locked_out(), denied.retry_after()), (false, Some(MINUTE)));
     clock.advance(MINUTE);
     assert!(ask().is_allowed());
 }

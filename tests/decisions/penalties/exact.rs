@@ -16,10 +16,10 @@ async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
         assert!(ask().await.is_allowed());
         for _ in 0..2 {
             let denied = ask().await;
-            assert_eq!((denied.retry_after(), denied.is_penalty()), (Some(SECOND), false), "{}", backend.name);
+            assert_eq!((denied.retry_after(), denied.is_locked_out()), (Some(SECOND), false), "{}", backend.name);
         }
         let third = ask().await;
-        assert!(third.is_penalty() && third.outcomes()[0].is_penalty());
+        assert!(third.is_locked_out() && third.outcomes()[0].is_locked_out());
         assert_eq!(third.retry_after(), Some(10 * SECOND), "{}", backend.name);
         assert_eq!((third.outcomes()[0].remaining(), third.outcomes()[0].more_after()), (0, Some(10 * SECOND)));
         assert_eq!(third.outcomes()[0].reset_after(), 20 * SECOND, "as long as it was, it is remembered");
@@ -27,16 +27,21 @@ async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
         for left in (1..10).rev() {
             backend.advance(SECOND);
             let refused = ask().await;
-            assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(left * SECOND), true), "{}", backend.name);
+            assert_eq!(
+                (refused.retry_after(), refused.is_locked_out()),
+                (Some(left * SECOND), true),
+                "{}",
+                backend.name
+            );
             assert_eq!(refused.outcomes()[0].remaining(), 0, "the bucket is full by now");
             assert_eq!(refused.outcomes()[0].more_after(), Some(left * SECOND));
         }
         backend.advance(SECOND - MICRO);
         let refused = ask().await;
-        assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(MICRO), true), "{}", backend.name);
+        assert_eq!((refused.retry_after(), refused.is_locked_out()), (Some(MICRO), true), "{}", backend.name);
         backend.advance(MICRO);
         let allowed = ask().await;
-        assert!(allowed.is_allowed() && !allowed.is_penalty() && !allowed.outcomes()[0].is_penalty());
+        assert!(allowed.is_allowed() && !allowed.is_locked_out() && !allowed.outcomes()[0].is_locked_out());
         assert_eq!(allowed.outcomes()[0].reset_after(), 10 * SECOND);
     })
     .await;
@@ -182,17 +187,17 @@ async fn only_denials_of_the_limit_itself_are_strikes() {
         assert!(ask(1).await.is_allowed());
         for _ in 0..4 {
             // The small limit denies. The large one allows, or has a cost of 0.
-            assert!(!ask(1).await.is_penalty() && !ask(0).await.is_penalty());
+            assert!(!ask(1).await.is_locked_out() && !ask(0).await.is_locked_out());
         }
         // A peek is not a strike, and neither is a request with a cost of 0.
         for _ in 0..4 {
             assert!(!limiter.peek("key", 9).await.unwrap().is_allowed());
         }
-        assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_penalty(), "{}", backend.name);
+        assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_locked_out(), "{}", backend.name);
         // A cost over the capacity is a strike, although no wait can help.
         assert_eq!(ask(6).await.retry_after(), None);
         let second = ask(6).await;
-        assert_eq!((second.retry_after(), second.is_penalty()), (None, true), "{}", backend.name);
+        assert_eq!((second.retry_after(), second.is_locked_out()), (None, true), "{}", backend.name);
         assert_eq!(*reported.lock().unwrap(), ["large 1 60s"]);
         assert_eq!(ask(1).await.outcomes()[1].verdict(), Verdict::Deny { retry_after: Some(MINUTE) });
     })
@@ -216,7 +221,7 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
         };
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         assert_eq!(left().await, [99, 0, 99]);
-        assert!(limiter.acquire("key", 1).await.unwrap().is_penalty());
+        assert!(limiter.acquire("key", 1).await.unwrap().is_locked_out());
         backend.advance(2 * SECOND);
         for _ in 0..3 {
             let refused = limiter.acquire("key", 1).await.unwrap();
@@ -244,12 +249,12 @@ async fn a_lockout_is_of_one_key_under_one_limit() {
         for _ in 0..2 {
             let _ = one.acquire("key", 1).await.unwrap();
         }
-        assert!(one.acquire("key", 1).await.unwrap().is_penalty());
+        assert!(one.acquire("key", 1).await.unwrap().is_locked_out());
         assert!(one.acquire("another", 1).await.unwrap().is_allowed());
         assert!(other.acquire("key", 1).await.unwrap().is_allowed());
-        assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_penalty(), "{}", backend.name);
+        assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_locked_out(), "{}", backend.name);
         assert!(
-            backend.limiter([limit("one")]).build().acquire("key", 1).await.unwrap().is_penalty(),
+            backend.limiter([limit("one")]).build().acquire("key", 1).await.unwrap().is_locked_out(),
             "a twin shares it"
         );
     })
@@ -261,7 +266,7 @@ async fn the_longer_of_two_waits_is_announced() {
     on_each_backend(async |backend| {
         let one = One::exhausted(backend, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
         let begun = one.ask().await;
-        assert!(begun.is_penalty());
+        assert!(begun.is_locked_out());
         assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
         backend.advance(DAY - SECOND);
         // The limit's own wait is shorter than the lockout that begins now.
@@ -284,17 +289,17 @@ async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
             .build();
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         let receipt = ask().await.into_receipt();
-        assert!(!ask().await.is_penalty());
-        assert!(ask().await.is_penalty());
+        assert!(!ask().await.is_locked_out());
+        assert!(ask().await.is_locked_out());
         limiter.refund(receipt).await.unwrap();
-        assert!(ask().await.is_penalty(), "{}", backend.name);
+        assert!(ask().await.is_locked_out(), "{}", backend.name);
         limiter.reset("key").await.unwrap();
         assert!(ask().await.is_allowed(), "{}", backend.name);
         // Strikes and levels, too.
-        assert!(!ask().await.is_penalty());
+        assert!(!ask().await.is_locked_out());
         limiter.reset("key").await.unwrap();
         assert!(ask().await.is_allowed());
-        assert!(!ask().await.is_penalty(), "{}", backend.name);
+        assert!(!ask().await.is_locked_out(), "{}", backend.name);
         assert_eq!(ask().await.retry_after(), Some(DAY));
         backend.advance(DAY - SECOND);
         let outcome = limiter.peek("key", 0).await.unwrap();
@@ -312,7 +317,7 @@ async fn a_shadow_limit_has_no_penalty() {
             let limiter = limiter.observe(report.clone()).build();
             for _ in 0..5 {
                 let decision = limiter.acquire("key", 1).await.unwrap();
-                assert!(decision.is_allowed() && !decision.outcomes()[0].is_penalty(), "{}", backend.name);
+                assert!(decision.is_allowed() && !decision.outcomes()[0].is_locked_out(), "{}", backend.name);
             }
         }
         assert!(reported.lock().unwrap().is_empty());
@@ -328,7 +333,7 @@ async fn soft_limits_and_queues_can_have_penalties() {
         for _ in 0..3 {
             assert!(soft.acquire("key", 1).await.unwrap().is_allowed(), "overage is room");
         }
-        assert!(soft.acquire("key", 1).await.unwrap().is_penalty(), "{}", backend.name);
+        assert!(soft.acquire("key", 1).await.unwrap().is_locked_out(), "{}", backend.name);
         let queue =
             backend.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]).build();
         for delay in [0, 1] {
@@ -351,12 +356,12 @@ async fn a_clock_that_steps_back_shortens_nothing() {
         one.strike().await;
         backend.set(at - 5 * 60_000_000);
         let begun = one.ask().await;
-        assert!(begun.is_penalty(), "the span was not over");
+        assert!(begun.is_locked_out(), "the span was not over");
         backend.set(at - 6 * 60_000_000);
         let refused = one.limiter.peek("key", 1).await.unwrap();
-        assert!(refused.is_penalty(), "{}", backend.name);
+        assert!(refused.is_locked_out(), "{}", backend.name);
         backend.set(0);
-        assert!(one.ask().await.is_penalty());
+        assert!(one.ask().await.is_locked_out());
         backend.set(at - 4 * 60_000_000 - 1);
         assert!(one.is_locked_out().await);
         backend.set(at - 4 * 60_000_000);
@@ -374,7 +379,7 @@ async fn waiting_is_not_a_strike() {
             assert!(one.limiter.wait_at_most("key", 1, SECOND).await.is_err());
         }
         assert!(!one.is_locked_out().await, "{}", backend.name);
-        assert!(one.ask().await.is_penalty());
+        assert!(one.ask().await.is_locked_out());
     })
     .await;
 }

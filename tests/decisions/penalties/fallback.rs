@@ -17,14 +17,14 @@ async fn penalties_are_kept_locally() {
         .build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     assert!(ask().await.is_allowed());
-    assert!(!ask().await.is_penalty());
+    assert!(!ask().await.is_locked_out());
     let refused = ask().await;
-    assert!(refused.is_penalty(), "{refused:?}");
+    assert!(refused.is_locked_out(), "{refused:?}");
     assert_eq!(*reported.lock().unwrap(), ["one 1 60s"]);
     advance(MINUTE - MICRO).await;
-    assert!(ask().await.is_penalty());
+    assert!(ask().await.is_locked_out());
     advance(MICRO + SECOND).await;
-    assert!(!ask().await.is_penalty());
+    assert!(!ask().await.is_locked_out());
     // The store cannot be reset, but the local state is.
     assert!(limiter.reset("key").await.is_err());
     assert!(ask().await.is_allowed());

@@ -95,7 +95,7 @@ async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
             }
             shortfall.to_string()
         });
-        let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_penalty().to_string());
+        let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_locked_out().to_string());
         let reset = get(async |permit: Permit| permit.reset().await.unwrap());
         let app = Router::new().route("/settle", settle).route("/charge", charge).route("/reset", reset);
         // Resets the key of a limit with a cost of 0.

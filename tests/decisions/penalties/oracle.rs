@@ -17,8 +17,8 @@ pub(crate) fn said(decision: &Decision) -> (bool, Option<Duration>, Vec<Said>) {
             Verdict::Allow { delay } => Ok(delay),
             Verdict::Deny { retry_after } => Err(retry_after),
         };
-        let is_penalty = outcome.is_penalty();
-        (verdict, outcome.remaining(), outcome.more_after(), outcome.reset_after(), is_penalty)
+        let is_locked_out = outcome.is_locked_out();
+        (verdict, outcome.remaining(), outcome.more_after(), outcome.reset_after(), is_locked_out)
     });
     (decision.is_allowed(), decision.retry_after(), outcomes.collect())
 }
@@ -127,10 +127,10 @@ impl Oracle {
             }
         }
         let after = self.models.iter().zip(costs).zip(delays).map(|((model, &cost), delay)| {
-            let (verdict, remaining, more_after, reset_after, is_penalty) = model.say(now, cost);
+            let (verdict, remaining, more_after, reset_after, is_locked_out) = model.say(now, cost);
             // Limits that have already allowed are not asked again.
             let verdict = if delay.is_ok() { delay } else { verdict };
-            (verdict, remaining, more_after, reset_after, is_penalty)
+            (verdict, remaining, more_after, reset_after, is_locked_out)
         });
         let after: Vec<Said> = after.collect();
         let waits: Vec<Option<Duration>> = after.iter().filter_map(|said| said.0.err()).collect();

@@ -132,7 +132,7 @@ async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> 
         }
         met.steps += 1;
         met.allowed += usize::from(answer.0);
-        met.refused += usize::from(decision.is_penalty());
+        met.refused += usize::from(decision.is_locked_out());
         edges =
             answer.1.into_iter().chain(answer.2.iter().flat_map(|said| said.2.into_iter().chain([said.3]))).collect();
         edges.push(micro);

@@ -37,12 +37,12 @@ async fn denials_count_until_the_lockout_which_is_cached() {
     let before = calls(&server, "evalsha");
     assert!(ask().await.is_allowed());
     for _ in 0..4 {
-        assert!(!ask().await.is_penalty());
+        assert!(!ask().await.is_locked_out());
     }
-    assert!(ask().await.is_penalty());
+    assert!(ask().await.is_locked_out());
     assert_eq!(calls(&server, "evalsha") - before, 6, "one round trip for each");
     for _ in 0..100 {
-        assert!(ask().await.is_penalty());
+        assert!(ask().await.is_locked_out());
     }
     let after = calls(&server, "evalsha") - before;
     assert_eq!(after, 7, "the first that is refused is remembered");
@@ -59,7 +59,7 @@ async fn a_cached_lockout_ends_on_time() {
     let limiter =
         limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3)))).build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
-    while !ask().await.is_penalty() {}
+    while !ask().await.is_locked_out() {}
     let mut reported = 0;
     // After the announced wait, a request is allowed, regardless of denied ones in between.
     loop {
@@ -82,11 +82,11 @@ async fn processes_count_together() {
     let limiters = [limiter(store(&server).await, limit.clone()).build(), limiter(store(&server).await, limit).build()];
     assert!(limiters[0].acquire("key", 1).await.unwrap().is_allowed());
     for n in 0..3 {
-        assert!(!limiters[n % 2].acquire("key", 1).await.unwrap().is_penalty());
+        assert!(!limiters[n % 2].acquire("key", 1).await.unwrap().is_locked_out());
     }
-    assert!(limiters[1].acquire("key", 1).await.unwrap().is_penalty());
+    assert!(limiters[1].acquire("key", 1).await.unwrap().is_locked_out());
     for limiter in limiters {
-        assert!(limiter.acquire("key", 1).await.unwrap().is_penalty());
+        assert!(limiter.acquire("key", 1).await.unwrap().is_locked_out());
     }
 }
 
@@ -109,7 +109,7 @@ async fn one_of_many_concurrent_denials_begins_the_lockout() {
         let limiter = limiter.clone();
         tasks.spawn(async move {
             let decision = limiter.acquire("key", 1).await.unwrap();
-            (decision.is_allowed(), decision.is_penalty())
+            (decision.is_allowed(), decision.is_locked_out())
         });
     }
     let answers = tasks.join_all().await;
@@ -187,14 +187,14 @@ async fn a_cached_denial_of_another_limit_does_not_hide_a_strike() {
     assert!(ask([1, 1]).await.is_allowed());
     let before = calls(&server, "evalsha");
     for _ in 0..50 {
-        assert!(!ask([1, 1]).await.is_penalty());
+        assert!(!ask([1, 1]).await.is_locked_out());
     }
     assert_eq!(calls(&server, "evalsha") - before, 1, "a flood does not reach Redis");
     assert!(alone.acquire("key", 4).await.unwrap().is_allowed());
-    assert!(ask([1, 1]).await.is_penalty(), "both deny now, and one is all that it takes");
+    assert!(ask([1, 1]).await.is_locked_out(), "both deny now, and one is all that it takes");
     let before = calls(&server, "evalsha");
     for _ in 0..50 {
-        assert!(ask([1, 1]).await.is_penalty());
+        assert!(ask([1, 1]).await.is_locked_out());
     }
     assert_eq!(calls(&server, "evalsha") - before, 1);
 }

@@ -194,16 +194,16 @@ async fn denials_in_another_slot_are_strikes() {
     let ask = async |user: usize| limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
     assert!(ask(0).await.is_allowed());
     for user in 1..3 {
-        assert!(!ask(user).await.is_penalty());
+        assert!(!ask(user).await.is_locked_out());
     }
     assert_eq!(began.load(Ordering::Relaxed), 0);
-    assert!(ask(3).await.is_penalty());
-    assert!(ask(4).await.is_penalty());
+    assert!(ask(3).await.is_locked_out());
+    assert!(ask(4).await.is_locked_out());
     assert_eq!(began.load(Ordering::Relaxed), 1);
     assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
     // Each of the two limits alone has one slot, and is decided there.
     let alone = limiter.acquire_charges(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
-    assert!(alone.is_penalty());
+    assert!(alone.is_locked_out());
 }
 
 /// No slot sees the quotas of another. An exhausted quota does not deny while a quota in another slot has capacity.

@@ -75,7 +75,7 @@ impl CrossSlotRequest {
             tokio::spawn(self.reserve(charged, change, answer));
             return decision.await.unwrap_or(Err(Fault::Reply("expected more replies")));
         }
-        if reserved.is_empty() && !self.cells.iter().any(Cell::counts_denials) {
+        if reserved.is_empty() && !self.cells.iter().any(Cell::is_of_penalty) {
             change.changes = false;
         }
         Ok(self.finish())
@@ -163,7 +163,7 @@ impl CrossSlotRequest {
     /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another denies.
     fn record_charge(&mut self, slot: usize, answer: SlotAnswer, reserved: &mut Vec<Cell>) {
         if !answer.1.iter().any(Cell::denies) {
-            let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.counts_denials();
+            let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
             reserved.extend(answer.1.iter().filter(is_charged).cloned());
         }
         self.record(slot, answer);

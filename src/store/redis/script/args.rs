@@ -56,7 +56,7 @@ pub(in crate::store::redis) fn args(cell: &Cell, now: u64) -> ScriptArgs {
         }
         Kind::Penalty { longest, memory } => {
             // Zero denials stand for none that count.
-            let denials = if cell.counts_strikes { rule.amount } else { 0 };
+            let denials = if cell.makes_strikes { rule.amount } else { 0 };
             numbers([denials.into(), rule.span, rule.capacity, longest, memory])
         }
     }

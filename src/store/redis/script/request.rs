@@ -44,11 +44,11 @@ impl Request {
 
     /// Encodes the decision on cells at about `now` (in µs).
     pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
-        let mut request = Self::new(task, cells.iter().filter(|cell| !cell.counts_denials()).count());
+        let mut request = Self::new(task, cells.iter().filter(|cell| !cell.is_of_penalty()).count());
         for (index, cell) in cells.iter().enumerate() {
             request.key(name(prefix, cell));
-            if !cell.counts_denials() {
-                let has_penalty = cells.get(index + 1).is_some_and(Cell::counts_denials);
+            if !cell.is_of_penalty() {
+                let has_penalty = cells.get(index + 1).is_some_and(Cell::is_of_penalty);
                 let mode = match cell.veto() {
                     Veto::Enforced => b'e',
                     Veto::Shadow => b's',

@@ -165,7 +165,7 @@ impl<'a> Batches<'a> {
         }
         let (limiter, limit) = self.limit();
         let cell = &mut self.limiters[limiter][limit];
-        if !cell.counts_denials() {
+        if !cell.is_of_penalty() {
             cell.set_algorithm(self.random.resized(cell.algorithm()));
         }
     }
@@ -234,7 +234,7 @@ impl<'a> Batches<'a> {
                 self.memory.decide(&mut expected, purpose).into_ready().unwrap().unwrap();
                 let is_allowed = self.compare(ask, &cells, &expected);
                 if is_allowed && purpose == Purpose::Take {
-                    expected.retain(|cell| cell.is_allowed() && cell.cost() > 0 && !cell.counts_denials());
+                    expected.retain(|cell| cell.is_allowed() && cell.cost() > 0 && !cell.is_of_penalty());
                     self.receipts.push(Ask::Refund { limiter: *limiter, key: *key, charged: expected });
                 }
             }
@@ -290,7 +290,7 @@ impl<'a> Batches<'a> {
         let mut costs = SmallVec::<[u64; 3]>::new();
         for cell in &self.limiters[limiter] {
             costs.push(match costs.last() {
-                Some(last) if cell.counts_denials() => *last.min(&1),
+                Some(last) if cell.is_of_penalty() => *last.min(&1),
                 _ if ones => 1,
                 _ => random.cost(cell.algorithm().capacity()),
             });
@@ -328,7 +328,7 @@ impl<'a> Batches<'a> {
         let is_allowed = !expected.iter().any(Cell::denies);
         let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire, .. });
         let reported = |cell: &Cell| {
-            let is_charged = takes && cell.is_allowed() && cell.cost() > 0 && !cell.counts_denials();
+            let is_charged = takes && cell.is_allowed() && cell.cost() > 0 && !cell.is_of_penalty();
             let flags = (cell.uses_overage(), cell.is_enforced(), cell.lockout(), cell.algorithm().size());
             let quota = (cell.remaining(), cell.more_after(), cell.reset_after());
             (cell.verdict(), flags, quota, is_charged.then_some(cell.mark))

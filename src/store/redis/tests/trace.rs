@@ -104,7 +104,7 @@ impl<'a> Trace<'a> {
             let has_penalty = seed % 4 >= 2 && cell.veto() == Veto::Enforced && !penalties.one_in(3);
             let penalty = has_penalty.then(|| {
                 let mut penalty = cell.of_penalty(penalties.penalty().algorithm(), &hasher);
-                penalty.counts_strikes = !penalties.one_in(8);
+                penalty.makes_strikes = !penalties.one_in(8);
                 penalty
             });
             cells.extend([Some(cell), penalty].into_iter().flatten());
@@ -244,7 +244,7 @@ impl<'a> Trace<'a> {
         }
         let limit = sizes.below(self.cells.len() as u64) as usize;
         let cell = &mut self.cells[limit];
-        if !cell.counts_denials() {
+        if !cell.is_of_penalty() {
             cell.set_algorithm(sizes.resized(cell.algorithm()));
         }
     }
@@ -309,7 +309,7 @@ impl<'a> Trace<'a> {
         let mut cells: Vec<Cell> = Vec::new();
         for cell in &self.cells {
             let cost = match cells.last() {
-                Some(limit) if cell.counts_denials() => limit.cost.min(1),
+                Some(limit) if cell.is_of_penalty() => limit.cost.min(1),
                 _ => self.random.cost(cell.algorithm().capacity()),
             };
             cells.push(cell.with_key(cell.key(), cost));
@@ -339,8 +339,8 @@ impl<'a> Trace<'a> {
             let is_over = rooms[index].is_now() && !limited.availability(memory, self.now, cell.cost).is_now();
             let mut mark = ChargeMark::default();
             let mut begun = None;
-            if cell.counts_denials() {
-                let is_strike = task != Task::Peek && cell.counts_strikes && !rooms[index - 1].is_now();
+            if cell.is_of_penalty() {
+                let is_strike = task != Task::Peek && cell.makes_strikes && !rooms[index - 1].is_now();
                 if is_strike && rooms[index].is_now() {
                     memory.charge(&algorithm, self.now, 1);
                     begun = Lockout::begun(&memory.summary(&algorithm, self.now), self.now);

@@ -1,0 +1,272 @@
+//! The answers of cells: how stores set them, and what callers read.
+
+use std::mem;
+use std::time::Duration;
+
+use super::cell::{Cell, Report};
+use super::verdict::Verdict;
+use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, Lockout, QuotaSnapshot, State};
+use crate::reported_details::RequestDetail;
+
+/// For stores: the answer.
+impl Cell {
+    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose algorithm
+    /// or period is another.
+    pub fn apply_override(&mut self, by: &Algorithm) {
+        if self.algorithm.with_size(by.size()) == Some(*by) {
+            self.resize(by.size());
+        }
+    }
+
+    /// Sets the answer.
+    ///
+    /// - `verdict`: whether the limit had capacity, whether or not it is enforced, and how long the request waits.
+    /// - `remaining`: the largest cost, in tokens, that the limit would still allow at the same instant, after the
+    ///   decision and without overage.
+    /// - `more_after`: the shortest wait after which `remaining` is larger if no other request arrives, or `None` if it
+    ///   never is.
+    /// - `reset_after`: the time until the key is as if it had never been used if no other request arrives.
+    pub fn answer(&mut self, verdict: Verdict, remaining: u64, more_after: Option<Duration>, reset_after: Duration) {
+        self.availability = match verdict {
+            Verdict::Allow { delay } => Availability::Now { delay: micros(delay), overage: false },
+            Verdict::Deny { retry_after: Some(after) } => Availability::After(micros(after)),
+            Verdict::Deny { retry_after: None } => Availability::Never,
+        };
+        let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
+        self.used = self.algorithm.capacity.saturating_sub(remaining);
+        self.report_mut().snapshot = QuotaSnapshot { remaining, more_after, reset_after };
+    }
+
+    /// Sets the mark by which the store recognizes the charge when it is refunded.
+    pub fn set_mark(&mut self, mark: ChargeMark) {
+        self.report_mut();
+        self.mark = mark;
+    }
+
+    /// Marks that there was capacity in the limit's overage only. A denial uses none.
+    pub fn set_uses_overage(&mut self) {
+        if let Availability::Now { overage, .. } = &mut self.availability {
+            *overage = true;
+        }
+    }
+
+    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length of
+    /// this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
+    pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
+        let report = self.report_mut();
+        (report.is_locked_out, report.lockout) = (true, Lockout::new(level, micros(span)));
+    }
+
+    /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. By default,
+    /// limits in [shadow mode](crate::store::Veto::Shadow) do not. Stores set it for limits in quota mode.
+    pub fn set_enforced(&mut self, is_enforced: bool) {
+        self.is_enforced = is_enforced;
+    }
+
+    /// Answers whether the cost is available.
+    #[inline(always)]
+    pub(crate) fn peek<S: State + ?Sized>(&mut self, state: &S, now: u64) {
+        self.availability = self.algorithm.availability(state, now, self.cost);
+    }
+
+    /// Completes the answer. Charges the cost if `takes`, which requires that it is available.
+    #[inline(always)]
+    pub(crate) fn complete<S: State + ?Sized>(&mut self, state: &mut S, now: u64, takes: bool) {
+        let algorithm = &self.algorithm;
+        let takes = takes && self.cost > 0;
+        self.used = if takes { state.charge(algorithm, now, self.cost) } else { state.used(algorithm, now) };
+        self.mark = ChargeMark(state.summary(algorithm, now));
+        self.now = now;
+        if takes && self.is_of_penalty() {
+            self.report_mut().lockout = Lockout::begun(&self.mark.0, now);
+            self.peek(&self.mark.0.clone(), now);
+        }
+    }
+
+    /// Answers as a store has answered an equal question, but at a later instant, before
+    /// [`sufficient_until`](Self::sufficient_until), if nothing has changed.
+    pub(crate) fn answer_like(&mut self, known: &Self, now: u64) {
+        let asked = mem::replace(self, known.clone());
+        self.texts = asked.texts;
+        if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
+            (self.algorithm, self.own_size, self.overage_percent) =
+                (asked.algorithm, asked.own_size, asked.overage_percent);
+        }
+        let state = self.mark.0;
+        match &mut self.availability {
+            Availability::After(wait) if self.algorithm.keeps_log() => {
+                *wait = wait.saturating_sub(now.saturating_sub(self.now));
+            }
+            _ => self.peek(&state, now),
+        }
+        self.used = state.used(&self.algorithm, now);
+        self.now = now;
+    }
+
+    /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
+    pub(crate) fn sufficient_until(&self) -> u64 {
+        if self.algorithm.keeps_log() && self.used > 0 { self.mark.0.at } else { u64::MAX }
+    }
+
+    /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
+    pub(crate) fn restrict(&mut self, penalty: &Self) {
+        // A store of another crate sets the answer only.
+        let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(match penalty.availability {
+            Availability::Now { .. } => 0,
+            Availability::After(wait) => wait,
+            Availability::Never => u64::MAX,
+        });
+        let reset_after = micros(penalty.reset_after());
+        if left == 0 && reset_after == 0 {
+            return;
+        }
+        let report = self.report_mut();
+        let snapshot = &mut report.snapshot;
+        snapshot.reset_after = snapshot.reset_after.max(reset_after);
+        if left > 0 {
+            let more_after = if snapshot.remaining > 0 { Some(0) } else { snapshot.more_after };
+            snapshot.more_after = more_after.map(|after| after.max(left));
+            snapshot.remaining = 0;
+            (report.is_locked_out, report.lockout) = (true, penalty.lockout());
+            self.availability = match self.availability {
+                availability if self.cost == 0 => availability,
+                Availability::Never => Availability::Never,
+                Availability::After(wait) => Availability::After(wait.max(left)),
+                Availability::Now { .. } => Availability::After(left),
+            };
+        }
+    }
+
+    /// Returns the largest cost that is available now, with overage.
+    pub(crate) fn available(&self) -> u64 {
+        if self.is_locked_out() { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
+    }
+
+    /// Returns the tokens in use after the decision.
+    #[inline]
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let state: &CompactState = &self.mark.0;
+        let snapshot = || self.algorithm.snapshot(state, self.now, self.used);
+        let report = || Report { snapshot: snapshot(), is_locked_out: false, lockout: None, share: None };
+        self.reported.as_deref().copied().unwrap_or_else(report)
+    }
+
+    #[cold]
+    fn report_mut(&mut self) -> &mut Report {
+        let report = self.report();
+        self.reported.insert(Box::new(report))
+    }
+}
+
+/// The outcome of a decision.
+impl Cell {
+    /// Returns the detail of the request in metrics.
+    pub(crate) fn detail(&self) -> Option<&RequestDetail> {
+        self.texts.as_ref()?.detail.as_ref()
+    }
+
+    /// Returns the lockout that the request began, if any.
+    pub(crate) fn lockout(&self) -> Option<Lockout> {
+        self.reported.as_ref()?.lockout
+    }
+
+    /// Returns whether the limit alone had capacity.
+    #[inline]
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.availability.is_now()
+    }
+
+    /// Returns whether the limit alone had capacity, and delays nothing.
+    #[inline]
+    pub(crate) fn is_allowed_at_once(&self) -> bool {
+        matches!(self.availability, Availability::Now { delay: 0, .. })
+    }
+
+    /// Returns whether the limit denies the request.
+    #[inline]
+    pub(crate) fn denies(&self) -> bool {
+        self.is_enforced && !self.is_allowed()
+    }
+
+    /// Returns the position of the limit among those of the limiter.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.limit.into()
+    }
+
+    /// Returns the mark of the charge, as the store set it by [`set_mark`](Self::set_mark).
+    #[must_use]
+    pub fn mark(&self) -> ChargeMark {
+        self.mark
+    }
+
+    /// Returns whether this limit alone had capacity. A limit that is [not enforced](Self::is_enforced) has a
+    /// verdict, too.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.availability.into()
+    }
+
+    /// Returns whether the limit contributes to the [decision](crate::Decision::verdict). A limit in [shadow
+    /// mode](crate::Limit::shadow) does not. Of limits in [quota mode](crate::Limit::quota_mode), those with capacity
+    /// do. If none has capacity, only the first that will have capacity does.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        self.is_enforced
+    }
+
+    /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty) of the limit, including the request that
+    /// began the lockout. A cost of 0 is allowed nevertheless.
+    #[must_use]
+    pub fn is_locked_out(&self) -> bool {
+        self.reported.as_ref().is_some_and(|report| report.is_locked_out)
+    }
+
+    /// Returns whether there was capacity in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
+    #[must_use]
+    pub fn uses_overage(&self) -> bool {
+        matches!(self.availability, Availability::Now { overage: true, .. })
+    }
+
+    /// Returns the largest cost, in tokens, that this limit would still allow at this instant, after the decision.
+    /// Overage does not count.
+    #[must_use]
+    #[inline]
+    pub fn remaining(&self) -> u64 {
+        match &self.reported {
+            None => self.algorithm.remaining(self.used),
+            Some(report) => report.snapshot.remaining,
+        }
+    }
+
+    /// Returns the shortest wait after which [`remaining`](Self::remaining) is larger, if no other request arrives.
+    /// `None` if it never is.
+    #[must_use]
+    #[inline]
+    pub fn more_after(&self) -> Option<Duration> {
+        let micros = match &self.reported {
+            None => self.algorithm.more_after(&self.mark.0, self.now, self.used),
+            Some(report) => report.snapshot.more_after,
+        };
+        micros.map(Duration::from_micros)
+    }
+
+    /// Returns the time until the key is as if it had never been used, if no other request arrives.
+    #[must_use]
+    #[inline]
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(match &self.reported {
+            None => self.algorithm.reset_after(&self.mark.0, self.now),
+            Some(report) => report.snapshot.reset_after,
+        })
+    }
+}
+
+/// Returns a span in whole microseconds, rounded up, and at most `u64::MAX`.
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
