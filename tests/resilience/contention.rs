@@ -192,6 +192,21 @@ async fn lost_races_open_no_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_trial_that_loses_every_race_the_next_request_is_the_trial() {
+    let database = Database::conflicting(u64::MAX);
+    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    database.hangs.store(true, Ordering::Relaxed);
+    assert_eq!([acquire(&limiter).await, acquire(&limiter).await], ["TimedOut", "BreakerOpen"]);
+    database.hangs.store(false, Ordering::Relaxed);
+    tokio::time::sleep(ms(100)).await;
+    for _ in 0..3 {
+        assert_eq!(acquire(&limiter).await, "Contention");
+    }
+    database.conflicts.store(0, Ordering::Relaxed);
+    assert_eq!(acquire(&limiter).await, "allowed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_their_turn_in_the_process_open_no_breaker() {
     let database = Database { latency: ms(15), ..Database::default() };
     let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).deadline(ms(50)).build();
