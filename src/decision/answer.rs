@@ -125,14 +125,14 @@ impl Cell {
         snapshot.reset_after = snapshot.reset_after.max(reset_after);
         if left > 0 {
             let more_after = if snapshot.remaining > 0 { Some(0) } else { snapshot.more_after };
-            snapshot.more_after = more_after.map(|after| after.max(left));
+            snapshot.more_after = more_after.map(|after| after.max(left)).filter(|after| *after < u64::MAX);
             snapshot.remaining = 0;
             (report.is_locked_out, report.lockout) = (true, penalty.lockout());
-            self.availability = match self.availability {
-                availability if self.cost == 0 => availability,
-                Availability::Never => Availability::Never,
-                Availability::After(wait) => Availability::After(wait.max(left)),
-                Availability::Now { .. } => Availability::After(left),
+            self.availability = match (self.availability, penalty.availability) {
+                (availability, _) if self.cost == 0 => availability,
+                (Availability::Never, _) | (_, Availability::Never) => Availability::Never,
+                (Availability::After(wait), _) => Availability::After(wait.max(left)),
+                (Availability::Now { .. }, _) => Availability::After(left),
             };
         }
     }

@@ -121,7 +121,7 @@ const LOCKOUT: Duration = Duration::from_secs(30);
 
 /// A store that denies by the cells of penalties.
 #[derive(Debug)]
-struct LocksOutByPenalty(MemoryStore);
+struct LocksOutByPenalty(MemoryStore, Option<Duration>);
 
 impl Store for LocksOutByPenalty {
     fn hasher(&self) -> KeyHasher {
@@ -131,7 +131,7 @@ impl Store for LocksOutByPenalty {
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
         let answer = self.0.decide(cells, purpose);
         for penalty in cells.iter_mut().filter(|cell| cell.is_of_penalty()) {
-            penalty.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
+            penalty.answer(Verdict::Deny { retry_after: self.1 }, 0, None, LOCKOUT);
         }
         answer
     }
@@ -147,11 +147,13 @@ impl Store for LocksOutByPenalty {
 
 #[tokio::test]
 async fn a_store_of_another_crate_denies_by_the_cell_of_a_penalty() {
-    let limit = Limit::new("mails", FixedWindow::per_day(20)).penalty(Penalty::after(5, LOCKOUT));
-    let limiter = Limiter::builder([limit]).store(LocksOutByPenalty(MemoryStore::new())).build();
-    let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
-    assert!(!decision.is_allowed() && decision.is_locked_out());
-    assert_eq!(decision.retry_after(), Some(LOCKOUT));
+    for wait in [Some(LOCKOUT), None] {
+        let limit = Limit::new("mails", FixedWindow::per_day(20)).penalty(Penalty::after(5, LOCKOUT));
+        let limiter = Limiter::builder([limit]).store(LocksOutByPenalty(MemoryStore::new(), wait)).build();
+        let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
+        assert!(!decision.is_allowed() && decision.is_locked_out());
+        assert_eq!(decision.retry_after(), wait);
+    }
 }
 
 #[tokio::test]
