@@ -124,7 +124,7 @@ impl Limits {
     /// Adds the cells of a limit to those of a request.
     #[inline]
     pub(crate) fn add(&self, cells: &mut Cells, index: usize, key: KeyHash, cost: u64) {
-        if cells.len() == 1 {
+        if !cells.is_empty() && cells.len() == cells.capacity() {
             cells.reserve(self.limits.len().min(MAX_RESERVED));
         }
         cells.push(self.cells[index].with_key(key, cost));

@@ -83,9 +83,6 @@ pub(crate) fn enforce_quotas(cells: &mut [Cell]) {
         Availability::After(wait) => wait,
         Availability::Never => u64::MAX,
     };
-    if cells.iter().all(|cell| cell.veto != Veto::Quota) {
-        return;
-    }
     let quotas = || cells.iter().enumerate().filter(|(_, cell)| cell.veto == Veto::Quota);
     let Some((first, _)) = quotas().min_by_key(|(_, cell)| wait(cell)) else { return };
     let has_capacity = quotas().any(|(_, cell)| cell.is_allowed());

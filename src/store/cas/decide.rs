@@ -85,7 +85,8 @@ impl<B: CompareAndSwap> Request<B> {
     /// Refunds the charges that were written. Those that cannot be refunded stay, and so does one of which it is
     /// unknown whether it was written.
     async fn take_back(self) {
-        let charged: Vec<Cell> = self.written.into_iter().flatten().map(|written| written.cell).collect();
+        let written = self.written.into_iter().flatten().map(|written| written.cell);
+        let charged: Vec<Cell> = written.filter(|cell| !cell.is_of_penalty()).collect();
         let _ = refund_all(&self.database, &charged).await;
     }
 
