@@ -59,12 +59,12 @@ use crate::validation::{self, checked};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
-    pub(crate) denials: u16,
+    denials: u16,
     /// In µs, as all spans.
-    pub(crate) within: u64,
-    pub(crate) first: u64,
-    pub(crate) longest: Option<u64>,
-    pub(crate) remembered: Option<u64>,
+    within: u64,
+    first: u64,
+    longest: Option<u64>,
+    remembered: Option<u64>,
 }
 
 const MAX_DENIALS: u32 = 1_000;
@@ -187,43 +187,6 @@ impl Penalty {
             Err(fault) => return Err(fault),
         }
         Ok(self)
-    }
-
-    /// Returns the number of denials after which a lockout begins.
-    #[must_use]
-    pub const fn denials(&self) -> u32 {
-        self.denials as u32
-    }
-
-    /// Returns the span within which these denials must occur.
-    #[must_use]
-    pub const fn within(&self) -> Duration {
-        Duration::from_micros(self.within)
-    }
-
-    /// Returns the length of the first lockout.
-    #[must_use]
-    pub const fn first_lockout(&self) -> Duration {
-        Duration::from_micros(self.first)
-    }
-
-    /// Returns the length of the longest lockout, if lockouts [double](Self::doubling_up_to).
-    #[must_use]
-    pub const fn longest_lockout(&self) -> Option<Duration> {
-        match self.longest {
-            Some(longest) => Some(Duration::from_micros(longest)),
-            None => None,
-        }
-    }
-
-    /// Returns how long a lockout is [remembered](Self::remembered_for) after its end. `None` means as long as it
-    /// lasted.
-    #[must_use]
-    pub const fn lockout_memory(&self) -> Option<Duration> {
-        match self.remembered {
-            Some(span) => Some(Duration::from_micros(span)),
-            None => None,
-        }
     }
 
     /// Returns the algorithm that counts strikes.

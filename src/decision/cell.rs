@@ -41,7 +41,7 @@ pub struct Cell {
     /// The [summary](crate::algorithm::State::summary) of the state after the decision.
     pub(crate) mark: ChargeMark,
     pub(super) is_enforced: bool,
-    /// What is reported instead of what follows from the state.
+    /// The values to report in place of those that follow from the state.
     pub(super) reported: Option<Box<Report>>,
 }
 

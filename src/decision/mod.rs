@@ -37,8 +37,8 @@ impl Decision {
         Self::of(at, DecidedBy::Store, false, cells)
     }
 
-    /// Creates the decision of answered cells, whose penalties are [merged](Self::merge_penalties). It charges the request if
-    /// that is allowed and `takes`.
+    /// Creates the decision of answered cells. Their penalties must be [merged](Self::merge_penalties) already. The request
+    /// is charged if it is allowed and `takes`.
     #[inline(always)]
     pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, outcomes: Cells) -> Self {
         Self { at, by, takes, outcomes }

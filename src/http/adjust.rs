@@ -241,7 +241,7 @@ impl Balance {
     }
 }
 
-/// Lowers the targets of denied limits to what is available, with overage.
+/// Lowers the targets of denied limits to the tokens that are available, including overage.
 fn lower_to_available(balances: &mut [Balance], denied: &Decision) {
     for balance in balances {
         let outcome = denied.outcomes().iter().find(|outcome| outcome.limit() == balance.limit());
