@@ -264,7 +264,12 @@ impl Limits {
     /// others. Leaves out limits that no longer exist.
     pub(crate) fn fit_refund(&self, charged: &mut Cells) {
         let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(Limit::has_other_sizes);
-        charged.retain(|cell| match self.cells.iter().find(|current| current.identity == cell.identity) {
+        // A limit has another position only after a replacement of live limits.
+        let current = |cell: &Cell| {
+            let is_of = |current: &&Cell| current.identity == cell.identity;
+            self.cells.get(cell.limit()).filter(is_of).or_else(|| self.cells.iter().find(is_of))
+        };
+        charged.retain(|cell| match current(cell) {
             Some(current) => {
                 if !cell.is_resized() && !has_sizes(current) {
                     cell.set_algorithm(current.algorithm);
