@@ -98,7 +98,7 @@ impl Connector {
             let check = load_text(connection, script::CHECK).await?;
             let () = cmd("EVALSHA").arg(check).arg(0).query_async(connection).await?;
         }
-        let hash = load_text(connection, &script::TEXT).await?;
+        let hash = load_text(connection, script::TEXT).await?;
         // All servers compute the same hash.
         let _ = self.hash.set(hash.into());
         Ok(())

@@ -1,4 +1,4 @@
-//! Decodes the reply of the script. `lua/decide.lua` describes the format.
+//! Decodes the reply of the script. `lua/prelude.lua` describes the format.
 
 use deadpool_redis::redis::Value;
 use smallvec::SmallVec;
@@ -20,8 +20,8 @@ impl Reply {
         self.is_allowed
     }
 
-    /// Returns the state that each key held before the request: for each limit the override of its key, if it can have
-    /// one, its own, and that of its penalty, if it has one. A state is empty for a key without one.
+    /// Returns the state that each key held before the request: for each cell the override of its key, if it can have
+    /// one, and its own. A state is empty for a key without one.
     pub(in crate::store::redis) fn states(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &self.states[..];
         std::iter::from_fn(move || take_state(&mut rest))

@@ -1,10 +1,10 @@
-//! Encodes requests for the script. `lua/decide.lua` describes the format.
+//! Encodes requests for the script. `lua/prelude.lua` describes the format.
 
 use deadpool_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::{args, state};
-use crate::algorithm::Size;
+use super::state;
+use crate::algorithm::{Algorithm, Kind, Refill, Rounding, Size};
 use crate::decision::{Cell, Veto};
 use crate::store::redis::slot;
 
@@ -27,8 +27,12 @@ pub(in crate::store::redis) enum Task {
 pub(in crate::store::redis) struct Request {
     pub(in crate::store::redis) keys: SmallVec<[String; 2]>,
     /// All but the keys. That of one limit fits without an allocation.
-    body: SmallVec<[u8; 72]>,
+    body: SmallVec<[u8; 48]>,
 }
+
+/// The largest cost that a script is given: no limit holds that much, so that a refund never needs more, whatever the
+/// limit's capacity was at the time of the charge.
+const MAX_COST: u64 = 1 << 33;
 
 /// Stands for a request that differs from the previous one only in its keys.
 const SAME: u8 = b'=';
@@ -37,30 +41,26 @@ const SAME: u8 = b'=';
 const HEADER: usize = 5;
 
 impl Request {
-    pub(in crate::store::redis) fn new(task: Task, limits: usize) -> Self {
-        // A limiter has at most 64 limits.
-        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, limits as u8, 0, HEADER as u8, 0]) }
+    pub(in crate::store::redis) fn new(task: Task, cells: usize) -> Self {
+        // A limiter has at most 64 limits, each with a penalty.
+        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, cells as u8, 0, HEADER as u8, 0]) }
     }
 
     /// Encodes the decision on cells at about `now` (in µs).
     pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
-        let mut request = Self::new(task, cells.iter().filter(|cell| !cell.is_of_penalty()).count());
-        for (index, cell) in cells.iter().enumerate() {
+        let mut request = Self::new(task, cells.len());
+        for cell in cells {
             request.key(name(prefix, cell));
-            if !cell.is_of_penalty() {
-                let has_penalty = cells.get(index + 1).is_some_and(Cell::is_of_penalty);
-                let mode = match cell.veto() {
-                    Veto::Enforced => b'e',
-                    Veto::Shadow => b's',
-                    Veto::Quota => b'q',
-                };
-                let flags = [has_penalty, cell.is_overridable()].map(u8::from);
-                request.extend(&[args::tag(cell.algorithm()), mode, flags[0], flags[1]]);
-            }
-            request.extend_args(&args::args(cell, now));
+            let veto = match cell.veto() {
+                Veto::Enforced => b'e',
+                Veto::Shadow => b's',
+                Veto::Quota => b'q',
+            };
+            request.extend(&[tag(cell.algorithm()), veto, cell.is_overridable().into()]);
+            request.arguments(cell, now);
             if cell.is_overridable() {
                 request.key(name_of_override(prefix, cell));
-                request.extend_args(&args::own_size(cell));
+                request.numbers([cell.overage_percent.into()]);
             }
         }
         request
@@ -71,10 +71,10 @@ impl Request {
         let mut request = Self::new(Task::Refund, cells.len());
         for cell in cells {
             request.key(name(prefix, cell));
-            request.extend(&[args::tag(cell.algorithm())]);
+            request.extend(&[tag(cell.algorithm())]);
             request.extend(&state::encode(&cell.mark().0));
             // Refunds do not depend on the instant.
-            request.extend_args(&args::args(cell, 0));
+            request.arguments(cell, 0);
         }
         request
     }
@@ -89,7 +89,7 @@ impl Request {
     /// Encodes setting the override of a key, for a span of µs or without expiry.
     pub(in crate::store::redis) fn set_override(prefix: &str, cell: &Cell, size: Size, span: Option<u64>) -> Self {
         let mut request = Self::of_override(Task::SetOverride, prefix, cell);
-        request.extend_args(&[span.map_or(-1.0, |span| span as f64)]);
+        request.extend(&span.map_or(-1.0, |span| span as f64).to_le_bytes());
         request.extend(size.map(u32::to_le_bytes).as_flattened());
         request
     }
@@ -122,8 +122,36 @@ impl Request {
         self.keys.first().map_or(0, |key| slot::of(key))
     }
 
-    fn extend_args(&mut self, args: &[f64]) {
-        args.iter().for_each(|number| self.extend(&number.to_le_bytes()));
+    /// Appends the arguments of a cell for a charge at about `now` (in µs).
+    fn arguments(&mut self, cell: &Cell, now: u64) {
+        let rule = cell.algorithm();
+        let hard = rule.hard_capacity();
+        // Or a smaller cost that exceeds the capacity as well.
+        let cost = cell.cost().min(MAX_COST.max(hard + 1));
+        // Zero strikes stand for denials that do not count.
+        let amount = if matches!(rule.kind, Kind::Penalty { .. }) && !cell.makes_strikes { 0 } else { rule.amount };
+        self.numbers([cost, rule.capacity, hard, amount.into(), rule.span]);
+        match rule.kind {
+            Kind::CalendarWindow(calendar) => {
+                // The edges, in seconds, of the window that contains `now`, the one before and the two after.
+                let (start, end) = calendar.window((now / 1_000_000) as i64);
+                let (before, _) = calendar.window(start - 1);
+                let (_, next) = calendar.window(end);
+                let (_, next_but_one) = calendar.window(next);
+                for edge in [before, start, end, next, next_but_one] {
+                    self.extend(&(edge as f64).to_le_bytes());
+                }
+            }
+            Kind::SlidingLog => self.numbers([1]),
+            Kind::SlidingWindow { buckets } => self.numbers([rule.span / u64::from(buckets)]),
+            Kind::Penalty { longest, memory } => self.numbers([longest, memory]),
+            _ => {}
+        }
+    }
+
+    /// Appends numbers, which are exact under 2^53.
+    fn numbers<const N: usize>(&mut self, numbers: [u64; N]) {
+        self.extend(numbers.map(|number| (number as f64).to_le_bytes()).as_flattened());
     }
 
     pub(in crate::store::redis) fn extend(&mut self, bytes: &[u8]) {
@@ -136,6 +164,21 @@ impl Request {
     /// Returns whether a request with the same body may be encoded as [`SAME`].
     fn is_repeatable(&self) -> bool {
         [Task::Acquire, Task::Peek, Task::PeekWithStrikes].iter().any(|task| self.body[0] == *task as u8)
+    }
+}
+
+/// Returns the letter by which the script knows an algorithm.
+pub(super) fn tag(rule: &Algorithm) -> u8 {
+    match rule.kind {
+        Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket => b'b',
+        Kind::LeakyBucketQueue => b'q',
+        Kind::TokenBucket(Refill::Interval) => b'i',
+        Kind::FixedWindow => b'w',
+        Kind::CalendarWindow(_) => b'k',
+        Kind::SlidingWindowCounter(Rounding::Down) => b'c',
+        Kind::SlidingWindowCounter(Rounding::Up) => b'u',
+        Kind::SlidingLog | Kind::SlidingWindow { .. } => b'l',
+        Kind::Penalty { .. } => b'p',
     }
 }
 

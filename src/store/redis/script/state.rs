@@ -4,10 +4,10 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
 
-/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. That of a bucket is followed by the
-/// instant until which its key is kept.
+/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. The instant until which Redis keeps the
+/// key follows if it is later than its expiry.
 pub(in crate::store::redis) const STATE: usize = 22;
-const BUCKET: usize = STATE + INSTANT;
+const KEPT: usize = STATE + INSTANT;
 /// The length of an entry of a log: its instant, and two counts.
 const ENTRY: usize = INSTANT + 8;
 /// The length of an instant.
@@ -33,7 +33,7 @@ pub(in crate::store::redis) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Opt
 pub(in crate::store::redis) fn decode(bytes: &[u8]) -> Option<CompactState> {
     match bytes.len() {
         0 => Some(CompactState::UNUSED),
-        STATE | BUCKET => Some(CompactState {
+        STATE | KEPT => Some(CompactState {
             expires_at: number(&bytes[..INSTANT]),
             at: number(&bytes[INSTANT..2 * INSTANT]),
             detail: number(&bytes[2 * INSTANT..STATE]),

@@ -63,7 +63,7 @@ impl Fake {
         packing.set("unpack", lua.create_function(|_, args: (LuaString, LuaString, Option<usize>)| unpack(&args))?)?;
         lua.globals().set("struct", packing)?;
 
-        let script = lua.load(TEXT.as_str()).into_function()?;
+        let script = lua.load(TEXT).into_function()?;
         // As in Redis, a script must not create globals.
         lua.load("setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })").exec()?;
         for name in ["KEYS", "ARGV"] {
@@ -187,6 +187,7 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
         "SETRANGE" => {
             let Some((Held::Text(held), _)) = keys.get_mut(key) else { return Err(wrong()) };
             let from = int(1) as usize;
+            held.resize(held.len().max(from + args[2].len()), 0);
             held[from..from + args[2].len()].copy_from_slice(&args[2]);
             return Ok(Value::Integer(held.len() as i64));
         }

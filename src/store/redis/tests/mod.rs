@@ -253,8 +253,8 @@ fn an_unknown_algorithm_tag_fails_only_its_own_request() {
     let limit = |tag| {
         let mut request = Request::new(Task::Acquire, 1);
         request.key("key".to_owned());
-        request.extend(&[tag, b'e', 0, 0]);
-        request.extend(&[1.0, 5.0, 60e6_f64].map(f64::to_le_bytes).concat());
+        request.extend(&[tag, b'e', 0]);
+        request.extend(&[1.0, 5.0, 5.0, 0.0, 60e6_f64].map(f64::to_le_bytes).concat());
         request
     };
     let requests = [b'w', b'z', b'z', b'w'].map(limit);

@@ -1,49 +1,31 @@
--- Logs (tag `l`): sliding logs and sliding windows, as src/algorithm/log.rs.
+-- Sliding logs and sliding windows, as src/algorithm/log.rs.
 --
 -- A key holds a list of entries, oldest first, one for each bucket in which something was charged: the start of the
 -- bucket, the total of all charges up to its end, modulo 2^32, and the total of those in it.
 
-local load, now = ...
-local keys = load('key')
-local call, floor, fmod, max, min = redis.call, math.floor, math.fmod, math.max, math.min
-local pack, unpack = struct.pack, struct.unpack
+-- Unlike other algorithms, this one reads and writes its keys: it needs few of the entries.
 
-local ENTRY_FORMAT, ENTRY_SIZE = '<I7I4I4', 15
-local MODULUS = 4294967296
-
--- Reads the arguments of a charge from a request: cost, limit, the width of a bucket and the period in µs, and the
--- limit that is reported, which is lower if this one includes overage.
-local function parse(text, at)
-  local cost, limit, width, period, reported_limit, next_at = unpack('<ddddd', text, at)
-  local charge = {
-    cost = cost,
-    limit = limit,
-    width = width,
-    period = period,
-    reported_limit = reported_limit,
-    -- The bucket that is charged.
-    bucket = 0,
-    -- The number of entries that have expired, the first that has not, and the newest.
-    expired = 0,
-    oldest = false,
-    newest = false,
-    -- The running total before the oldest entry, and the total of the charges since.
-    base = 0,
-    used = 0,
-  }
-  return charge, next_at
-end
+local call, floor, fmod, pack, unpack = redis.call, math.floor, math.fmod, struct.pack, struct.unpack
+local ENTRY, MODULUS = '<I7I4I4', 4294967296
+-- The findings of `view`: the bucket that is charged; the number of entries that have expired, the oldest that has not, and
+-- the newest; the running total before the oldest, and the total of the charges since.
+local now, cost, capacity, hard, span, width, bucket, expired, oldest, newest, base, used
 
 -- Returns the entry at an index, or false past either end.
 local function entry_at(key, index)
   local entry = call('LINDEX', key, index)
-  if entry then keys.check(key, entry, ENTRY_SIZE) end
+  if entry and #entry ~= 15 then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
   return entry
 end
 
+-- Sets that a key expires a span after the start of its newest bucket.
+local function expire(key, start, clock_ahead)
+  call('PEXPIREAT', key, string.format('%d', math.ceil((start + span) / 1000) + clock_ahead))
+end
+
 -- Returns the start of an entry's bucket, and its two counts. An entry may be of another width than the limit's.
-local function open(entry, width)
-  local start, total, charged = unpack(ENTRY_FORMAT, entry)
+local function open(entry)
+  local start, total, charged = unpack(ENTRY, entry)
   return start - fmod(start, width), total, charged
 end
 
@@ -65,112 +47,100 @@ local function search(key, low, condition)
   return high, entry_at(key, high)
 end
 
--- Reads a key: sets the bucket that is charged, the entries that count, and how much they have used.
-local function view(charge, key)
-  local width, period = charge.width, charge.period
-  local bucket, newest = now - fmod(now, width), entry_at(key, -1)
-  charge.bucket, charge.newest, charge.expired, charge.used = bucket, newest, 0, 0
+-- Reads a key.
+local function view(key)
+  bucket, expired, used, newest = now - fmod(now, width), 0, 0, entry_at(key, -1)
   if not newest then return end
-
-  local newest_bucket, total = open(newest, width)
+  local newest_bucket, total = open(newest)
   -- A later bucket than the clock's, after the clock has stepped back: time stands still until that begins.
-  bucket = max(bucket, newest_bucket)
-  charge.bucket = bucket
+  if newest_bucket > bucket then bucket = newest_bucket end
 
   local function counts(entry)
-    return bucket - open(entry, width) < period
+    return bucket - open(entry) < span
   end
   if not counts(newest) then return end
-  local expired, oldest = 0, entry_at(key, 0)
-  if not counts(oldest) then expired, oldest = search(key, 0, counts) end
-  local _, oldest_total, oldest_charged = open(oldest, width)
-  charge.expired, charge.oldest, charge.base = expired, oldest, (oldest_total - oldest_charged) % MODULUS
-  charge.used = (total - charge.base) % MODULUS
+  oldest = entry_at(key, 0)
+  if not counts(oldest) then
+    expired, oldest = search(key, 0, counts)
+  end
+  local _, oldest_total, oldest_charged = open(oldest)
+  base = (oldest_total - oldest_charged) % MODULUS
+  used = (total - base) % MODULUS
 end
 
 -- Returns the entry with whose expiry `tokens` are free again, if that is neither the oldest nor the next one.
-local function entry_that_frees(charge, key, tokens)
-  local base = charge.base
+local function entry_that_frees(key, tokens)
   local function frees(entry)
-    local _, total = open(entry, 1)
+    local _, total = open(entry)
     return (total - base) % MODULUS >= tokens
   end
-  if frees(charge.oldest) then return '' end
-  local _, entry = search(key, charge.expired, frees)
+  if frees(oldest) then return '' end
+  local _, entry = search(key, expired, frees)
   return entry or ''
 end
 
--- Returns whether there is room for a charge, and the entries that the rest of the decision depends on: the oldest and
+-- Returns whether there is room for the cost, and the entries that the rest of the decision depends on: the oldest and
 -- the newest one, the one whose expiry raises the reported remaining tokens, and the one whose expiry leaves room for the
 -- cost.
-local function peek(charge, key)
-  local cost, limit, reported_limit = charge.cost, charge.limit, charge.reported_limit
-  view(charge, key)
-  local used = charge.used
-  if used == 0 then return cost <= limit, '' end
-  local entries = charge.oldest
-  local first, second = 0, 0
-  if used > reported_limit then first = used - reported_limit + 1 end
-  local has_room = used + cost <= limit
+local function peek(key, ...)
+  now, cost, capacity, hard, span, width = ...
+  view(key)
+  local has_room = used + cost <= hard
+  if used == 0 then return has_room, '' end
+  local entries, first, second = oldest, 0, 0
+  if used > capacity then first = used - capacity + 1 end
   if has_room then
-    if used + cost > reported_limit then second = used + cost - reported_limit + 1 end
-  elseif cost <= limit then
-    second = used + cost - limit
+    if used + cost > capacity then second = used + cost - capacity + 1 end
+  elseif cost <= hard then
+    second = used + cost - hard
   end
-  if second < first then first, second = second, first end
-  if first > 0 then entries = entries .. entry_that_frees(charge, key, first) end
-  if second > first then entries = entries .. entry_that_frees(charge, key, second) end
-  return has_room, entries .. charge.newest
+  if second < first then
+    first, second = second, first
+  end
+  if first > 0 then entries = entries .. entry_that_frees(key, first) end
+  if second > first then entries = entries .. entry_that_frees(key, second) end
+  return has_room, entries .. newest
 end
 
 -- Charges the bucket that `peek` has found, and drops the entries that have expired.
-local function commit(charge, key)
-  local bucket, cost = charge.bucket, charge.cost
-  if charge.used == 0 then
-    if charge.newest then call('DEL', key) end
-    call('RPUSH', key, pack(ENTRY_FORMAT, bucket, cost, cost))
+local function charge(key, clock_ahead)
+  if used == 0 then
+    if newest then call('DEL', key) end
+    call('RPUSH', key, pack(ENTRY, bucket, cost, cost))
   else
-    if charge.expired > 0 then call('LTRIM', key, charge.expired, -1) end
-    local newest, total, charged = open(charge.newest, charge.width)
+    if expired > 0 then call('LTRIM', key, expired, -1) end
+    local newest_bucket, total, charged = open(newest)
     total = (total + cost) % MODULUS
-    if newest == bucket then
-      call('LSET', key, -1, pack(ENTRY_FORMAT, bucket, total, charged + cost))
+    if newest_bucket == bucket then
+      call('LSET', key, -1, pack(ENTRY, bucket, total, charged + cost))
     else
-      call('RPUSH', key, pack(ENTRY_FORMAT, bucket, total, cost))
+      call('RPUSH', key, pack(ENTRY, bucket, total, cost))
     end
   end
-  keys.expire(key, bucket + charge.period)
+  expire(key, bucket, clock_ahead)
 end
 
--- Refunds a charge. Its bucket was the newest one: the first instant of the mark is a period after its start.
-local function refund(charge, key, mark)
-  view(charge, key)
-  if charge.used == 0 then return end
-  local bucket = keys.decode(mark) - charge.period
-  local function is_marked_or_later(entry)
-    return open(entry, charge.width) >= bucket
-  end
-  local index, marked = search(key, charge.expired - 1, is_marked_or_later)
+-- Refunds a charge of the key that `peek` has read. Its bucket was the newest one: the first instant of the mark is a span
+-- after its start.
+local function refund(key, marked_expiry, clock_ahead)
+  if used == 0 then return end
+  local marked_bucket = marked_expiry - span
+  local index, marked = search(key, expired - 1, function(entry) return open(entry) >= marked_bucket end)
   if not marked then return end
-  local start, _, charged_in_it = open(marked, charge.width)
-  if start ~= bucket then return end
+  local start, _, charged_in_it = open(marked)
+  if start ~= marked_bucket then return end
 
   -- Rewrites all entries from the marked one on, because their running totals are lower now.
-  local back = min(charged_in_it, charge.cost)
+  local back = math.min(charged_in_it, cost)
   local rewritten = call('LRANGE', key, index, -1)
   if index == 0 then call('DEL', key) else call('LTRIM', key, 0, index - 1) end
   for _, entry in ipairs(rewritten) do
-    local at, total, charged = open(entry, 1)
+    local at, total, charged = unpack(ENTRY, entry)
     if entry == marked then charged = charged - back end
-    if charged > 0 then call('RPUSH', key, pack(ENTRY_FORMAT, at, (total - back) % MODULUS, charged)) end
+    if charged > 0 then call('RPUSH', key, pack(ENTRY, at, (total - back) % MODULUS, charged)) end
   end
-  local newest = entry_at(key, -1)
-  if newest then keys.expire(key, open(newest, 1) + charge.period) end
+  newest = entry_at(key, -1)
+  if newest then expire(key, unpack('<I7', newest), clock_ahead) end
 end
 
--- Gives a charge another limit, and another one to report.
-local function resize(charge, limit, _, _, reported_limit)
-  charge.limit, charge.reported_limit = limit, reported_limit
-end
-
-return { parse = parse, peek = peek, commit = commit, refund = refund, resize = resize }
+return peek, charge, refund

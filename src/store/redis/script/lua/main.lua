@@ -1,0 +1,347 @@
+-- Performs requests that are alike but for their keys: those of several cells, those that decide nothing, and others that
+-- are less frequent. Returns the number of parts of the reply.
+local function perform(progress, now, task, count, keys, same)
+  local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
+  local REFUND, GET_OVERRIDE, SET_OVERRIDE, RESET = 114, 103, 111, 120 -- r, g, o, x
+  local SHADOW, QUOTA = 115, 113 -- s, q
+  local QUEUE, CALENDAR_WINDOW, LOG, PENALTY = 113, 107, 108, 112 -- q, k, l, p
+  -- The fields of a cell, by position, which is faster: its arguments, the functions of its algorithm, others of its
+  -- arguments, its overage if it can be overridden, and its own size then.
+  local TAG, VETO, POSITION, COST, CAPACITY, HARD, AMOUNT, SPAN = 1, 2, 3, 4, 5, 6, 7, 8
+  local AT, CHARGE, FIRST, SECOND, PERCENT, TOKENS, OWN_AMOUNT = 9, 10, 11, 12, 13, 14, 15
+  -- What was found: whether it has room, until when its key is kept, and up to four findings of `peek`.
+  local HAS_ROOM, KEPT, W, X, Y, Z = 16, 17, 18, 19, 20, 21
+
+  local KEYS, text, reply, clock_ahead = KEYS, ARGV[2], progress.reply, progress.clock_ahead
+  local call, byte, char, pack, unpack = redis.call, string.byte, string.char, struct.pack, struct.unpack
+  local first_key, length = progress.key, progress.length
+
+  -- Returns the state that a key holds, and what it says, and until when the key is kept.
+  local function read(key)
+    local state = call('GET', key)
+    if not state then return '', 0, 0, 0, 0, 0 end
+    if #state == 29 then return state, unpack('<I7I7I4I4I7', state) end
+    if #state ~= 22 then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
+    local expires, at, first, second = unpack('<I7I7I4I4', state)
+    return state, expires, at, first, second, expires
+  end
+
+  -- Writes the state of a key: see `run`.
+  local function write(key, kept, expires, at, first, second, slack)
+    local is_kept = expires <= kept and kept <= expires + slack
+    if not is_kept then kept = kept > 0 and expires + math.floor(slack) or expires end
+    local state = kept == expires and pack('<I7I7I4I4', expires, at, first, second)
+      or pack('<I7I7I4I4I7', expires, at, first, second, kept)
+    if is_kept then return call('SETRANGE', key, '0', state) end
+    call('SET', key, state, 'PXAT', string.format('%d', math.ceil(kept / 1000) + clock_ahead))
+  end
+
+  -- Returns the override that a key holds: an empty string if there is none, or if it has expired, and its size: the tokens
+  -- of a window, or the capacity and the amount of a bucket.
+  local function override(key)
+    local state, expires, _, tokens, amount = read(key)
+    if state == '' or expires > 0 and expires <= now then return '' end
+    return state, tokens, amount
+  end
+
+  -- The functions of the last algorithm, and its tag.
+  local last_tag, peek, charge, refund
+
+  -- Reads the arguments of an algorithm at a position of the text. Returns a cell, and where they end.
+  local function cell_at(place, tag, veto, position, is_refund)
+    local cost, capacity, hard, amount, span, first, second
+    cost, capacity, hard, amount, span, place = unpack('<ddddd', text, place)
+    if tag ~= last_tag or tag == LOG then
+      peek, charge, refund = algorithm(tag, is_refund)
+      last_tag = tag
+    end
+    if tag == CALENDAR_WINDOW then
+      -- Scripts know no calendars, so the caller sends the edges, in seconds, of the windows around its own time.
+      local seconds, a, b, c, d, e = now / 1e6
+      a, b, c, d, e, place = unpack('<ddddd', text, place)
+      first = seconds >= a and seconds < e and (seconds < b and b or seconds < c and c or seconds < d and d or e) * 1e6
+    elseif tag == PENALTY then
+      first, second, place = unpack('<dd', text, place)
+    elseif tag == LOG then
+      first, place = unpack('<d', text, place)
+    end
+    -- A table that grows is copied: this one has room for all fields.
+    return {
+      tag, veto, position, cost, capacity, hard, amount, span,
+      peek, charge, first, second, false, false, false,
+      false, 0, 0, 0, 0, 0,
+    }, place
+  end
+
+  -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains within
+  -- 2^52 µs.
+  local function resize(cell, tokens, amount)
+    local span, capacity = cell[SPAN], cell[TAG] == QUEUE and tokens + 1 or tokens
+    local overage = math.min(math.floor(tokens * cell[PERCENT] / 100), 4294967295 - tokens)
+    if amount > 0 and amount * 1048576 < span then
+      local drained, rest = mul_div(67108864, amount, span)
+      drained = drained * 67108864 + mul_div(67108864, rest, span)
+      overage = math.min(overage, math.max(drained - capacity, 0))
+    end
+    cell[CAPACITY], cell[HARD], cell[AMOUNT] = capacity, capacity + overage, amount
+  end
+
+  local place = progress.place + 5
+  if task == ACQUIRE or task == PEEK or task == PEEK_WITH_STRIKES then
+    -- Decide as src/store/decide.rs.
+    local cells, position = {}, 0
+    for i = 1, count do
+      local tag, veto, is_overridable = byte(text, place, place + 2)
+      local cell
+      cell, place = cell_at(place + 3, tag, veto, position)
+      if is_overridable == 1 then
+        cell[PERCENT], place = unpack('<d', text, place)
+        cell[TOKENS], cell[OWN_AMOUNT] = tag == QUEUE and cell[CAPACITY] - 1 or cell[CAPACITY], cell[AMOUNT]
+      end
+      cells[i], position = cell, position + 1 + is_overridable
+    end
+
+    for done = progress.done, same do
+      -- If an error ends this request, `progress` tells which one it was.
+      progress.done, progress.length = done, length
+      local verdict, keys_read, request_key = length + 1, count, first_key + done * keys
+      length = verdict
+
+      -- Peek at all.
+      local is_allowed, quota_has_room = true, nil
+      for i = 1, count do
+        local cell = cells[i]
+        local key, cost = KEYS[request_key + cell[POSITION]], cell[COST]
+        if cell[PERCENT] then
+          local state, tokens, amount = override(KEYS[request_key + cell[POSITION] + 1])
+          resize(cell, tokens or cell[TOKENS], amount or cell[OWN_AMOUNT])
+          reply[length + 1], reply[length + 2] = char(#state), state
+          length, keys_read = length + 2, keys_read + 1
+        end
+        local has_room, state, expires, at, first, second
+        if cell[TAG] == LOG then
+          has_room, state = cell[AT](key, now, cost, cell[CAPACITY], cell[HARD], cell[SPAN], cell[FIRST])
+        else
+          state, expires, at, first, second, cell[KEPT] = read(key)
+          has_room, cell[W], cell[X], cell[Y], cell[Z] =
+            cell[AT](now, cost, cell[HARD], cell[AMOUNT], cell[SPAN], expires, at, first, second, cell[FIRST])
+        end
+        local size = #state
+        reply[length + 1] = size == 29 and '\29' or size == 22 and '\22' or char(size)
+        reply[length + 2] = state
+        length = length + 2
+        has_room = has_room or cost == 0
+        cell[HAS_ROOM] = has_room
+        if cell[VETO] == QUOTA then
+          quota_has_room = quota_has_room or has_room
+        elseif not has_room and cell[VETO] ~= SHADOW then
+          is_allowed = false
+        end
+      end
+      if quota_has_room == false then is_allowed = false end
+      reply[verdict] = char(is_allowed and 121 or 110, keys_read)
+
+      -- Charge all or none. A denial by a limit is a strike for the penalty behind it.
+      local is_denied = false
+      for i = 1, count do
+        local cell = cells[i]
+        local charges, has_room, cost = is_allowed and task == ACQUIRE, cell[HAS_ROOM], cell[COST]
+        if cell[TAG] == PENALTY then
+          charges = is_denied and task ~= PEEK and cell[AMOUNT] > 0
+        else
+          is_denied = not has_room
+        end
+        if charges and has_room and cost > 0 then
+          local key = KEYS[request_key + cell[POSITION]]
+          if cell[TAG] == LOG then
+            cell[CHARGE](key, clock_ahead)
+          else
+            local hard, amount, span = cell[HARD], cell[AMOUNT], cell[SPAN]
+            local w, x, y, z = cell[W], cell[X], cell[Y], cell[Z]
+            write(key, cell[KEPT], cell[CHARGE](now, cost, hard, amount, span, w, x, y, z, cell[FIRST], cell[SECOND]))
+          end
+        end
+      end
+    end
+    return length
+  end
+
+  local answer = 'y\0'
+  if task == REFUND then
+    for i = first_key, first_key + count - 1 do
+      local key, tag = KEYS[i], byte(text, place)
+      local marked, marked_at, marked_first, marked_second = unpack('<I7I7I4I4', text, place + 1)
+      local cell
+      cell, place = cell_at(place + 23, tag, nil, nil, true)
+      local cost, hard, amount, span = cell[COST], cell[HARD], cell[AMOUNT], cell[SPAN]
+      if tag == LOG then
+        cell[AT](key, now, cost, cell[CAPACITY], hard, span, cell[FIRST])
+        refund(key, marked, clock_ahead)
+      else
+        local _, expires, at, first, second, kept = read(key)
+        local refunded, refunded_at, slack
+        refunded, refunded_at, first, second, slack = refund(
+          now, cost, hard, amount, span, expires, at, first, second, marked, marked_at, marked_first, marked_second
+        )
+        if expires == 0 or not refunded then
+          -- Changes nothing.
+        elseif refunded <= now then
+          call('DEL', key)
+        else
+          write(key, kept, refunded, refunded_at, first, second, slack)
+        end
+      end
+    end
+  elseif task == GET_OVERRIDE then
+    local state = override(KEYS[first_key])
+    answer = 'y\1' .. char(#state) .. state
+  elseif task == SET_OVERRIDE then
+    -- For a span in µs, or for good if that is negative.
+    local span, tokens, amount = unpack('<dI4I4', text, place)
+    if span < 0 then
+      call('SET', KEYS[first_key], pack('<I7I7I4I4', 0, 0, tokens, amount))
+    else
+      write(KEYS[first_key], 0, now + span, 0, tokens, amount, 0)
+    end
+  elseif task == RESET then
+    for i = first_key, first_key + keys - 1 do
+      call('DEL', KEYS[i])
+    end
+  else
+    error({ err = 'UNSUPPORTED the script has no task ' .. char(task) })
+  end
+  reply[length + 1] = answer
+  return length + 1
+end
+
+-- Performs the requests that are left. Those of one cell, which has no override, are most frequent and decided here.
+local function run(progress)
+  local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
+  local SHADOW, CALENDAR_WINDOW, LOG = 115, 107, 108 -- s, k, l
+
+  local KEYS, text, reply = KEYS, ARGV[2], progress.reply
+  local call, byte, pack, unpack = redis.call, string.byte, struct.pack, struct.unpack
+  local now, clock_ahead = progress.now, progress.clock_ahead
+  local place, first_key, length = progress.place, progress.key, progress.length
+  -- The functions of the last algorithm, most often of the only one, and its tag.
+  local last_tag, peek, charge
+  -- The last expiry as a string: most keys have that of the one before.
+  local last_kept, last_expiry
+
+  while place <= #text do
+    -- A request, and those that follow it and differ only in their keys.
+    local task, count, keys, low, high, tag, veto = byte(text, place, place + 6)
+    local next_place, same = place + low + 256 * high, 0
+    if next_place <= #text then
+      local _, last = string.find(text, '^=*', next_place)
+      next_place, same = last + 1, last + 1 - next_place
+    end
+    local decides = task == ACQUIRE or task == PEEK or task == PEEK_WITH_STRIKES
+    if progress.done > same then
+      -- The last of them has failed.
+    elseif decides and keys == 1 and tag ~= LOG and tag ~= CALENDAR_WINDOW then
+      local cost, _, hard, amount, span = unpack('<ddddd', text, place + 8)
+      if tag ~= last_tag then
+        peek, charge = algorithm(tag)
+        last_tag = tag
+      end
+      local takes = task == ACQUIRE and cost > 0
+      for done = progress.done, same do
+        -- If an error ends this request, `progress` tells which one it was.
+        progress.done, progress.length = done, length
+        local key = KEYS[first_key + done]
+        local state, size = call('GET', key), 29
+        local expires, at, first, second, kept = 0, 0, 0, 0, 0
+        if not state then
+          state, size = '', 0
+        elseif #state == 29 then
+          expires, at, first, second, kept = unpack('<I7I7I4I4I7', state)
+        elseif #state == 22 then
+          expires, at, first, second = unpack('<I7I7I4I4', state)
+          kept, size = expires, 22
+        else
+          error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' })
+        end
+        local has_room, w, x, y = peek(now, cost, hard, amount, span, expires, at, first, second)
+        if size == 0 then
+          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\0' or 'n\1\0'
+        elseif size == 22 then
+          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\22' or 'n\1\22'
+        else
+          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\29' or 'n\1\29'
+        end
+        reply[length + 2] = state
+
+        if has_room and takes then
+          local slack
+          expires, at, first, second, slack = charge(now, cost, hard, amount, span, w, x, y)
+          if expires == kept then
+            call('SETRANGE', key, '0', pack('<I7I7I4I4', expires, at, first, second))
+          elseif expires < kept and kept <= expires + slack then
+            call('SETRANGE', key, '0', pack('<I7I7I4I4I7', expires, at, first, second, kept))
+          else
+            -- A key that is charged again is kept longer than needed, so that its expiry rarely changes. Changing it each
+            -- time would cost 20 % of a call with 64 requests. (`SET` with `KEEPTTL` would return a table.)
+            if kept > 0 and slack >= 1 then
+              kept = expires + math.floor(slack)
+              state = pack('<I7I7I4I4I7', expires, at, first, second, kept)
+            else
+              kept = expires
+              state = pack('<I7I7I4I4', expires, at, first, second)
+            end
+            -- Time to live is absolute, because a relative one would start later than `now`.
+            if kept ~= last_kept then
+              last_kept, last_expiry = kept, string.format('%d', math.ceil(kept / 1000) + clock_ahead)
+            end
+            call('SET', key, state, 'PXAT', last_expiry)
+          end
+        end
+        length = length + 2
+      end
+    else
+      length = perform(progress, now, task, count, keys, same)
+    end
+    place, first_key = next_place, first_key + (same + 1) * keys
+    progress.place, progress.key, progress.done, progress.length = place, first_key, 0, length
+  end
+end
+
+-- The present instant, and the ms to add to an expiry. With a test clock, they are the lead of Redis' own clock, and the
+-- time for which keys are kept longer.
+local time = redis.call('TIME')
+local now, clock_ahead = time[1] * 1e6 + time[2], 0
+if ARGV[1] ~= '' then
+  local own, kept_longer = now
+  now, kept_longer = struct.unpack('<dd', ARGV[1])
+  clock_ahead = math.floor(own / 1000) - math.floor(now / 1000) + kept_longer
+end
+
+-- The parts of the reply. A table that grows is copied: this one has room for the reply to one request of one limit.
+local reply = { struct.pack('<I7', now), '', '' }
+local progress = {
+  now = now,
+  clock_ahead = clock_ahead,
+  reply = reply,
+  -- Where the next request begins in the text and in the keys.
+  place = 1,
+  key = 1,
+  -- How many of the requests with the same text are done.
+  done = 0,
+  -- The number of parts of the reply.
+  length = 1,
+}
+
+-- An error ends one request, and those that follow it go on.
+local is_done, message
+repeat
+  is_done, message = pcall(run, progress)
+  if not is_done then
+    message = type(message) == 'table' and message.err or tostring(message)
+    -- Redis 6.2 puts the place before it, `@user_script: 17: -`, and ends the line.
+    message = message:sub(1, 999):gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
+    local length = progress.length
+    reply[length + 1], reply[length + 2] = 'e' .. struct.pack('<I2', #message), message
+    progress.done, progress.length = progress.done + 1, length + 2
+  end
+until is_done
+return table.concat(reply, '', 1, progress.length)
