@@ -94,7 +94,6 @@ pub mod key;
 mod limit;
 mod limit_handle;
 mod limiter;
-mod list;
 mod node;
 mod on_store_error;
 mod overrides;
@@ -106,11 +105,11 @@ mod resilience;
 mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
+mod select;
 mod signal;
 pub mod store;
 mod time;
 mod validation;
-pub mod when;
 
 pub use algorithm::*;
 pub use builder::Builder;
@@ -125,7 +124,6 @@ pub use http::{
 pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;
 pub use limiter::{AcquireError, Limiter};
-pub use list::{AddressList, KeyList, ListAction};
 pub use on_store_error::{OnStoreError, Share};
 pub use overrides::{OverrideError, Overrides};
 pub use reason::Reason;
@@ -133,6 +131,7 @@ pub use recorder::*;
 pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
 pub use response::ResponseHead;
+pub use select::{AddressList, KeyList, ListAction, when};
 pub use signal::{InFlight, InFlightGuard, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

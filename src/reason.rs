@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::key::KeyError;
-use crate::list::ListAction;
+use crate::select::ListAction;
 
 /// The reason why a request is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::decision::{Cell, Verdict};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
-use crate::when::Description;
+use crate::select::Description;
 
 /// The explanation of one limit: whether and how it applies to a request.
 #[derive(Clone, Debug, PartialEq)]

@@ -70,11 +70,11 @@ pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStat
 use crate::decision::{Cells, Verdict};
 use crate::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
-use crate::list::ListAction;
 use crate::recorder::Fallback;
 use crate::resilience::{Preview, PreviewSource, StoreClient};
+use crate::select::ListAction;
+use crate::select::{Condition, Description};
 use crate::time::Timestamp;
-use crate::when::{Condition, Description};
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
 ///

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::explain::{ListExplanation, ListKind};
-use crate::list::ListAction;
 use crate::request::RequestHead;
-use crate::when::Condition;
+use crate::select::Condition;
+use crate::select::ListAction;
 
 /// The lists of a layer, which are checked before anything else: those that reject requests, then those that exempt
 /// them.

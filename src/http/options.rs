@@ -11,9 +11,9 @@ use super::rejection_response::{IntoRejectionResponse, complete};
 use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
 use crate::explain::ListKind;
-use crate::list::ListAction;
 use crate::request::RequestHead;
-use crate::when::Condition;
+use crate::select::Condition;
+use crate::select::ListAction;
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).

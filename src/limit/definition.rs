@@ -15,8 +15,8 @@ use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
+use crate::select::Condition;
 use crate::signal::Signal;
-use crate::when::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
 ///

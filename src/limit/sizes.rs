@@ -6,7 +6,7 @@ use super::definition::Limit;
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::request::RequestHead;
-use crate::when::Condition;
+use crate::select::Condition;
 
 impl Limit {
     /// Gives the limit another size for requests that meet a condition. Of several sizes, including those of

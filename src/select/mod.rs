@@ -1,8 +1,14 @@
-//! Conditions on requests, and their combination by *and*, *or* and *not*.
+//! Which requests a limit or a list applies to: conditions, and how they are combined.
+
+mod list;
+#[cfg(feature = "time-zones")]
+mod time_of_day;
+pub mod when;
 
 use std::borrow::Cow;
 use std::fmt;
 
+pub use self::list::{AddressList, KeyList, ListAction};
 use crate::request::RequestHead;
 
 /// Decides whether something applies to a request.
@@ -65,7 +71,7 @@ pub trait Condition: Send + Sync + 'static {
     /// let limit = Limit::new("guests", FixedWindow::per_day(10)).when(guests);
     /// # let _ = limit;
     /// ```
-    fn label(self, label: impl Into<Cow<'static, str>>) -> Labeled<Self>
+    fn label(self, label: impl Into<Cow<'static, str>>) -> impl Condition
     where
         Self: Sized,
     {
@@ -73,7 +79,7 @@ pub trait Condition: Send + Sync + 'static {
     }
 
     /// Combines two conditions: holds if both hold. Evaluates `other` only if `self` holds.
-    fn and<C: Condition>(self, other: C) -> And<Self, C>
+    fn and(self, other: impl Condition) -> impl Condition
     where
         Self: Sized,
     {
@@ -81,7 +87,7 @@ pub trait Condition: Send + Sync + 'static {
     }
 
     /// Combines two conditions: holds if at least one holds. Evaluates `other` only if `self` does not hold.
-    fn or<C: Condition>(self, other: C) -> Or<Self, C>
+    fn or(self, other: impl Condition) -> impl Condition
     where
         Self: Sized,
     {
@@ -90,25 +96,26 @@ pub trait Condition: Send + Sync + 'static {
 }
 
 /// Negates a condition: holds if `condition` does not.
-pub const fn not<A: Condition>(condition: A) -> Not<A> {
+pub const fn not(condition: impl Condition) -> impl Condition {
     Not(condition)
 }
 
-/// A condition that holds if both of two hold. Returned by [`Condition::and`].
-#[derive(Clone, Copy, Debug)]
-pub struct And<A, B>(A, B);
+/// The description of a condition, for explanations.
+pub(crate) struct Description<'a>(pub(crate) &'a dyn Condition);
 
-/// A condition that holds if at least one of two holds. Returned by [`Condition::or`].
-#[derive(Clone, Copy, Debug)]
-pub struct Or<A, B>(A, B);
+impl fmt::Display for Description<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.describe(f)
+    }
+}
 
-/// A condition that holds if another does not. Returned by [`not`].
-#[derive(Clone, Copy, Debug)]
-pub struct Not<A>(A);
+struct And<A, B>(A, B);
 
-/// A condition with a description of its own. Returned by [`Condition::label`].
-#[derive(Clone, Debug)]
-pub struct Labeled<C> {
+struct Or<A, B>(A, B);
+
+struct Not<A>(A);
+
+struct Labeled<C> {
     condition: C,
     label: Cow<'static, str>,
 }
@@ -181,18 +188,18 @@ impl<C: Condition> Condition for Labeled<C> {
 mod tests {
     use http::Request;
 
+    use super::when::{from_fn, header};
     use super::*;
-    use crate::when::{from_fn, header};
 
     #[test]
     fn conditions_combine_as_in_logic() {
         let request = Request::new(());
         let head = RequestHead::of(&request);
         for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
-            let [one, other] = [a, b].map(|holds| from_fn(move |_| holds));
-            assert_eq!(one.and(other).holds(&head), a && b);
-            assert_eq!(one.or(other).holds(&head), a || b);
-            assert_eq!(not(one).holds(&head), !a);
+            let [one, other] = [a, b].map(|holds| move || from_fn(move |_| holds));
+            assert_eq!(one().and(other()).holds(&head), a && b);
+            assert_eq!(one().or(other()).holds(&head), a || b);
+            assert_eq!(not(one()).holds(&head), !a);
         }
     }
 
@@ -201,15 +208,16 @@ mod tests {
         let request = Request::get("/").header("x-plan", "pro").header("x-plan", "free").body(()).unwrap();
         let head = RequestHead::of(&request);
         let pro = || header("x-plan", "pro");
-        let (always, never) = (from_fn(|_| true), from_fn(|_| false));
+        let (always, never) = (|| from_fn(|_| true), || from_fn(|_| false));
         let both = |condition: &dyn Condition| (condition.holds(&head), condition.may_hold(&head));
         assert_eq!(both(&pro()), (false, true));
         assert_eq!(both(&not(pro())), (false, true));
         assert_eq!(both(&not(not(pro()))), (false, true));
-        assert_eq!(both(&pro().and(always)), (false, true));
-        assert_eq!(both(&pro().and(never)), (false, false));
-        assert_eq!(both(&pro().or(always)), (true, true));
-        assert_eq!(both(&pro().or(never)), (false, true));
+        assert_eq!(both(&pro().and(always())), (false, true));
+        assert_eq!(both(&pro().and(never())), (false, false));
+        assert_eq!(both(&pro().or(always())), (true, true));
+        assert_eq!(both(&pro().or(never())), (false, true));
         assert_eq!(both(&header("x-plan", "enterprise")), (false, false));
+        assert_eq!(both(&pro().label("plan")), (false, true), "a label does not change when a condition holds");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::civil::Time;
 use jiff::tz::TimeZone;
 
-use super::condition::Condition;
+use super::Condition;
 use crate::error::{ConfigError, or_panic};
 use crate::request::RequestHead;
 use crate::time::{Clock, SystemClock};
@@ -150,7 +150,10 @@ mod tests {
     #[test]
     fn the_description_names_the_span_and_the_zone() {
         let span = time_of_day("Europe/Berlin", "22:00", "6:30:15");
-        assert_eq!(crate::when::Description(&span).to_string(), "time of day is 22:00:00 to 06:30:15 in Europe/Berlin");
+        assert_eq!(
+            crate::select::Description(&span).to_string(),
+            "time of day is 22:00:00 to 06:30:15 in Europe/Berlin"
+        );
     }
 
     #[test]

@@ -1,33 +1,41 @@
-//! Conditions on the head of a request: method, route, path and headers.
+//! Conditions: which requests a limit applies to, by method, route, header or time of day.
+//!
+//! Pass a condition to [`Limit::when`](crate::Limit::when). Combine conditions with [`and`](Condition::and),
+//! [`or`](Condition::or) and [`not`], and write your own with [`from_fn`]. A limit's condition is evaluated before its
+//! key and its cost.
+//!
+//! ```
+//! use tower_ratelimit::when::{self, Condition};
+//! use tower_ratelimit::{FixedWindow, Limit, key};
+//! use http::Method;
+//!
+//! let posts = Limit::new("posts", FixedWindow::per_minute(10))
+//!     .when(when::method(Method::POST).and(when::not(when::header("x-plan", "pro"))))
+//!     .by(key::peer_ip());
+//!
+//! let large = Limit::new("large", FixedWindow::per_hour(5))
+//!     .when(when::from_fn(|head| head.path().ends_with(".zip")));
+//! # let _ = (posts, large);
+//! ```
 
 use std::fmt;
 
 use http::{HeaderName, Method};
 
-use super::condition::Condition;
+#[cfg(feature = "time-zones")]
+pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
+pub use super::{Condition, not};
 use crate::error::or_panic;
 use crate::request::RequestHead;
 use crate::validation;
 
 /// Matches requests by method. `GET` also matches HEAD.
 #[must_use]
-pub const fn method(method: Method) -> MethodIs {
-    MethodIs(method)
-}
-
-/// A condition on the method. Returned by [`method`].
-#[derive(Clone, Debug)]
-pub struct MethodIs(Method);
-
-impl Condition for MethodIs {
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        *head.method == self.0 || (*head.method == Method::HEAD && self.0 == Method::GET)
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "method is {}", self.0)?;
-        if self.0 == Method::GET { f.write_str(" or HEAD") } else { Ok(()) }
-    }
+pub fn method(method: Method) -> impl Condition {
+    let or_head = if method == Method::GET { " or HEAD" } else { "" };
+    of_head(format!("method is {method}{or_head}"), move |head| {
+        *head.method == method || (*head.method == Method::HEAD && method == Method::GET)
+    })
 }
 
 /// Matches requests by route, as it is written in the router (`/users/{id}`), including the prefixes of nested routers.
@@ -38,24 +46,10 @@ impl Condition for MethodIs {
 /// Panics if `path` does not start with a slash, because it would match nothing.
 #[must_use]
 #[track_caller]
-pub fn route(path: impl Into<String>) -> Route {
+pub fn route(path: impl Into<String>) -> impl Condition {
     let path = path.into();
     or_panic(validation::path("route", &path));
-    Route(path)
-}
-
-/// A condition on the matched route. Returned by [`route`].
-#[derive(Clone, Debug)]
-pub struct Route(String);
-
-impl Condition for Route {
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        head.matched_path().unwrap_or_else(|| head.path()) == self.0
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "route is {}", self.0)
-    }
+    of_head(format!("route is {path}"), move |head| head.matched_path().unwrap_or_else(|| head.path()) == path)
 }
 
 /// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
@@ -68,24 +62,35 @@ impl Condition for Route {
 /// Panics if `prefix` does not start with a slash, because it would match nothing.
 #[must_use]
 #[track_caller]
-pub fn path_prefix(prefix: impl Into<String>) -> PathPrefix {
+pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {
     let mut prefix = prefix.into();
     or_panic(validation::path("path", &prefix));
     prefix.truncate(prefix.trim_end_matches('/').len());
-    PathPrefix(prefix)
+    of_head(format!("path is {} or below", if prefix.is_empty() { "/" } else { &prefix }), move |head| {
+        head.path().strip_prefix(&prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
 }
 
-/// A condition on the path. Returned by [`path_prefix`].
-#[derive(Clone, Debug)]
-pub struct PathPrefix(String);
+/// Makes a condition of a closure that reads no header, so that it is never ambiguous.
+fn of_head(description: String, holds: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> impl Condition {
+    OfHead { description, holds }
+}
 
-impl Condition for PathPrefix {
+struct OfHead<F> {
+    description: String,
+    holds: F,
+}
+
+impl<F> Condition for OfHead<F>
+where
+    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+{
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        head.path().strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        (self.holds)(head)
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "path is {} or below", if self.0.is_empty() { "/" } else { &self.0 })
+        f.write_str(&self.description)
     }
 }
 
@@ -100,13 +105,11 @@ impl Condition for PathPrefix {
 /// Panics if `name` is not a valid header name.
 #[must_use]
 #[track_caller]
-pub fn header(name: &str, value: impl Into<String>) -> Header {
+pub fn header(name: &str, value: impl Into<String>) -> impl Condition {
     Header { name: or_panic(validation::header_name(name)), value: value.into().trim_ascii().to_owned() }
 }
 
-/// A condition on a header. Returned by [`header`].
-#[derive(Clone, Debug)]
-pub struct Header {
+struct Header {
     name: HeaderName,
     value: String,
 }
@@ -139,11 +142,49 @@ fn is_credential(name: &HeaderName) -> bool {
     ["auth", "cookie", "key", "pass", "secret", "session", "token"].iter().any(|word| name.as_str().contains(word))
 }
 
+/// Makes a condition of a closure that returns whether it holds.
+///
+/// If the closure reads a [repeated header](crate::key#repeated-headers) by [`RequestHead::header`], the result is
+/// ambiguous: the condition [holds](Condition::holds) only for readings without ambiguity, and
+/// [may hold](Condition::may_hold) for all others.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, when};
+///
+/// let guests = Limit::new("guests", FixedWindow::per_day(10))
+///     .when(when::from_fn(|head| head.header("authorization").is_none()));
+/// # let _ = guests;
+/// ```
+pub const fn from_fn<F>(holds: F) -> impl Condition
+where
+    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+{
+    FromFn(holds)
+}
+
+struct FromFn<F>(F);
+
+impl<F> Condition for FromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+{
+    fn holds(&self, head: &RequestHead<'_>) -> bool {
+        let (holds, is_ambiguous) = head.read_with(&self.0);
+        holds && !is_ambiguous
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        let (holds, is_ambiguous) = head.read_with(&self.0);
+        holds || is_ambiguous
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::Request;
 
     use super::*;
+    use crate::select::Description;
 
     fn holds(condition: &impl Condition, request: http::request::Builder) -> bool {
         condition.holds(&RequestHead::of(&request.body(()).unwrap()))
@@ -204,5 +245,28 @@ mod tests {
     #[should_panic = "\"x plan\" is not a header's name: use letters, digits and dashes"]
     fn headers_that_can_never_exist_are_rejected() {
         let _ = header("x plan", "pro");
+    }
+
+    #[test]
+    fn conditions_describe_themselves() {
+        let describe = |condition: &dyn Condition| Description(condition).to_string();
+        let login = || route("/login");
+        for (condition, expected) in [
+            (&method(Method::POST) as &dyn Condition, "method is POST"),
+            (&method(Method::GET), "method is GET or HEAD"),
+            (&login(), "route is /login"),
+            (&path_prefix("/api/"), "path is /api or below"),
+            (&path_prefix("/"), "path is / or below"),
+            (&header("x-plan", "pro"), "header x-plan is \"pro\""),
+            (&header("Authorization", "s3cr3t"), "header authorization has the configured value"),
+            (&header("x-bypass-token", "s3cr3t"), "header x-bypass-token has the configured value"),
+            (&from_fn(|_| true), "custom condition"),
+            (&from_fn(|_| true).label("client is a guest"), "client is a guest"),
+            (&login().and(method(Method::PUT)), "route is /login and method is PUT"),
+            (&login().and(login().or(login())), "route is /login and (route is /login or route is /login)"),
+            (&not(login()), "not (route is /login)"),
+        ] {
+            assert_eq!(describe(condition), expected);
+        }
     }
 }
