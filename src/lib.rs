@@ -67,7 +67,6 @@
 
 pub mod algorithm;
 mod builder;
-mod cidrs;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod cost;
@@ -88,13 +87,11 @@ mod grpc;
     allow(rustdoc::broken_intra_doc_links)
 )]
 pub mod guide;
-mod hash;
 mod http;
 pub mod key;
 mod limit;
 mod limit_handle;
 mod limiter;
-mod node;
 mod on_store_error;
 mod overrides;
 mod reason;

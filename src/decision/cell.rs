@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Availability, ChargeMark, Lockout, QuotaSnapshot, Size};
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::reported_details::RequestDetail;
 
 /// One limit of a request, for one key: the question that a [`Store`](crate::Store) is asked, and its answer.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::node::Node;
+use crate::store::node::Node;
 
 /// A failure of a store. It is not a denial: [`OnStoreError`](crate::OnStoreError) decides what happens to the request.
 ///

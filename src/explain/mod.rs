@@ -68,7 +68,7 @@ use std::time::Duration;
 pub(crate) use self::display::KeyParts;
 pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStatus};
 use crate::decision::{Cells, Verdict};
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::recorder::Fallback;
 use crate::resilience::{Preview, PreviewSource, StoreClient};

@@ -2,7 +2,7 @@
 
 use super::config::LayerConfig;
 use crate::decision::Cells;
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
 use crate::reason::Reason;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::key_buf::KeyBuf;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 
 /// A value that names a bucket: text, bytes, an integer, an IP address, or a tuple of up to four keys.
 ///

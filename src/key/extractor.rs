@@ -12,7 +12,7 @@ use super::bucket_key::Key;
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::or::Or;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 
 /// Extracts a key from a request.

@@ -6,7 +6,7 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as, w
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use crate::error::or_panic;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
 use crate::validation;
 

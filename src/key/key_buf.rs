@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 
 /// A key's parts, each prefixed with its length, so that `("a", "bc")` and `("ab", "c")` differ.
 ///

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use super::key_buf::KeyBuf;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 
 /// A part of a request's key, for an [explanation](crate::explain).
 ///

@@ -52,12 +52,14 @@
 //! Don't use a list header such as `Accept` as a key. Pick the relevant part with [`from_fn`].
 
 mod bucket_key;
+pub(crate) mod cidrs;
 mod client;
 mod closure;
 mod combine;
 mod cookie;
 mod extension;
 mod extractor;
+pub(crate) mod hash;
 mod head;
 mod header;
 mod key_buf;

@@ -11,7 +11,7 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::prefix::Prefixes;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::request::RequestHead;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first

@@ -6,7 +6,7 @@ use super::bucket_key::Key;
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use crate::error::Fault;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 
 /// The number of leading bits of an address that make the key, by family.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use crate::algorithm::Algorithm;
 use crate::cost::CostRule;
 use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 use crate::store::key_name::escape;
 

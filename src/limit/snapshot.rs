@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::ConfigError;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::Store;
 
 /// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.

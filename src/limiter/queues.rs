@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 
 /// The queues of a limiter. A queue without places is removed.
 #[derive(Clone, Default)]
@@ -59,7 +59,7 @@ impl Drop for Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::KeyHasher;
+    use crate::key::hash::KeyHasher;
 
     /// A place is left before the memory that it shares is released, and another one may be left between.
     #[test]

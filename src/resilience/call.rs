@@ -11,9 +11,9 @@ use super::breaker::{Call, Changes, Nodes};
 use super::client::StoreClient;
 use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::KeyHash;
-use crate::node::Node;
+use crate::key::hash::KeyHash;
 use crate::recorder::DecisionSource;
+use crate::store::node::Node;
 use crate::store::{LONGEST_WAIT, Store, StoreFuture};
 
 pub(super) type Keys = SmallVec<[KeyHash; 2]>;

@@ -9,7 +9,7 @@ use super::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
 use crate::error::ConfigError;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::limit::{Limits, LimitsSnapshot};
 use crate::on_store_error::OnStoreError;
 use crate::recorder::Recorders;

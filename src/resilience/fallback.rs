@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::limit::{Limit, Limits};
 use crate::on_store_error::OnStoreError;
 use crate::recorder::Fallback;
@@ -157,7 +157,7 @@ fn ready<T>(answer: StoreFuture<T>) -> T {
 mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, SlidingLog};
-    use crate::hash::KeyHash;
+    use crate::key::hash::KeyHash;
     use crate::on_store_error::Share;
 
     fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {

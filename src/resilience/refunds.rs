@@ -11,7 +11,7 @@ use super::call::keys;
 use super::client::StoreClient;
 use crate::decision::{Cells, DecidedBy, Decision, Receipt};
 use crate::error::StoreError;
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 use crate::store::StoreFuture;
 
 impl StoreClient {

@@ -8,9 +8,9 @@ use arc_swap::ArcSwap;
 use http::StatusCode;
 
 use super::Condition;
-use crate::cidrs::Cidrs;
 use crate::error::{ConfigError, or_panic};
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::cidrs::Cidrs;
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::{self, AddressSource, Hashed, Key, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 

@@ -229,7 +229,7 @@ impl Drop for Change {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow, KeyState, SlidingLog, SlidingWindow, TokenBucket};
-    use crate::hash::{KeyHash, KeyHasher};
+    use crate::key::hash::{KeyHash, KeyHasher};
     use crate::store::decide::decide;
 
     const NOON: u64 = 1_767_225_600_000_000;

@@ -18,6 +18,7 @@ mod denials;
 mod future;
 pub(crate) mod key_name;
 mod memory;
+pub(crate) mod node;
 mod override_store;
 #[cfg(feature = "redis")]
 mod redis;
@@ -31,6 +32,7 @@ pub use self::decide::Purpose;
 pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
+pub use self::node::Node;
 pub(crate) use self::override_store::LONGEST_OVERRIDE;
 pub use self::override_store::{Override, OverrideStore};
 #[cfg(feature = "redis")]
@@ -38,8 +40,7 @@ pub use self::redis::{RedisConfig, RedisStore};
 pub use self::usage::StoreUsage;
 pub use crate::algorithm::state::ChargeMark;
 pub use crate::decision::{Cell, Veto};
-pub use crate::hash::{KeyHash, KeyHasher};
-pub use crate::node::Node;
+pub use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::Timestamp;
 
 /// Keeps the state of keys, and decides requests by it.

@@ -17,12 +17,12 @@ use self::source::Source;
 /// entry that contains it, and only imports from its own level and those before it.
 const LEVELS: &[&str] = &[
     // Foundation
-    "node",
+    "store::node",
     "error",
     "validation",
     "time",
-    "cidrs",
-    "hash",
+    "key::cidrs",
+    "key::hash",
     // Pure rules
     "algorithm::calendar",
     "algorithm",

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::error::AddressError;
-use crate::cidrs::Cidrs;
 use crate::error::{ConfigError, or_panic};
+use crate::key::cidrs::Cidrs;
 use crate::key::peer::Peer;
 use crate::request::RequestHead;
 

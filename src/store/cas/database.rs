@@ -13,7 +13,7 @@ use super::overrides;
 use crate::algorithm::{DecodeError, KeyState};
 use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::LONGEST_OVERRIDE;
 use crate::store::denials::Denials;
 use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET};

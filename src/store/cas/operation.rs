@@ -15,7 +15,7 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::error::StoreError;
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 use crate::store::LONGEST_WAIT;
 use crate::time::random_up_to;
 
@@ -148,7 +148,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::KeyHasher;
+    use crate::key::hash::KeyHasher;
 
     #[tokio::test]
     async fn locks_that_are_no_longer_held_take_no_memory() {

@@ -13,7 +13,7 @@ use super::operation::{Retries, complete};
 use super::overrides;
 use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
 use crate::store::key_name::escape;
 use crate::store::override_store::StoredOverride;

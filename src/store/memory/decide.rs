@@ -11,7 +11,7 @@ use super::rank::EvictionRank;
 use super::shard::{EntryKey, Locked, Shard};
 use crate::algorithm::{Availability, CompactState, KeyState, State};
 use crate::decision::Cell;
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 use crate::store::Purpose;
 use crate::store::decide::{States, decide};
 use crate::time::Timestamp;

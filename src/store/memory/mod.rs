@@ -18,7 +18,7 @@ use self::rank::EvictionRank;
 use self::shard::{EntryKey, Shard};
 use super::{Answer, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
 use crate::decision::Cell;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::{Clock, SystemClock};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.

@@ -22,7 +22,7 @@ use super::queue::{Answer, Command};
 use super::slot::SLOTS;
 use super::workers::Workers;
 use crate::error::ConfigError;
-use crate::node::Node;
+use crate::store::node::Node;
 
 /// The maximum number of redirections of a request. A slot that moves causes one or two.
 const MAX_REDIRECTS: usize = 5;

@@ -12,8 +12,8 @@ use super::queue::{Answer, Command};
 use super::script::{Request, TimedReply};
 use super::slot;
 use super::workers::Workers;
-use crate::hash::KeyHash;
-use crate::node::Node;
+use crate::key::hash::KeyHash;
+use crate::store::node::Node;
 
 #[derive(Clone)]
 pub(super) enum Deployment {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::hash::KeyHash;
+use crate::key::hash::KeyHash;
 
 /// The number of slots.
 pub(super) const SLOTS: usize = 16_384;
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::FixedWindow;
-    use crate::hash::KeyHasher;
+    use crate::key::hash::KeyHasher;
     use crate::store::key_name::escape;
     use crate::store::redis::script::name;
     use crate::store::redis::tests::named;

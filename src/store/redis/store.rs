@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deployment::Deployment;
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
 use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::{Clock, SystemClock};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::ConfigError;
-use crate::node::Node;
+use crate::store::node::Node;
 
 /// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use super::script::{Request, Task, encode_clock};
 use super::slot;
 use super::store::RedisStore;
 use crate::decision::Cell;
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::override_store::lifetime_micros;
 use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::Timestamp;

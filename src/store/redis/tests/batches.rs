@@ -10,7 +10,7 @@ use super::random::Random;
 use super::trace::Done;
 use super::{Redis, named};
 use crate::decision::{Cell, Verdict, Veto};
-use crate::hash::{KeyHash, KeyHasher};
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::operations::answer;
 use crate::store::redis::script::{self, Replies, Reply, Request, Task};

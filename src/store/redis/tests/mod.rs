@@ -28,7 +28,7 @@ use super::operations::answer;
 use super::script::{self, Replies, Reply, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use crate::decision::{Cell, Texts};
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
 use crate::store::key_name::escape;
 

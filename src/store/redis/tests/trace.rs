@@ -7,7 +7,7 @@ use super::random::Random;
 use super::{Redis, named, variable};
 use crate::algorithm::{Algorithm, Availability, ChargeMark, KeyState, Lockout, QuotaSnapshot, Size};
 use crate::decision::{Cell, Decision, Verdict, Veto};
-use crate::hash::KeyHasher;
+use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
 use crate::store::redis::operations::answer;
 use crate::store::redis::script::{self, Replies, Request, Task, state};
