@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::decision::{Cells, Decision};
 use crate::error::{ConfigError, StoreError};
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::resilience::StoreClient;
 use crate::store::StoreFuture;
@@ -99,7 +99,7 @@ impl LimitHandle {
         match self.find(&client) {
             Ok((limit, _)) => {
                 let mut cells = Cells::new();
-                client.limits().add(&mut cells, limit, key::hash(key, client.hasher()), cost);
+                client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), cost);
                 call(&client, cells)
             }
             Err(removed) => StoreFuture::ready(Err(StoreError::of_one_request(removed))),

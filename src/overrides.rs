@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::algorithm::Algorithm;
 use crate::decision::{Cell, Cells};
 use crate::error::{ConfigError, StoreError};
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::limit::Limit;
 use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
@@ -70,15 +70,15 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 ///
 /// | extractor | the key of its bucket |
 /// |---|---|
-/// | [`header("x-customer")`](key::header), [`cookie`](key::cookie), [`query`](key::query) | `"42"`, as text or bytes |
-/// | [`matched_route()`](key::matched_route) | `"/users/{id}"`, as in the router |
-/// | [`path()`](key::path) | `"/users/17"`, as the client spelled it |
-/// | [`method()`](key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
-/// | [`extension(\|user: &User\| user.id)`](key::extension), [`from_fn`](key::from_fn), [`from_async_fn`](key::from_async_fn) | the closure's result; a `u64` and a `u32` are different keys |
-/// | [`peer_ip()`](key::peer_ip), [`client_ip(…)`](key::client_ip) | [`peer_ip().network(address)`](key::PeerIp::network): an IPv4 address, or the first address of its IPv6 network |
+/// | [`header("x-customer")`](crate::key::header), [`cookie`](crate::key::cookie), [`query`](crate::key::query) | `"42"`, as text or bytes |
+/// | [`matched_route()`](crate::key::matched_route) | `"/users/{id}"`, as in the router |
+/// | [`path()`](crate::key::path) | `"/users/17"`, as the client spelled it |
+/// | [`method()`](crate::key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
+/// | [`extension(\|user: &User\| user.id)`](crate::key::extension), [`from_fn`](crate::key::from_fn), [`from_async_fn`](crate::key::from_async_fn) | the closure's result; a `u64` and a `u32` are different keys |
+/// | [`peer_ip()`](crate::key::peer_ip), [`client_ip(…)`](crate::key::client_ip) | [`peer_ip().network(address)`](crate::key::ClientIp::network): an IPv4 address, or the first address of its IPv6 network |
 /// | a tuple | the tuple of their keys |
-/// | [`one.or(other)`](key::KeyExtractor::or) | [`key::first(…)`](key::first) or [`key::second(…)`](key::second) |
-/// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`] |
+/// | [`one.or(other)`](crate::key::KeyExtractor::or) | [`key::first(…)`](crate::key::first) or [`key::second(…)`](crate::key::second) |
+/// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`](crate::key::Shared) |
 ///
 /// ```
 /// use tower_ratelimit::key::KeyExtractor;
@@ -183,7 +183,7 @@ impl Overrides {
         call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let client = self.limit.client();
-        let key = key::hash(key, client.hasher());
+        let key = key.hash_with(client.hasher());
         match self.find(&client) {
             Ok((limit, _)) => client.call([key].into_iter().collect(), |store| match store.overrides() {
                 Some(overrides) => {

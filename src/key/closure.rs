@@ -1,11 +1,14 @@
-//! Keys from closures.
+//! Keys that closures compute: from the head of a request, from an extension, or asynchronously.
 
-use std::fmt;
+use std::any::type_name;
+use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
 
-use super::bucket_key::Key;
-use super::extractor::{Extracted, KeyError, KeyExtractor, write};
-use super::key_buf::KeyBuf;
+use super::encoding::{Key, KeyBuf};
+use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as};
+use super::hash::KeyHasher;
+use super::part::KeyPart;
 use crate::request::RequestHead;
 
 /// Makes an extractor of a closure that returns an owned key. The key is missing if the closure returns `None`, and
@@ -17,35 +20,88 @@ use crate::request::RequestHead;
 /// let by_region = key::from_fn(|head| head.header("x-region").map(str::to_owned));
 /// # let _ = by_region;
 /// ```
-pub fn from_fn<K, F>(key: F) -> FromFn<F>
+pub fn from_fn<K, F>(key: F) -> impl KeyExtractor + Clone
 where
     K: Key,
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
 {
-    FromFn(key)
+    let key = Arc::new(key);
+    computed("key".into(), move |head| match head.read_with(&*key) {
+        (_, true) => Err(KeyError::Ambiguous),
+        (key, false) => key.ok_or(KeyError::NotSent),
+    })
 }
 
-/// An extractor that calls a closure. Returned by [`from_fn`].
-#[derive(Clone, Copy)]
-pub struct FromFn<F>(F);
-
-impl<F> fmt::Debug for FromFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromFn")
-    }
+/// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated.
+///
+/// The key is missing if the request has no such extension. The limiter must be inside the layer that inserts it: in
+/// Axum, the last `.layer` is the outermost. In the wrong order, every request is rejected with 400.
+///
+/// The first rejected request without the extension is logged at `ERROR`, with the type's name. If some requests
+/// legitimately have none, choose another key for them with [`or`](KeyExtractor::or), or a policy with
+/// [`Limit::on_missing_key`](crate::Limit::on_missing_key): then nothing is logged.
+///
+/// ```
+/// #[derive(Clone)]
+/// struct User {
+///     id: u64,
+/// }
+///
+/// let by_user = tower_ratelimit::key::extension(|user: &User| user.id);
+/// # let _ = by_user;
+/// ```
+pub fn extension<T, K, F>(key: F) -> impl KeyExtractor + Clone
+where
+    T: Send + Sync + 'static,
+    K: Key,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+{
+    let (key, path) = (Arc::new(key), type_name::<T>());
+    // Without the modules, unless the type has parameters.
+    let name = path.rsplit("::").next().filter(|_| !path.contains('<')).unwrap_or(path);
+    computed(format!("extension {name}").into(), move |head| {
+        head.extensions.get().map(&*key).ok_or(KeyError::MissingExtension(path))
+    })
 }
 
-impl<K, F> KeyExtractor for FromFn<F>
+fn computed<K, F>(name: Cow<'static, str>, find: F) -> impl KeyExtractor + Clone
 where
     K: Key,
-    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Clone + Send + Sync + 'static,
+{
+    Computed { name, find }
+}
+
+#[derive(Clone)]
+struct Computed<F> {
+    name: Cow<'static, str>,
+    find: F,
+}
+
+impl<K, F> KeyExtractor for Computed<F>
+where
+    K: Key,
+    F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match head.read_with(&self.0) {
-            (_, true) => Extracted::Missing(KeyError::Ambiguous),
-            (Some(found), false) => write(&found, key),
-            (None, false) => Extracted::Missing(KeyError::NotSent),
+        match (self.find)(head) {
+            Ok(found) => {
+                found.write(key);
+                Extracted::Done
+            }
+            Err(error) => Extracted::Missing(error),
         }
+    }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        match (self.find)(head) {
+            Ok(found) => Hashed::Now(found.hash_with(hasher)),
+            Err(error) => Hashed::Missing(error),
+        }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_as(self.name.clone(), self, head)
     }
 }
 
@@ -66,33 +122,31 @@ where
 /// });
 /// # let _ = by_tenant;
 /// ```
-pub fn from_async_fn<K, R, F>(key: F) -> FromAsyncFn<F>
+pub fn from_async_fn<K, R, F>(key: F) -> impl KeyExtractor + Clone
 where
     K: Key,
     R: Future<Output = Option<K>> + Send + 'static,
     F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
 {
-    FromAsyncFn(key)
+    LookedUp(Arc::new(key))
 }
 
-/// An extractor that awaits a future. Returned by [`from_async_fn`].
-#[derive(Clone, Copy)]
-pub struct FromAsyncFn<F>(F);
+struct LookedUp<F>(Arc<F>);
 
-impl<F> fmt::Debug for FromAsyncFn<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromAsyncFn")
+impl<F> Clone for LookedUp<F> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
-impl<K, R, F> KeyExtractor for FromAsyncFn<F>
+impl<K, R, F> KeyExtractor for LookedUp<F>
 where
     K: Key,
     R: Future<Output = Option<K>> + Send + 'static,
     F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
-        let (future, is_ambiguous) = head.read_with(&self.0);
+        let (future, is_ambiguous) = head.read_with(&*self.0);
         if is_ambiguous {
             return Extracted::Missing(KeyError::Ambiguous);
         }

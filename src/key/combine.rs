@@ -1,10 +1,39 @@
-//! Extractors made of extractors: alternatives and tuples.
+//! Extractors made of extractors, alternatives and tuples, and the keys that alternatives find.
 
-use super::extractor::{Extracted, KeyError, KeyExtractor};
-use super::key_buf::KeyBuf;
-use super::key_part::KeyPart;
-use super::or::{FIRST, Or, SECOND};
+use super::encoding::{Key, KeyBuf};
+use super::extractor::{Extracted, KeyError, KeyExtractor, Or};
+use super::part::KeyPart;
 use crate::request::RequestHead;
+
+// These parts keep the alternatives apart: otherwise a header with the bytes of an address would share the address's
+// bucket.
+const FIRST: &[u8] = &[1];
+const SECOND: &[u8] = &[2];
+
+/// Returns the key of requests for which the first extractor of [`one.or(other)`](super::KeyExtractor::or) found `key`.
+/// Use it where you name a key yourself, as for [`Overrides`](crate::Overrides).
+///
+/// ```
+/// use tower_ratelimit::key::{self, KeyExtractor};
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+///
+/// let client = key::header("x-api-key").or(key::peer_ip());
+/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(client).overridable()]);
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let daily = limits.overrides("daily").unwrap();
+/// daily.set(key::first("secret"), FixedWindow::per_day(1_000), None).await.unwrap();
+/// # });
+/// ```
+pub fn first<K: Key>(key: K) -> impl Key {
+    (FIRST, key)
+}
+
+/// Returns the key of requests for which the second extractor of [`one.or(other)`](super::KeyExtractor::or) found `key`.
+/// See [`first`].
+pub fn second<K: Key>(key: K) -> impl Key {
+    (SECOND, key)
+}
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {

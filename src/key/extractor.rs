@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::bucket_key::Key;
-use super::key_buf::KeyBuf;
-use super::key_part::KeyPart;
-use super::or::Or;
-use crate::key::hash::{KeyHash, KeyHasher};
+use super::encoding::KeyBuf;
+use super::hash::{KeyHash, KeyHasher};
+use super::part::KeyPart;
 use crate::request::RequestHead;
 
 /// Extracts a key from a request.
@@ -90,6 +88,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         Or { first: self, second: other }
     }
+}
+
+/// An extractor that falls back to another one if the first finds no key. Returned by [`KeyExtractor::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    pub(super) first: A,
+    pub(super) second: B,
 }
 
 /// The result of extracting a key.
@@ -183,23 +188,6 @@ pub(super) fn describe_as(
         Extracted::Missing(_) => vec![KeyPart::missing(name)],
         Extracted::Pending(_) => vec![KeyPart::looked_up(name)],
     }
-}
-
-/// Describes the key that an extractor finds as a text called `name`, which is shown.
-pub(super) fn describe_shown(
-    name: &'static str,
-    extractor: &impl KeyExtractor,
-    head: &RequestHead<'_>,
-) -> Vec<KeyPart> {
-    let mut parts = describe_as(name.into(), extractor, head);
-    parts.iter_mut().for_each(KeyPart::reveal);
-    parts
-}
-
-/// Appends `value` to `key`.
-pub(super) fn write(value: &(impl Key + ?Sized), key: &mut KeyBuf) -> Extracted {
-    value.write(key);
-    Extracted::Done
 }
 
 #[cfg(test)]

@@ -51,43 +51,28 @@
 //!
 //! Don't use a list header such as `Accept` as a key. Pick the relevant part with [`from_fn`].
 
-mod bucket_key;
+mod address;
 pub(crate) mod cidrs;
-mod client;
+mod client_ip;
 mod closure;
 mod combine;
-mod cookie;
-mod extension;
+mod encoding;
 mod extractor;
 pub(crate) mod hash;
 mod head;
-mod header;
-mod key_buf;
-mod key_part;
-mod or;
-mod peer;
-mod prefix;
-mod query;
+mod hops;
+mod part;
 
+pub use self::address::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
+pub use self::client_ip::{ClientIp, client_ip, peer_ip};
+pub use self::closure::{extension, from_async_fn, from_fn};
+pub use self::combine::{first, second};
+pub use self::encoding::{Key, KeyBuf, Shared};
+pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
+pub(crate) use self::extractor::{Hashed, PendingKey};
+#[cfg(feature = "rules")]
+pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
+pub use self::head::{cookie, header, matched_route, method, path, query};
+pub use self::part::KeyPart;
+pub(crate) use self::part::text;
 pub use crate::request::RoutePattern;
-pub(crate) use bucket_key::hash;
-pub use bucket_key::{Key, Shared};
-pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
-pub use client::{AddressFromFn, AddressSource, address_from_fn};
-pub use closure::{FromAsyncFn, FromFn, from_async_fn, from_fn};
-pub use cookie::{Cookie, cookie};
-pub use extension::{Extension, extension};
-pub use extractor::{Extracted, KeyError, KeyExtractor};
-pub(crate) use extractor::{Hashed, PendingKey};
-pub use head::{MatchedRoute, MethodKey, Path, matched_route, method, path};
-#[cfg(feature = "rules")]
-pub(crate) use head::{OTHER_METHODS, head_as_get, is_standard};
-pub use header::{Header, header};
-pub use key_buf::KeyBuf;
-#[cfg(feature = "rules")]
-pub(crate) use key_buf::only_part;
-pub use key_part::KeyPart;
-pub(crate) use key_part::text;
-pub use or::{Or, first, second};
-pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
-pub use query::{Query, query};

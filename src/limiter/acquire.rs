@@ -10,7 +10,7 @@ use crate::decision::{AllowedDecision, Cells, Decision, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::key::{self, Key};
+use crate::key::Key;
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::StoreClient;
@@ -80,7 +80,7 @@ impl Limiter {
         if let Err(error) = check_count(&client, costs.len()) {
             return StoreFuture::ready(Err(error));
         }
-        let key = key::hash(&key, client.hasher());
+        let key = key.hash_with(client.hasher());
         client.acquire(client.limits().cells_of(key, |limit| costs[limit]))
     }
 
@@ -116,7 +116,7 @@ impl Limiter {
         }
         let mut cells = Cells::new();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            client.limits().add(&mut cells, limit, key::hash(key, client.hasher()), *cost);
+            client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), *cost);
         }
         client.acquire(cells)
     }
@@ -128,14 +128,14 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
-        let key = key::hash(&key, client.hasher());
+        let key = key.hash_with(client.hasher());
         client.peek(client.limits().cells_of(key, |_| cost))
     }
 }
 
 #[inline]
 fn acquire(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
-    let key = key::hash(key, client.hasher());
+    let key = key.hash_with(client.hasher());
     client.acquire(client.limits().cells_of(key, |_| cost))
 }
 

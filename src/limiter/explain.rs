@@ -3,7 +3,7 @@
 use super::Limiter;
 use crate::decision::Cell;
 use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
-use crate::key::{self, Key, KeyBuf, KeyPart, text};
+use crate::key::{Key, KeyBuf, KeyPart, text};
 
 impl Limiter {
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -31,7 +31,7 @@ impl Limiter {
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let cells = client.limits().cells_of(key::hash(&key, client.hasher()), |_| cost);
+        let cells = client.limits().cells_of(key.hash_with(client.hasher()), |_| cost);
         let explain = |(limit, cell): (_, &Cell)| {
             let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
             LimitExplanation::new(limit, applied, Some(parts.clone()))

@@ -19,7 +19,7 @@ use self::queues::Queues;
 use crate::builder::Builder;
 use crate::decision::Receipt;
 use crate::error::ConfigError;
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::limit::{Derived, Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
@@ -133,7 +133,7 @@ impl Limiter {
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         let client = self.current_client();
-        client.reset(key::hash(&key, client.hasher()))
+        client.reset(key.hash_with(client.hasher()))
     }
 
     /// Returns a handle that inspects and resets single keys of the limit called `name`.

@@ -11,7 +11,7 @@ use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
 use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
-use crate::key::{self, Key};
+use crate::key::Key;
 use crate::resilience::ReservationGuard;
 
 impl Limiter {
@@ -63,7 +63,7 @@ impl Limiter {
         longest: Duration,
     ) -> Result<AllowedDecision, AcquireError> {
         let client = self.current_client();
-        let key = key::hash(&key, client.hasher());
+        let key = key.hash_with(client.hasher());
         let cells = || {
             let mut cells = client.limits().cells_of(key, |_| cost);
             // A denial that leads to a wait does not count towards a penalty.

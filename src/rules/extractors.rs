@@ -247,7 +247,7 @@ impl ValueFormat {
     /// Appends the key of an extracted value.
     pub(super) fn append_key(self, value: &KeyBuf, key: &mut KeyBuf) {
         let is_non_standard = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
-        match (self, key::only_part(value.as_bytes())) {
+        match (self, value.only_part()) {
             (Self::Method, Some(method)) if is_non_standard(method) => key.push(key::OTHER_METHODS.as_bytes()),
             _ => key.append(value),
         }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
 use super::limit::Rule;
-use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey, only_part};
+use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
@@ -51,7 +51,7 @@ impl Group {
 
     fn select(&self, value: &KeyBuf, format: ValueFormat) -> Option<&Branch> {
         // Values of several parts can't be compared with text.
-        let Some(value) = only_part(value.as_bytes()) else { return self.any.as_ref() };
+        let Some(value) = value.only_part() else { return self.any.as_ref() };
         let matches = |(pattern, _): &&(Box<str>, Branch)| format.matches(pattern, value);
         let by_pattern = || self.patterns.iter().find(matches).map(|(_, branch)| branch);
         self.exact.get(value).or_else(by_pattern).or(self.any.as_ref())

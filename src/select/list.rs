@@ -11,7 +11,7 @@ use super::Condition;
 use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::key::{self, AddressSource, Hashed, Key, KeyError, KeyExtractor};
+use crate::key::{AddressError, ClientAddress, Hashed, Key, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
@@ -46,7 +46,7 @@ use crate::request::RequestHead;
 /// adjacent networks are merged.
 #[derive(Clone)]
 pub struct AddressList {
-    source: Arc<dyn AddressSource>,
+    source: ClientAddress,
     networks: Arc<ArcSwap<Cidrs>>,
 }
 
@@ -59,7 +59,7 @@ impl AddressList {
     /// Panics if an entry is invalid. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
-    pub fn new<I>(source: impl AddressSource, cidrs: I) -> Self
+    pub fn new<I>(source: impl Into<ClientAddress>, cidrs: I) -> Self
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
@@ -71,12 +71,12 @@ impl AddressList {
     /// # Errors
     ///
     /// Returns an error if an entry is invalid.
-    pub fn try_new<I>(source: impl AddressSource, cidrs: I) -> Result<Self, ConfigError>
+    pub fn try_new<I>(source: impl Into<ClientAddress>, cidrs: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
         let networks = Arc::new(ArcSwap::from_pointee(Cidrs::parse(cidrs)?));
-        Ok(Self { source: Arc::new(source), networks })
+        Ok(Self { source: source.into(), networks })
     }
 
     /// Replaces all entries, for all clones and from the next request on.
@@ -95,11 +95,14 @@ impl AddressList {
 
 impl Condition for AddressList {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.source.address(head).is_some_and(|address| self.networks.load().contains(address.to_canonical()))
+        self.source.resolve(head).is_ok_and(|address| self.networks.load().contains(address))
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        self.holds(head) || self.source.is_ambiguous(head)
+        match self.source.resolve(head) {
+            Ok(address) => self.networks.load().contains(address),
+            Err(error) => error == AddressError::Repeated,
+        }
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,7 +194,7 @@ impl KeyList {
 }
 
 fn hashes(hasher: &KeyHasher, keys: impl IntoIterator<Item: Key>) -> HashSet<KeyHash> {
-    keys.into_iter().map(|key| key::hash(&key, hasher)).collect()
+    keys.into_iter().map(|key| key.hash_with(hasher)).collect()
 }
 
 impl Condition for KeyList {

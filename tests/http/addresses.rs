@@ -7,7 +7,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use http::StatusCode;
 use tower::Layer;
-use tower_ratelimit::key::{KeyExtractor, PeerAddr, PeerIp};
+use tower_ratelimit::key::{ClientIp, KeyExtractor, PeerAddr};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key};
 
 use crate::service::{self, Hello, from};
@@ -21,7 +21,7 @@ fn one_each(by: impl KeyExtractor) -> RateLimit<Hello> {
 }
 
 /// Returns whether two peers share a bucket with one token.
-async fn share(by: PeerIp, one: &str, other: &str) -> bool {
+async fn share(by: ClientIp, one: &str, other: &str) -> bool {
     let service = one_each(by);
     assert!(!ask(&service, from(one)).await.is_refused());
     ask(&service, from(other)).await.is_refused()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{Request, StatusCode};
 use tower::Layer;
-use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
+use tower_ratelimit::key::KeyExtractor;
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, RequestHead, key};
 
 use crate::service::{Hello, from, with};
@@ -13,7 +13,7 @@ use crate::store::paused_store;
 use support::answer::ask;
 
 /// Extracts the value of a header synchronously.
-fn now(name: &'static str) -> Header {
+fn now(name: &'static str) -> impl KeyExtractor {
     key::header(name)
 }
 
@@ -22,7 +22,7 @@ fn later(name: &'static str) -> impl KeyExtractor {
     looked_up(move |head| head.header(name).map(str::to_owned))
 }
 
-fn looked_up<F>(find: F) -> FromAsyncFn<impl Fn(&RequestHead<'_>) -> Found + Send + Sync + 'static>
+fn looked_up<F>(find: F) -> impl KeyExtractor
 where
     F: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
 {

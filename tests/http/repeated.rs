@@ -241,10 +241,10 @@ fn a_closure_sees_no_header_that_is_repeated() {
 #[tokio::test]
 async fn repeating_a_header_does_not_evade_a_closure() {
     let any = || RateLimitLayer::builder([one().by(key::peer_ip())]).store(paused_store());
-    let leaked = when::from_fn(|head| head.header(KEY) == Some("leaked"));
-    let refused = any().always_reject(leaked).build();
+    let leaked = || when::from_fn(|head| head.header(KEY) == Some("leaked"));
+    let refused = any().always_reject(leaked()).build();
     assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
-    let exempt = any().never_limit(leaked).build();
+    let exempt = any().never_limit(leaked()).build();
     assert_eq!(statuses(exempt, &[&["leaked"], &["ann"], &["leaked", "ann"]]).await, [200, 200, 429]);
     // A repeated header does not make a request exempt by a condition, either.
     let exempt = any().never_limit(when::from_fn(|head| head.header(KEY).is_none())).build();

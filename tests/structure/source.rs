@@ -30,7 +30,8 @@ impl Source {
         while at < tokens.len() {
             let token = tokens[at].as_str();
             let before = at.checked_sub(1).map_or("", |before| tokens[before].as_str());
-            if token == "use" && before != "::" {
+            let is_capture = tokens.get(at + 1).is_some_and(|next| next == "<");
+            if token == "use" && before != "::" && !is_capture {
                 let is_public = matches!(before, "pub" | ")");
                 at = source.parse_use(&tokens, at + 1, Vec::new(), is_public);
             } else if token == "in" && before == "(" {

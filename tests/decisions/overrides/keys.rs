@@ -101,7 +101,7 @@ async fn addresses_are_named_by_their_networks() {
     .await;
     on_each_backend(async |backend| {
         let by = key::peer_ip().ipv4_prefix(24);
-        is_of(backend, "peer's network", daily().by(by), by.network(mapped), &[&peer]).await;
+        is_of(backend, "peer's network", daily().by(by.clone()), by.network(mapped), &[&peer]).await;
     })
     .await;
     on_each_backend(async |backend| {
