@@ -1,11 +1,11 @@
-//! Sets of IP networks in CIDR notation.
+//! IP networks: sets of them in CIDR notation, and the prefixes that make keys of addresses.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, Fault};
 
 /// A set of disjoint networks, sorted by address.
 #[derive(Clone, Debug)]
@@ -109,6 +109,63 @@ fn canonical(network: IpNet) -> IpNet {
         return Ipv4Net::new_assert(address, bits).into();
     }
     network
+}
+
+/// The number of leading bits of an address that make the key, by family.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Prefixes {
+    ipv4: u8,
+    ipv6: u8,
+}
+
+impl Prefixes {
+    /// 32 bits of IPv4 and 64 of IPv6: a client usually controls the rest.
+    pub(crate) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
+
+    pub(super) const fn ipv4(self, bits: u8) -> Result<Self, Fault> {
+        if bits < 1 || bits > 32 {
+            return Err(Fault::Ipv4Prefix { bits });
+        }
+        Ok(Self { ipv4: bits, ..self })
+    }
+
+    pub(crate) const fn ipv6(self, bits: u8) -> Result<Self, Fault> {
+        if bits < 1 || bits > 128 {
+            return Err(Fault::Ipv6Prefix { bits });
+        }
+        Ok(Self { ipv6: bits, ..self })
+    }
+
+    /// Returns the shorter prefix of each family.
+    #[cfg(feature = "rules")]
+    pub(crate) fn shorter(self, other: Self) -> Self {
+        Self { ipv4: self.ipv4.min(other.ipv4), ipv6: self.ipv6.min(other.ipv6) }
+    }
+
+    /// Returns the first address of the network of `address`.
+    #[inline(always)]
+    pub(crate) fn network(self, address: IpAddr) -> IpAddr {
+        // Canonicalized before it is masked: otherwise all IPv4-mapped addresses would be one key.
+        match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX << (32 - u32::from(self.ipv4));
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - u32::from(self.ipv6));
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
+            }
+        }
+    }
+
+    /// Writes a network, with the length of its prefix if it has several addresses.
+    pub(super) fn text(self, network: IpAddr) -> String {
+        match network {
+            IpAddr::V4(network) if self.ipv4 < 32 => format!("{network}/{}", self.ipv4),
+            IpAddr::V6(network) if self.ipv6 < 128 => format!("{network}/{}", self.ipv6),
+            address => address.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Keys from the address of the peer or of the client.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use super::address::{AddressError, ClientAddress};
+use super::cidrs::Prefixes;
 use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
 use super::part::KeyPart;
-use crate::error::Fault;
 use crate::request::RequestHead;
+use crate::validation::checked;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`ClientIp::ipv6_prefix`] changes that.
@@ -91,7 +92,7 @@ impl ClientIp {
     /// Panics if `bits` is 0, which would put all of IPv6 into one bucket, or greater than 128.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.prefixes = self.prefixes.ipv6(bits);
+        self.prefixes = checked!(self.prefixes.ipv6(bits));
         self
     }
 
@@ -102,7 +103,7 @@ impl ClientIp {
     /// Panics if `bits` is 0, which would put all of IPv4 into one bucket, or greater than 32.
     #[track_caller]
     pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
-        self.prefixes = self.prefixes.ipv4(bits);
+        self.prefixes = checked!(self.prefixes.ipv4(bits));
         self
     }
 
@@ -156,65 +157,16 @@ impl KeyExtractor for ClientIp {
             Err(_) => KeyPart::missing(name),
         }]
     }
+
+    fn prefixes(&self) -> Option<Prefixes> {
+        Some(self.prefixes)
+    }
 }
 
 /// The address itself, for an [`AddressList`](crate::AddressList), regardless of the prefix that makes the key.
 impl From<ClientIp> for ClientAddress {
     fn from(key: ClientIp) -> Self {
         key.address
-    }
-}
-
-/// The number of leading bits of an address that make the key, by family.
-#[derive(Clone, Copy, Debug)]
-struct Prefixes {
-    ipv4: u8,
-    ipv6: u8,
-}
-
-impl Prefixes {
-    /// 32 bits of IPv4 and 64 of IPv6: a client usually controls the rest.
-    const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
-
-    #[track_caller]
-    const fn ipv4(self, bits: u8) -> Self {
-        if bits < 1 || bits > 32 {
-            panic!("{}", Fault::Ipv4Prefix { bits }.message().as_str());
-        }
-        Self { ipv4: bits, ..self }
-    }
-
-    #[track_caller]
-    const fn ipv6(self, bits: u8) -> Self {
-        if bits < 1 || bits > 128 {
-            panic!("{}", Fault::Ipv6Prefix { bits }.message().as_str());
-        }
-        Self { ipv6: bits, ..self }
-    }
-
-    /// Returns the first address of the network of `address`.
-    #[inline(always)]
-    fn network(self, address: IpAddr) -> IpAddr {
-        // Canonicalized before it is masked: otherwise all IPv4-mapped addresses would be one key.
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX << (32 - u32::from(self.ipv4));
-                Ipv4Addr::from_bits(address.to_bits() & mask).into()
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX << (128 - u32::from(self.ipv6));
-                Ipv6Addr::from_bits(address.to_bits() & mask).into()
-            }
-        }
-    }
-
-    /// Writes a network, with the length of its prefix if it has several addresses.
-    fn text(self, network: IpAddr) -> String {
-        match network {
-            IpAddr::V4(network) if self.ipv4 < 32 => format!("{network}/{}", self.ipv4),
-            IpAddr::V6(network) if self.ipv6 < 128 => format!("{network}/{}", self.ipv6),
-            address => address.to_string(),
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
+use super::cidrs::Prefixes;
 use super::encoding::KeyBuf;
 use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
@@ -76,6 +77,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the name of the header whose value is the key, or `None` for other keys.
     #[doc(hidden)]
     fn header_name(&self) -> Option<&HeaderName> {
+        None
+    }
+
+    /// Returns the prefixes to which the extractor masks addresses, or `None` for other keys.
+    #[doc(hidden)]
+    fn prefixes(&self) -> Option<Prefixes> {
         None
     }
 
@@ -170,6 +177,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn header_name(&self) -> Option<&HeaderName> {
         (**self).header_name()
+    }
+
+    fn prefixes(&self) -> Option<Prefixes> {
+        (**self).prefixes()
     }
 }
 

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
-use crate::error::{ConfigError, Fault, or_panic};
+use crate::error::{ConfigError, or_panic};
+use crate::key::cidrs::Prefixes;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
 use crate::validation;
@@ -79,12 +80,15 @@ impl Extractors {
     ///
     /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
     /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
-    /// Use [`register_address`](Self::register_address) for [`key::peer_ip`] and [`key::client_ip`].
+    /// The values of [`key::peer_ip`] and [`key::client_ip`] are compared as addresses, as with
+    /// [`register_address`](Self::register_address).
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
-        self.insert(name, extractor, ValueFormat::Text)
+        let format = extractor.prefixes().map_or(ValueFormat::Text, ValueFormat::Address);
+        self.insert(name, extractor, format)
     }
 
-    /// Registers an extractor of IP addresses that keeps the first `ipv6_prefix` bits of IPv6 addresses.
+    /// Registers an extractor of IP addresses. Of IPv6 addresses, the first `ipv6_prefix` bits count, or fewer if the
+    /// extractor keeps fewer.
     ///
     /// The values of a file are then addresses, compared up to that prefix, or patterns for the text of an address.
     ///
@@ -129,10 +133,9 @@ impl Extractors {
         extractor: impl KeyExtractor,
         ipv6_prefix: u8,
     ) -> Result<Self, ConfigError> {
-        if !(1..=128).contains(&ipv6_prefix) {
-            return Err(Fault::Ipv6Prefix { bits: ipv6_prefix }.into());
-        }
-        Ok(self.insert(name, extractor, ValueFormat::Address { ipv6_prefix }))
+        let prefixes = Prefixes::DEFAULT.ipv6(ipv6_prefix)?;
+        let prefixes = extractor.prefixes().map_or(prefixes, |own| own.shorter(prefixes));
+        Ok(self.insert(name, extractor, ValueFormat::Address(prefixes)))
     }
 
     fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
@@ -203,10 +206,8 @@ pub(super) enum ValueFormat {
     /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a
     /// bucket.
     Method,
-    /// The 4 or 16 bytes of an address. Of IPv6 addresses, only the first `ipv6_prefix` bits are set.
-    Address {
-        ipv6_prefix: u8,
-    },
+    /// The 4 or 16 bytes of an address, of which only the bits of its prefix are set.
+    Address(Prefixes),
 }
 
 impl ValueFormat {
@@ -229,19 +230,26 @@ impl ValueFormat {
                     return Err(format!("methods are written in upper case: write `{upper}`"));
                 }
             }
-            Self::Address { ipv6_prefix } => {
+            Self::Address(prefixes) => {
                 let address = text.parse::<IpAddr>();
                 let address = address.map_err(|_| format!("{text:?} is not an IP address: write one, or use a `*`"))?;
-                return Ok(Matcher::Exact(match address.to_canonical() {
-                    IpAddr::V4(address) => address.octets().into(),
-                    IpAddr::V6(address) => {
-                        let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
-                        (address.to_bits() & mask).to_be_bytes().into()
-                    }
+                return Ok(Matcher::Exact(match prefixes.network(address) {
+                    IpAddr::V4(network) => network.octets().into(),
+                    IpAddr::V6(network) => network.octets().into(),
                 }));
             }
         }
         Ok(Matcher::Exact(text.as_bytes().into()))
+    }
+
+    /// Masks an extracted address to its prefix. Its extractor may keep more bits.
+    pub(super) fn mask(self, value: &mut KeyBuf) {
+        if let Self::Address(prefixes) = self
+            && let Some(address) = value.only_part().and_then(address_of)
+        {
+            value.clear();
+            prefixes.network(address).write(value);
+        }
     }
 
     /// Appends the key of an extracted value.
@@ -255,11 +263,7 @@ impl ValueFormat {
 
     /// Returns whether a pattern matches the text of an extracted value.
     pub(super) fn matches(self, pattern: &str, value: &[u8]) -> bool {
-        let Self::Address { .. } = self else { return is_match(pattern, value) };
-        let address = match <[u8; 4]>::try_from(value) {
-            Ok(v4) => IpAddr::from(v4),
-            Err(_) => IpAddr::from(<[u8; 16]>::try_from(value).unwrap_or_default()),
-        };
+        let (Self::Address(_), Some(address)) = (self, address_of(value)) else { return is_match(pattern, value) };
         // Without an allocation. An address has at most 45 characters.
         let mut text = [0; 45];
         let mut free = text.as_mut_slice();
@@ -267,6 +271,12 @@ impl ValueFormat {
         let len = 45 - free.len();
         is_written && is_match(pattern, &text[..len])
     }
+}
+
+/// Returns the address with these 4 or 16 bytes.
+fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// Returns whether a value is a pattern, in which each `*` matches any text.

@@ -80,7 +80,10 @@ impl Value {
         if let Self::NotExtracted = self {
             let mut key = KeyBuf::default();
             *self = match named.extractor.extract(head, &mut key) {
-                Extracted::Done => Self::Found(key),
+                Extracted::Done => {
+                    named.format.mask(&mut key);
+                    Self::Found(key)
+                }
                 Extracted::Missing(missing) => Self::Missing(missing),
                 Extracted::Pending(rest) => Self::Pending(key, rest),
             };
@@ -88,12 +91,13 @@ impl Value {
     }
 
     /// Waits for an asynchronous extractor.
-    async fn wait(&mut self) {
+    async fn wait(&mut self, format: ValueFormat) {
         if let Self::Pending(known, rest) = self {
             let rest = rest.await;
             *self = match rest {
                 Ok(rest) => {
                     known.append(&rest);
+                    format.mask(known);
                     Self::Found(std::mem::take(known))
                 }
                 Err(missing) => Self::Missing(missing),
@@ -255,7 +259,7 @@ impl LimitIndex for TreeIndex {
                         tree.visit(&matches, &values, |rule, matched| found.push((rule, matched.cloned())));
                         return found;
                     }
-                    Err(Pending(extractor)) => values[extractor].wait().await,
+                    Err(Pending(extractor)) => values[extractor].wait(tree.extractors[extractor].format).await,
                 }
             }
         }))

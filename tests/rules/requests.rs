@@ -1,9 +1,11 @@
 //! The buckets of requests, and requests without a key.
 
 use std::future::ready;
+use std::net::IpAddr;
 
 use http::{Request, StatusCode};
-use tower_ratelimit::key::{self, TrustedProxies};
+use tower_ratelimit::RequestHead;
+use tower_ratelimit::key::{self, PeerAddr, TrustedProxies};
 use tower_ratelimit::rules::Extractors;
 
 use crate::service::{Limited, from, with};
@@ -386,6 +388,54 @@ descriptors:
     let limited = Limited::with(yaml, &extractors);
     assert!(!limited.allows(from("2001:db8:1:9::9")));
     assert!(limited.allows(from("2001:db8:2:2::3")));
+}
+
+#[test]
+fn an_address_in_a_file_selects_the_bucket_of_its_extractor() {
+    let address = |head: &RequestHead<'_>| head.extensions.get().map(|PeerAddr(peer): &PeerAddr| peer.ip());
+    let mapped = move |head: &RequestHead<'_>| match address(head)? {
+        IpAddr::V4(address) => Some(address.to_ipv6_mapped()),
+        IpAddr::V6(address) => Some(address),
+    };
+    let new = Extractors::new;
+    for (registered, value, near, far) in [
+        // Without `register_address`: the extractor of addresses is recognized.
+        (new().register("client", key::peer_ip()), "2001:db8:1:2::3", "2001:db8:1:2::9", "2001:db8:1:3::3"),
+        (new().register("client", key::peer_ip()), "192.0.2.7", "::ffff:192.0.2.7", "192.0.2.8"),
+        (new().register("client", key::peer_ip()), "::ffff:192.0.2.7", "192.0.2.7", "192.0.2.8"),
+        (new().register("client", key::peer_ip().ipv4_prefix(24)), "192.0.2.7", "192.0.2.9", "192.0.3.7"),
+        // With another prefix than the extractor's, the shorter one counts.
+        (new().register_address("client", key::peer_ip(), 48), "2001:db8:1:2::3", "2001:db8:1:9::9", "2001:db8:2:2::3"),
+        (
+            new().register_address("client", key::peer_ip(), 128),
+            "2001:db8:1:2::3",
+            "2001:db8:1:2::9",
+            "2001:db8:1:3::3",
+        ),
+        // An extractor of whole addresses.
+        (
+            new().register_address("client", key::from_fn(address), 64),
+            "2001:db8:1:2::3",
+            "2001:db8:1:2::9",
+            "2001:db8:1:3::3",
+        ),
+        (new().register_address("client", key::from_fn(mapped), 64), "192.0.2.7", "192.0.2.7", "192.0.2.8"),
+    ] {
+        let yaml = format!(
+            "
+domain: shop
+descriptors:
+- {{ key: client, value: '{value}', rate_limit: {{ unit: year, requests_per_unit: 1 }} }}
+"
+        );
+        let limited = Limited::with(&yaml, &registered);
+        assert!(limited.allows(from(near)), "{value} {near}");
+        assert!(!limited.allows(from(near)), "{value} {near} is not matched");
+        assert!(limited.allows(from(far)) && limited.allows(from(far)), "{value} {far} is matched");
+        if value != near && !value.contains("ffff") {
+            assert!(!limited.allows(from(value)), "{value} has another bucket than {near}");
+        }
+    }
 }
 
 #[tokio::test]
