@@ -31,7 +31,7 @@ pub struct PeerAddr(pub SocketAddr);
 /// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If
 /// the server also provides an address, the address takes precedence.
 ///
-/// Takes effect with [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers).
+/// Takes effect with [`TrustedProxies::trust_unix_peers`].
 ///
 /// ```
 /// use axum::{Extension, Router};
@@ -56,9 +56,8 @@ enum Peer {
 
 impl Peer {
     /// Returns the peer, if the server provides it.
-    #[inline(always)]
     fn of(head: &RequestHead<'_>) -> Option<Self> {
-        if let Some(address) = address(head) {
+        if let Some(address) = peer_address(head) {
             return Some(Self::Address(address.to_canonical()));
         }
         #[cfg(all(feature = "tonic", unix))]
@@ -69,8 +68,9 @@ impl Peer {
     }
 }
 
+/// Returns the address of the peer, which may be an IPv4-mapped one.
 #[inline(always)]
-fn address(head: &RequestHead<'_>) -> Option<IpAddr> {
+pub(super) fn peer_address(head: &RequestHead<'_>) -> Option<IpAddr> {
     if let Some(PeerAddr(peer)) = head.extensions.get() {
         return Some(peer.ip());
     }
@@ -108,6 +108,8 @@ fn fallback_address(head: &RequestHead<'_>) -> Option<IpAddr> {
 /// let by_number = TrustedProxies::hops(2).forwarded();
 /// # let _ = (by_network, by_number);
 /// ```
+#[doc(alias = "proxy")]
+#[doc(alias = "x-forwarded-for")]
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TrustedProxies {
@@ -195,7 +197,7 @@ impl TrustedProxies {
         Self { trust: Trust::Hops(count), unix_peers: false }
     }
 
-    /// Also trusts peers on Unix sockets, which the server marks by [`UnixPeer`](crate::key::UnixPeer). By default,
+    /// Also trusts peers on Unix sockets, which the server marks by [`UnixPeer`]. By default,
     /// their requests have no address. [`hops`](Self::hops) needs no peer, so this has no effect there.
     pub fn trust_unix_peers(self) -> Self {
         Self { unix_peers: true, ..self }
@@ -340,6 +342,7 @@ impl ClientAddress {
     /// The address of the peer.
     pub(super) const PEER: Self = Self(Source::Peer);
 
+    #[inline]
     pub(super) fn is_of_peer(&self) -> bool {
         matches!(self.0, Source::Peer)
     }
@@ -350,13 +353,9 @@ impl ClientAddress {
     /// # Errors
     ///
     /// Returns an error if the request does not name the client, or the server does not provide the peer's address.
-    #[inline]
     pub fn resolve(&self, head: &RequestHead<'_>) -> Result<IpAddr, AddressError> {
         match &self.0 {
-            Source::Peer => match Peer::of(head) {
-                Some(Peer::Address(address)) => Ok(address),
-                Some(Peer::Unix) | None => Err(AddressError::NoPeer),
-            },
+            Source::Peer => peer_address(head).map(|peer| peer.to_canonical()).ok_or(AddressError::NoPeer),
             Source::XForwardedFor(proxies) => proxies.client_of_list(head, x_forwarded_for(head.headers)),
             Source::Forwarded(proxies) => proxies.client_of_list(head, forwarded(head.headers)),
             Source::SingleValued(proxies, name) => proxies.client_of_single(head, || single(head, name)),

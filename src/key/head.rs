@@ -31,6 +31,7 @@ use crate::validation;
 /// # Panics
 ///
 /// Panics if `name` is not a valid header name.
+#[doc(alias = "api key")]
 #[track_caller]
 pub fn header(name: &str) -> impl KeyExtractor + Clone + use<> {
     HeadKey::Header(or_panic(validation::header_name(name)))

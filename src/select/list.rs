@@ -39,7 +39,7 @@ use crate::request::RequestHead;
 /// so list `2001:db8::/64` to match a client. Addresses and entries are canonical: `::ffff:192.0.2.1` is `192.0.2.1`.
 ///
 /// A request without an address is on no list: over a Unix socket, if the server does not provide the peer's address,
-/// or if [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` rejects requests that
+/// or if [`ClientAddress`] finds none. But `always_reject` rejects requests that
 /// [repeat](crate::key#repeated-headers) a [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///
 /// A lookup takes logarithmic time: 17 comparisons for 100,000 entries. An entry takes 18 bytes. Overlapping and
@@ -142,7 +142,7 @@ impl fmt::Debug for AddressList {
 /// An entry has the type that the extractor finds: text without whitespace around it for a header, the closure's result
 /// for [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
 /// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For
-/// addresses, use an [`AddressList`](crate::AddressList). A request without the key is on no list.
+/// addresses, use an [`AddressList`]. A request without the key is on no list.
 ///
 /// Clients can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header. `always_reject`
 /// rejects a request if any line of the header is an entry; with other ambiguous keys, such as a repeated cookie or a

@@ -13,7 +13,7 @@ use crate::request::RequestHead;
 
 /// Decides whether something applies to a request.
 ///
-/// The functions of [`when`](crate::when) return conditions; [`when::from_fn`](crate::when::from_fn) makes one of a
+/// The functions of [`when`] return conditions; [`when::from_fn`] makes one of a
 /// closure. A condition is evaluated inline for each request, so it must be fast and must not block.
 ///
 /// ```
