@@ -10,9 +10,8 @@
 //! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with another
 //! amount can recover the level in tokens, and drains it at its own rate.
 
-use super::mul_div::div_ceil;
 use super::settings::Algorithm;
-use super::state::{ChargeMark, CompactState};
+use super::state::{ChargeMark, CompactState, div_ceil, product};
 
 #[inline(always)]
 pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
@@ -64,7 +63,7 @@ pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: Char
 
 /// Converts tokens to units.
 fn units(algorithm: &Algorithm, tokens: u64) -> u128 {
-    u128::from(tokens) * u128::from(algorithm.span)
+    product(tokens, algorithm.span)
 }
 
 /// Returns the units of a state that have not drained at `now`.
@@ -75,7 +74,7 @@ fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
     }
     let [amount, rounding] = state.halves();
     if amount == u64::from(algorithm.amount) {
-        return (u128::from(state.expires_at - now) * u128::from(amount)).saturating_sub(rounding.into());
+        return product(state.expires_at - now, amount).saturating_sub(rounding.into());
     }
     let drained = (i128::from(now) - i128::from(state.at)) * i128::from(algorithm.amount);
     (charged(state) as i128 - drained).max(0) as u128
@@ -83,8 +82,8 @@ fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
 
 /// Returns the units in use right after the last charge.
 fn charged(state: &CompactState) -> u128 {
-    let [amount, rounding] = state.halves().map(u128::from);
-    (u128::from(state.expires_at.saturating_sub(state.at)) * amount).saturating_sub(rounding)
+    let [amount, rounding] = state.halves();
+    product(state.expires_at.saturating_sub(state.at), amount).saturating_sub(rounding.into())
 }
 
 /// Encodes a level that is not 0 at `now`, as it drains at this amount.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
-use super::mul_div::{div_ceil, mul_div_ceil};
 use crate::error::Fault;
 use crate::time::Timestamp;
 use crate::validation::{self, LONGEST};
@@ -149,7 +148,9 @@ impl Algorithm {
         Duration::from_micros(match self.kind {
             Kind::CalendarWindow(calendar) => calendar.longest() as u64 * 1_000_000,
             Kind::TokenBucket(Refill::Interval) => self.capacity.div_ceil(self.amount.into()) * self.span,
-            _ if self.is_bucket() => div_ceil(u128::from(self.capacity) * u128::from(self.span), self.amount.into()),
+            _ if self.is_bucket() => {
+                (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64
+            }
             _ => self.span,
         })
     }
@@ -315,8 +316,8 @@ fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
 /// keeps the rate, rounded up to µs.
 fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let share = share_of_tokens(amount, parts);
-    let interval = mul_div_ceil(interval, u64::from(share) * u64::from(parts), amount.into());
-    (share, interval.min(LONGEST))
+    let interval = (u128::from(interval) * u128::from(share) * u128::from(parts)).div_ceil(amount.into());
+    (share, interval.min(LONGEST.into()) as u64)
 }
 
 #[cfg(test)]

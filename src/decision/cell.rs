@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Availability, ChargeMark, Lockout, QuotaSnapshot, Size};
+use crate::algorithm::{Algorithm, ChargeMark, Lockout, Size};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::reported_details::RequestDetail;
 
@@ -33,7 +33,12 @@ pub struct Cell {
     /// Whether a denial by the limit is a strike, in the cell of a penalty.
     pub(crate) makes_strikes: bool,
 
-    pub(crate) availability: Availability,
+    /// The time until the cost is available: 0 if it is, or [`NEVER`](crate::algorithm::NEVER). All spans are in µs.
+    pub(crate) wait: u64,
+    /// The time for which an allowed request waits before it proceeds.
+    pub(super) delay: u64,
+    /// Whether an allowed request takes a part of its cost from the overage.
+    pub(super) uses_overage: bool,
     /// The instant of the decision, in µs.
     pub(super) now: u64,
     /// The tokens in use after the decision.
@@ -56,7 +61,9 @@ pub(crate) struct Texts {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    pub(super) snapshot: QuotaSnapshot,
+    pub(super) remaining: u64,
+    pub(super) more_after: Option<u64>,
+    pub(super) reset_after: u64,
     pub(super) is_locked_out: bool,
     pub(super) lockout: Option<Lockout>,
     /// The fingerprint of the share that answered.
@@ -94,7 +101,9 @@ impl Cell {
             veto: Veto::Enforced,
             is_overridable: false,
             makes_strikes: true,
-            availability: Availability::NOW,
+            wait: 0,
+            delay: 0,
+            uses_overage: false,
             now: 0,
             used: 0,
             mark: ChargeMark::default(),
@@ -127,8 +136,7 @@ impl Cell {
 
     /// Returns the same question with another cost, at the limit's own size.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
-        let mut cell =
-            Self { cost, availability: Availability::NOW, mark: ChargeMark::default(), reported: None, ..self.clone() };
+        let mut cell = Self { cost, wait: 0, delay: 0, mark: ChargeMark::default(), reported: None, ..self.clone() };
         cell.set_veto(self.veto);
         cell.resize(self.own_size);
         cell

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::Availability;
+use crate::algorithm::NEVER;
 
 /// Whether a limit has capacity for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -25,6 +25,15 @@ impl Verdict {
     /// Capacity without a delay.
     pub const NOW: Self = Self::Allow { delay: Duration::ZERO };
 
+    /// Creates the verdict of a limit that has capacity after `wait` (in µs), or [`NEVER`], and then delays a request.
+    pub(crate) const fn of(wait: u64, delay: u64) -> Self {
+        match wait {
+            0 => Self::Allow { delay: Duration::from_micros(delay) },
+            NEVER => Self::Deny { retry_after: None },
+            _ => Self::Deny { retry_after: Some(Duration::from_micros(wait)) },
+        }
+    }
+
     /// Combines the verdicts of two limits on one request: allowed after the longer delay if both allow it, or else the
     /// longer wait of those that deny.
     #[must_use]
@@ -42,15 +51,5 @@ impl Verdict {
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow { .. })
-    }
-}
-
-impl From<Availability> for Verdict {
-    fn from(availability: Availability) -> Self {
-        match availability {
-            Availability::Now { delay, .. } => Self::Allow { delay: Duration::from_micros(delay) },
-            Availability::After(after) => Self::Deny { retry_after: Some(Duration::from_micros(after)) },
-            Availability::Never => Self::Deny { retry_after: None },
-        }
     }
 }

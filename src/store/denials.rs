@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Availability;
 use crate::decision::{Cell, Veto};
 use crate::store::Purpose;
 use crate::time::Timestamp;
@@ -200,9 +199,9 @@ impl Change {
         if cells.len() > MAX_CELLS {
             return;
         }
-        let end = |cell: &Cell| match cell.availability {
-            Availability::After(wait) => cell.sufficient_until().min(at.saturating_add(wait)),
-            _ => cell.sufficient_until(),
+        let end = |cell: &Cell| match cell.wait {
+            0 => cell.sufficient_until(),
+            wait => cell.sufficient_until().min(at.saturating_add(wait)),
         };
         self.denials.insert(Denial {
             until: cells.iter().map(end).min().unwrap_or(u64::MAX).min(until),
@@ -343,7 +342,7 @@ mod tests {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
                         let report = |[cell]: &[Cell; 1]| {
-                            (cell.availability, cell.remaining(), cell.more_after(), cell.reset_after())
+                            (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after())
                         };
                         let expected = at(now + later, &states);
                         assert_eq!(report(&answered), report(&expected), "{algorithm} {charges} {percent} {cost}");
@@ -378,10 +377,10 @@ mod tests {
         }
         let later = |micros| {
             let mut cells = cells.clone();
-            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].availability, cells[0].remaining()))
+            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].wait, cells[0].remaining()))
         };
-        assert_eq!(later(0), Some((Availability::After(1_000_000), 0)));
-        assert_eq!(later(600_000), Some((Availability::After(400_000), 1)));
+        assert_eq!(later(0), Some((1_000_000, 0)));
+        assert_eq!(later(600_000), Some((400_000, 1)));
         assert_eq!(later(1_000_000), None);
     }
 

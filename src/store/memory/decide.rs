@@ -9,7 +9,7 @@ use super::MemoryStore;
 use super::entry::{Entry, Expiring};
 use super::rank::EvictionRank;
 use super::shard::{EntryKey, Locked, Shard};
-use crate::algorithm::{Availability, CompactState, KeyState, State};
+use crate::algorithm::{CompactState, KeyState, NEVER, State};
 use crate::decision::Cell;
 use crate::hash::KeyHash;
 use crate::store::Purpose;
@@ -213,10 +213,10 @@ fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<
 fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
     let cell = &cells[index];
     let is_strike = cell.is_of_penalty();
-    match if is_strike { &cells[index - 1] } else { cell }.availability {
-        Availability::Now { .. } if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
-        Availability::After(_) => Some(EvictionRank::DENIED),
-        Availability::Now { .. } | Availability::Never => None,
+    match if is_strike { &cells[index - 1] } else { cell }.wait {
+        0 if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
+        0 | NEVER => None,
+        _ => Some(EvictionRank::DENIED),
     }
 }
 
