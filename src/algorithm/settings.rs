@@ -115,9 +115,26 @@ impl Algorithm {
             return Err(fault);
         }
         self.capacity = capacity as u64 + self.is_queue() as u64;
-        match validation::drain(self.capacity, self.amount, self.span) {
-            Ok(()) => Ok(self),
-            Err(fault) => Err(fault),
+        if self.capacity > self.most_tokens() {
+            let (amount, interval) = (self.amount, Duration::from_micros(self.span));
+            return Err(Fault::DrainTooLong { capacity: self.capacity, amount, interval });
+        }
+        Ok(self)
+    }
+
+    /// Returns the token bucket with this way to refill.
+    pub(super) const fn with_refill(mut self, refill: Refill) -> Result<Self, Fault> {
+        self.kind = Kind::TokenBucket(refill);
+        self.with_capacity("capacity", self.capacity as u32)
+    }
+
+    /// Returns the most tokens, 2^32 or more, that fill or drain in the longest time.
+    const fn most_tokens(&self) -> u64 {
+        match self.kind {
+            // In whole intervals.
+            Kind::TokenBucket(Refill::Interval) => validation::most_tokens(1, self.span) * self.amount as u64,
+            _ if self.is_bucket() => validation::most_tokens(self.amount, self.span),
+            _ => u64::MAX,
         }
     }
 
@@ -255,10 +272,9 @@ impl Algorithm {
     /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as is
     /// in range.
     pub(crate) fn with_overage(self, percent: u32) -> Self {
-        let [tokens, amount] = self.size();
-        let most = if self.is_bucket() { validation::most_tokens(amount, self.span) } else { u64::MAX };
+        let [tokens, _] = self.size();
         let overage = u64::from(tokens) * u64::from(percent) / 100;
-        let overage = overage.min((u32::MAX - tokens).into()).min(most.saturating_sub(self.capacity));
+        let overage = overage.min((u32::MAX - tokens).into()).min(self.most_tokens().saturating_sub(self.capacity));
         Self { overage: overage as u32, ..self }
     }
 

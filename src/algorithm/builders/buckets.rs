@@ -117,16 +117,35 @@ constructors!(
 
 impl TokenBucket {
     /// Refills the bucket at the end of each interval rather than continuously. See [`Refill::Interval`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the bucket is not full after 142 years of whole intervals. In a constant, this is a compile-time error.
+    /// [`try_refill`](Self::try_refill) returns an error instead.
     #[must_use]
+    #[track_caller]
     pub const fn at_intervals(self) -> Self {
         self.refill(Refill::Interval)
     }
 
     /// Sets how tokens come back. Defaults to [`Refill::Continuous`].
+    ///
+    /// # Panics
+    ///
+    /// As [`at_intervals`](Self::at_intervals).
     #[must_use]
-    pub const fn refill(mut self, refill: Refill) -> Self {
-        self.0.kind = Kind::TokenBucket(refill);
-        self
+    #[track_caller]
+    pub const fn refill(self, refill: Refill) -> Self {
+        Self(checked!(self.0.with_refill(refill)))
+    }
+
+    /// Fallible version of [`refill`](Self::refill).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bucket is not full after 142 years of whole intervals.
+    pub fn try_refill(self, refill: Refill) -> Result<Self, ConfigError> {
+        Ok(Self(self.0.with_refill(refill)?))
     }
 }
 
