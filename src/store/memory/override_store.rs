@@ -3,7 +3,7 @@
 use super::MemoryStore;
 use crate::decision::Cell;
 use crate::error::StoreError;
-use crate::store::override_store::StoredOverride;
+use crate::store::StoredOverride;
 use crate::store::{Override, OverrideStore, StoreFuture};
 
 impl MemoryStore {
