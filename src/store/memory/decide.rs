@@ -6,9 +6,8 @@ use std::{mem, slice};
 use smallvec::SmallVec;
 
 use super::MemoryStore;
-use super::entry::{Entry, Expiring};
-use super::rank::EvictionRank;
-use super::shard::{EntryKey, Locked, Shard};
+use super::shard::{EntryKey, EntryMut, Locked, Shard};
+use super::table::{Entry, EvictionRank, Expiring};
 use crate::algorithm::{CompactState, KeyState, NEVER, State};
 use crate::decision::Cell;
 use crate::hash::KeyHash;
@@ -35,9 +34,9 @@ impl MemoryStore {
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
         let (now, key) = (at.as_micros(), EntryKey::new(cell));
-        match shard.find(key) {
-            Some(slot) if key.keeps_log => decide_entry(cell, shard.log_mut(slot), now, purpose),
-            Some(slot) => decide_entry(cell, shard.compact_mut(slot), now, purpose),
+        match shard.find(key).map(|slot| shard.entry_mut(key, slot)) {
+            Some(EntryMut::Compact(entry)) => decide_entry(cell, entry, now, purpose),
+            Some(EntryMut::Log(entry)) => decide_entry(cell, entry, now, purpose),
             None => {
                 let mut state = KeyState::unused(cell.algorithm());
                 decide(slice::from_mut(cell), slice::from_mut(&mut state), now, purpose);
@@ -132,11 +131,18 @@ impl Entries<'_, '_> {
         self.store.shard_among(self.locked, cell.key())
     }
 
+    /// Returns the entry of a cell, unless its key is new.
+    #[inline]
+    fn entry(&mut self, index: usize, cell: &Cell) -> Option<EntryMut<'_>> {
+        let slot = self.slots[index]?;
+        Some(self.shard(cell).entry_mut(EntryKey::new(cell), slot))
+    }
+
     /// Sets the ranks of known keys, and adds new ones.
     fn keep(mut self, cells: &mut [Cell], now: u64) {
         for index in 0..cells.len() {
-            if let (Some(slot), Some(rank)) = (self.slots[index], rank(cells, index)) {
-                self.shard(&cells[index]).set_rank(EntryKey::new(&cells[index]), slot, rank);
+            if let (Some(mut entry), Some(rank)) = (self.entry(index, &cells[index]), rank(cells, index)) {
+                entry.set_rank(rank);
             }
         }
         if self.new.is_empty() {
@@ -160,17 +166,17 @@ impl Entries<'_, '_> {
 impl States for Entries<'_, '_> {
     #[inline]
     fn peek(&mut self, index: usize, cell: &mut Cell, now: u64) {
-        match self.slots[index] {
+        match self.entry(index, cell) {
             None => cell.peek(KeyState::unused(cell.algorithm()).as_state(), now),
-            Some(slot) if cell.algorithm().keeps_log() => cell.peek(&self.shard(cell).log_mut(slot).state, now),
-            Some(slot) => cell.peek(&self.shard(cell).compact_mut(slot).state, now),
+            Some(EntryMut::Compact(entry)) => cell.peek(&entry.state, now),
+            Some(EntryMut::Log(entry)) => cell.peek(&entry.state, now),
         }
     }
 
     #[inline]
     fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool) {
-        let is_log = cell.algorithm().keeps_log();
-        match self.slots[index] {
+        let is_preview = self.purpose == Purpose::Preview;
+        match self.entry(index, cell) {
             None => {
                 let mut new = KeyState::unused(cell.algorithm());
                 cell.complete(new.as_state_mut(), now, takes);
@@ -178,12 +184,10 @@ impl States for Entries<'_, '_> {
                     self.new.push((index, new));
                 }
             }
-            Some(slot) if self.purpose == Purpose::Preview => {
-                let mut copy = self.shard(cell).copy(EntryKey::new(cell), slot);
-                cell.complete(copy.as_state_mut(), now, takes);
-            }
-            Some(slot) if is_log => cell.complete(&mut self.shard(cell).log_mut(slot).state, now, takes),
-            Some(slot) => cell.complete(&mut self.shard(cell).compact_mut(slot).state, now, takes),
+            Some(EntryMut::Compact(entry)) if is_preview => cell.complete(&mut { entry.state }, now, takes),
+            Some(EntryMut::Log(entry)) if is_preview => cell.complete(&mut entry.state.clone(), now, takes),
+            Some(EntryMut::Compact(entry)) => cell.complete(&mut entry.state, now, takes),
+            Some(EntryMut::Log(entry)) => cell.complete(&mut entry.state, now, takes),
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The choice of the entry that a full table evicts.
 
-use super::entry::{Expiring, RankedFingerprint};
-use super::rank::EvictionRank;
-use super::table::Table;
+use super::table::{EvictionRank, Expiring, RankedFingerprint, Table};
 
 /// An entry that can be evicted.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +64,8 @@ impl<T: Expiring> Table<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::tests::Until;
     use super::super::table::Slot;
+    use super::super::table::tests::Until;
     use super::*;
 
     /// Returns a pseudorandom fingerprint of the key `n` (SplitMix64).

@@ -4,26 +4,18 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{Entry, Expiring};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
-use super::rank::EvictionRank;
-use super::table::{Slot, Table};
+use super::table::{Entry, EvictionRank, Expiring, Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, State};
 use crate::decision::Cell;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
-impl Expiring for CompactState {
+impl<S: State + Default> Expiring for S {
     fn expires_at(&self) -> u64 {
-        self.expires_at
-    }
-}
-
-impl Expiring for Log {
-    fn expires_at(&self) -> u64 {
-        self.expires_at
+        State::expires_at(self)
     }
 }
 
@@ -105,39 +97,12 @@ impl Shard {
         }
     }
 
-    /// Returns the entry in an occupied slot that holds no log.
+    /// Returns the entry in an occupied slot.
     #[inline]
-    pub(super) fn compact_mut(&mut self, slot: usize) -> &mut Entry<CompactState> {
-        self.states.entry_mut(slot)
-    }
-
-    /// Returns the entry in an occupied slot that holds a log.
-    pub(super) fn log_mut(&mut self, slot: usize) -> &mut Entry<Log> {
-        self.logs.entry_mut(slot)
-    }
-
-    /// Returns the state in an occupied slot.
-    pub(super) fn state_mut(&mut self, key: EntryKey, slot: usize) -> &mut dyn State {
+    pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
         match key.keeps_log {
-            true => &mut self.logs.entry_mut(slot).state,
-            false => &mut self.states.entry_mut(slot).state,
-        }
-    }
-
-    /// Returns a copy of the state in an occupied slot.
-    pub(super) fn copy(&mut self, key: EntryKey, slot: usize) -> KeyState {
-        match key.keeps_log {
-            true => KeyState::Log(self.logs.entry_mut(slot).state.clone()),
-            false => KeyState::Compact(self.states.entry_mut(slot).state),
-        }
-    }
-
-    /// Sets the rank of the entry in an occupied slot.
-    #[inline]
-    pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
-        match key.keeps_log {
-            true => self.logs.entry_mut(slot).set_rank(rank),
-            false => self.states.entry_mut(slot).set_rank(rank),
+            true => EntryMut::Log(self.logs.entry_mut(slot)),
+            false => EntryMut::Compact(self.states.entry_mut(slot)),
         }
     }
 
@@ -206,5 +171,28 @@ impl Shard {
         self.states.sweep(slots, now);
         self.logs.sweep(slots, now);
         self.keys() < before
+    }
+}
+
+/// An entry of either table.
+pub(super) enum EntryMut<'a> {
+    Compact(&'a mut Entry<CompactState>),
+    Log(&'a mut Entry<Log>),
+}
+
+impl EntryMut<'_> {
+    pub(super) fn state(&mut self) -> &mut dyn State {
+        match self {
+            Self::Compact(entry) => &mut entry.state,
+            Self::Log(entry) => &mut entry.state,
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        match self {
+            Self::Compact(entry) => entry.set_rank(rank),
+            Self::Log(entry) => entry.set_rank(rank),
+        }
     }
 }

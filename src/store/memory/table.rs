@@ -5,8 +5,86 @@
 //! hash table, 6.4 exercise 66; "linear Robin Hood"). So a lookup ends at the first larger fingerprint, the table grows
 //! in one pass over the old and the new slots and to any size, not only to powers of two, and an entry is removed by
 //! moving its followers one slot back, without tombstones.
+//!
+//! An entry is a fingerprint, the rank at which it is evicted, and a state.
 
-use super::entry::{Entry, Expiring, RankedFingerprint};
+/// The share of its limit that a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
+/// [`EvictionRank::DENIED`]. At the cap, entries of low ranks are evicted first.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct EvictionRank(pub(super) u8);
+
+impl EvictionRank {
+    pub(super) const DENIED: Self = Self(u8::MAX);
+
+    /// The first rank to be evicted.
+    pub(super) const LOWEST: Self = Self(0);
+
+    /// Returns the rank of a key that has used so many tokens of `capacity`.
+    #[inline]
+    pub(super) const fn new(used: u64, capacity: u64) -> Self {
+        Self(if used < capacity { (used * 254 / capacity) as u8 } else { 254 })
+    }
+}
+
+/// A state that a table can hold. The default marks an empty slot.
+pub(super) trait Expiring: Default {
+    /// Returns the instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
+    fn expires_at(&self) -> u64;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<T: Expiring> {
+    pub(super) fingerprint: RankedFingerprint,
+    pub(super) state: T,
+}
+
+/// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankedFingerprint {
+    pub(super) high: u64,
+    low: u64,
+}
+
+const RANK_MASK: u64 = 0xff;
+
+impl RankedFingerprint {
+    /// The largest fingerprint, at which every search ends.
+    const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
+
+    /// Creates a fingerprint with the lowest rank.
+    pub(super) fn new(fingerprint: u128) -> Self {
+        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK_MASK }
+    }
+
+    pub(super) fn without_rank(self) -> (u64, u64) {
+        (self.high, self.low & !RANK_MASK)
+    }
+}
+
+impl<T: Expiring> Entry<T> {
+    /// Creates an entry of the lowest rank.
+    fn new(fingerprint: u128, state: T) -> Self {
+        Self { fingerprint: RankedFingerprint::new(fingerprint), state }
+    }
+
+    /// Creates an empty slot.
+    fn empty() -> Self {
+        Self { fingerprint: RankedFingerprint::EMPTY, state: T::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.expires_at() == 0
+    }
+
+    pub(super) fn rank(&self) -> EvictionRank {
+        EvictionRank((self.fingerprint.low & RANK_MASK) as u8)
+    }
+
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        self.fingerprint.low = self.fingerprint.low & !RANK_MASK | u64::from(rank.0);
+    }
+}
 
 /// The slot of a fingerprint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -160,17 +238,24 @@ impl<T: Expiring> Table<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
 
-    use super::super::entry;
-    use super::super::entry::tests::Until;
-    use super::super::rank::EvictionRank;
     use super::*;
 
-    const RANK: u128 = entry::RANK_MASK as u128;
+    const RANK: u128 = RANK_MASK as u128;
+
+    /// A state that expires at an instant.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    pub(in super::super) struct Until(pub(in super::super) u64);
+
+    impl Expiring for Until {
+        fn expires_at(&self) -> u64 {
+            self.0
+        }
+    }
 
     /// Fingerprints clustered at the start, in the middle and at the end of the table.
     fn fingerprints() -> impl Strategy<Value = u128> {
