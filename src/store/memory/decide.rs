@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::MemoryStore;
 use super::shard::{EntryKey, EntryMut, Locked, Shard};
-use super::table::{Entry, EvictionRank, Expiring};
+use super::table::{Entry, EvictionRank};
 use crate::algorithm::{CompactState, KeyState, NEVER, State};
 use crate::decision::Cell;
 use crate::hash::KeyHash;
@@ -194,7 +194,7 @@ impl States for Entries<'_, '_> {
 
 /// Decides a cell by the entry of its key.
 #[inline]
-fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<S>, now: u64, purpose: Purpose) {
+fn decide_entry<S: State + Default + Clone>(cell: &mut Cell, entry: &mut Entry<S>, now: u64, purpose: Purpose) {
     cell.peek(&entry.state, now);
     match purpose {
         Purpose::Take => {

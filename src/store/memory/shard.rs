@@ -6,18 +6,12 @@ use std::sync::MutexGuard;
 
 use super::eviction::Candidate;
 use super::overrides::Overrides;
-use super::table::{Entry, EvictionRank, Expiring, Slot, Table};
+use super::table::{Entry, EvictionRank, Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, State};
 use crate::decision::Cell;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
-
-impl<S: State + Default> Expiring for S {
-    fn expires_at(&self) -> u64 {
-        State::expires_at(self)
-    }
-}
 
 /// A part of the store's keys: a table for each type of state, and their overrides.
 #[derive(Debug)]
