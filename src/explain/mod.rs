@@ -72,7 +72,7 @@ use crate::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::list::ListAction;
 use crate::recorder::Fallback;
-use crate::resilience::{Preview, PreviewSource, StoreClient};
+use crate::resilience::{GuardedStore, Preview, PreviewSource};
 use crate::time::Timestamp;
 use crate::when::{Condition, Description};
 
@@ -139,7 +139,7 @@ impl Explanation {
     /// Creates the explanation of a request from the decision about its charges. `limits` are all limits; outcomes and
     /// sizes are taken from the decision. The request is charged if it is allowed and `takes`.
     pub(crate) async fn decided(
-        client: &Arc<StoreClient>,
+        client: &Arc<GuardedStore>,
         cells: Cells,
         mut limits: Vec<LimitExplanation>,
         takes: bool,
