@@ -3,8 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use super::cell::{Cell, Report};
-use super::verdict::Verdict;
+use super::cell::{Cell, Report, Verdict};
 use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, State};
 use crate::reported_details::RequestDetail;
 

@@ -42,7 +42,7 @@ impl GuardedStore {
     #[inline]
     fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         if cells.is_empty() {
-            return StoreFuture::ready(Ok(Decision::uncounted()));
+            return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         if !self.breakers.are_closed() {
             return self.decide_if_admitted(cells, purpose);
@@ -158,7 +158,7 @@ impl GuardedStore {
                 let answer = self.store.decide(&mut cells, Purpose::Take).await?;
                 Ok(decision(answer, cells, Purpose::Take))
             }
-            DecidedBy::Local | DecidedBy::Nobody => {
+            DecidedBy::Local | DecidedBy::Unlimited => {
                 self.local.decide(Purpose::Take, cells).1.ok_or_else(StoreError::breaker_open)
             }
         }
