@@ -7,8 +7,8 @@
 //!
 //! The state holds the level after the last charge as the instant at which it has drained, the *theoretical arrival
 //! time*: rounded up to µs (`expires_at`), by how many units it was rounded up (the lower half of `detail`), and the
-//! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with another
-//! amount can recover the level in tokens, and drains it at its own rate.
+//! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with
+//! another amount can recover the level in tokens, and drains it at its own rate.
 
 use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState, div_ceil, product};
@@ -39,8 +39,8 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
-/// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as others
-/// have been promised their instants. The key keeps the rate at which it was charged.
+/// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as
+/// others have been promised their instants. The key keeps the rate at which it was charged.
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
     let now = now.max(state.at);
     let units_in_use = level(algorithm, state, now);

@@ -1,8 +1,8 @@
 //! A counter for the current window, and a weighted one for the previous window.
 //!
-//! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`, the
-//! previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded as the
-//! current one.
+//! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`,
+//! the previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded
+//! as the current one.
 
 use super::settings::{Algorithm, Kind, Rounding};
 use super::state::{ChargeMark, CompactState, div, div_ceil, product};

@@ -169,8 +169,8 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// Panics if the span is out of its range, or not in whole microseconds. In a constant, this is a compile-time error.
-    /// [`try_remembered_for`](Self::try_remembered_for) returns an error instead.
+    /// Panics if the span is out of its range, or not in whole microseconds. In a constant, this is a compile-time
+    /// error. [`try_remembered_for`](Self::try_remembered_for) returns an error instead.
     #[track_caller]
     pub const fn remembered_for(self, span: Duration) -> Self {
         checked!(self.checked_remembered_for(span))

@@ -83,8 +83,8 @@ pub enum Refill {
     Interval,
 }
 
-/// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of a
-/// bucket.
+/// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of
+/// a bucket.
 pub(crate) type Size = [u32; 2];
 
 impl Algorithm {
@@ -158,8 +158,8 @@ impl Algorithm {
     }
 
     /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, or the time in
-    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone without
-    /// clock changes: 31 days for months, 366 for years.
+    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone
+    /// without clock changes: 31 days for months, 366 for years.
     #[must_use]
     pub fn window(&self) -> Duration {
         Duration::from_micros(match self.kind {
@@ -172,8 +172,8 @@ impl Algorithm {
         })
     }
 
-    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length of the window that
-    /// contains it.
+    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length
+    /// of the window that contains it.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         match self.kind {
@@ -269,8 +269,8 @@ impl Algorithm {
         Some(self)
     }
 
-    /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as is
-    /// in range.
+    /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as
+    /// is in range.
     pub(crate) fn with_overage(self, percent: u32) -> Self {
         let [tokens, _] = self.size();
         let overage = u64::from(tokens) * u64::from(percent) / 100;
@@ -279,8 +279,8 @@ impl Algorithm {
     }
 
     /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others. Together,
-    /// the shares never exceed the limit, if each of them can have a token. A queue lets one more request proceed in each
-    /// process.
+    /// the shares never exceed the limit, if each of them can have a token. A queue lets one more request proceed in
+    /// each process.
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
@@ -315,8 +315,9 @@ fn share_of_period(limit: u32, period: u64, parts: u32) -> u64 {
     period * u64::from(parts.div_ceil(limit)).min(LONGEST / period)
 }
 
-/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that
-/// would exceed the longest interval. The interval is the same for all amounts, so that usage survives their changes.
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless
+/// that would exceed the longest interval. The interval is the same for all amounts, so that usage survives their
+/// changes.
 fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     match interval.checked_mul(parts.into()) {
         Some(interval) if interval <= LONGEST => (amount, interval),

@@ -5,8 +5,8 @@ use super::settings::Algorithm;
 /// The operations of an algorithm on the state of a key, from which all decisions follow.
 ///
 /// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `charge` and `refund` have
-/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands still
-/// for a key until the clock has caught up.
+/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands
+/// still for a key until the clock has caught up.
 pub(crate) trait State {
     /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
     /// without knowing the algorithm. 0 for an unused key.
@@ -21,8 +21,8 @@ pub(crate) trait State {
     /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
     fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64;
 
-    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is reported
-    /// of the key at this instant.
+    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is
+    /// reported of the key at this instant.
     fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState;
 
     /// Refunds a charge of `cost`, as far as it still counts.

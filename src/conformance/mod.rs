@@ -3,8 +3,8 @@
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
 //! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], counts the
-//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led to
-//! it. Call it in a test:
+//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led
+//! to it. Call it in a test:
 //!
 //! ```
 //! use tower_ratelimit::{MemoryStore, conformance};
@@ -19,8 +19,8 @@
 //! minutes longer, because the clock of the checks stands still meanwhile.
 //!
 //! For a database with [`CompareAndSwap`], call [`check_compare_and_swap`] instead, which also checks the database by
-//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the
-//! other checks would pass with a database that never compares.
+//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that
+//! the other checks would pass with a database that never compares.
 
 mod compare_and_swap;
 mod concurrency;

@@ -136,8 +136,8 @@ async fn check_side_by_side<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S
         clock.set(Timestamp::from_micros(latest - turn as u64 * STEP_BACK));
         allowed += u64::from(limiters[turn].acquire(key, 1).await.expect("a decision").is_allowed());
     }
-    // Usage is kept in tokens, so the faster limit is not used up before its capacity. A queue admits one token more, but
-    // its last interval is not over.
+    // Usage is kept in tokens, so the faster limit is not used up before its capacity. A queue admits one token more,
+    // but its last interval is not over.
     let intervals = (latest - START).div_ceil(INTERVAL);
     let [_, (capacity, amount)] = SIZES.map(|(capacity, amount)| (u64::from(capacity), u64::from(amount)));
     let possible = capacity..=capacity + amount * intervals;

@@ -9,8 +9,8 @@ use crate::reported_details::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {
-    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose algorithm
-    /// or period is another.
+    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose
+    /// algorithm or period is another.
     pub fn apply_override(&mut self, by: &Algorithm) {
         if self.algorithm.with_size(by.size()) == Some(*by) {
             self.resize(by.size());
@@ -48,8 +48,8 @@ impl Cell {
         self.uses_overage = true;
     }
 
-    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length of
-    /// this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
+    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length
+    /// of this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
         let report = self.report_mut();
         (report.is_locked_out, report.lockout) = (true, Lockout::new(level, micros(span)));

@@ -18,8 +18,8 @@ use crate::reported_details::RequestDetail;
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub(crate) key: KeyHash,
-    /// The hash of the limit's identity: its algorithm, its period and its name. It separates the states of its keys from
-    /// those of other limits.
+    /// The hash of the limit's identity: its algorithm, its period and its name. It separates the states of its keys
+    /// from those of other limits.
     pub(crate) identity: KeyHash,
     pub(crate) texts: Option<Arc<Texts>>,
     pub(crate) cost: u64,
@@ -227,8 +227,8 @@ impl Cell {
         self.algorithm.size() != self.own_size
     }
 
-    /// Returns one of `parts` of the limit for a store that hashes the hashes of keys again. Its states belong to the limit,
-    /// and to the period of the share, which may be longer than that of the limit.
+    /// Returns one of `parts` of the limit for a store that hashes the hashes of keys again. Its states belong to the
+    /// limit, and to the period of the share, which may be longer than that of the limit.
     pub(crate) fn share(&self, parts: u32, hasher: &KeyHasher) -> Self {
         let mut share = self.clone();
         if !self.is_of_penalty() {
@@ -260,8 +260,8 @@ impl Cell {
         };
     }
 
-    /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size of
-    /// a limit that is available may have changed.
+    /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size
+    /// of a limit that is available may have changed.
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
@@ -289,8 +289,8 @@ impl Cell {
         self.key.under(self.identity).as_u128()
     }
 
-    /// Returns the name of the limit with its algorithm and period, such as `daily:fw86400s`, which is as unique among the
-    /// limits of a key as the fingerprint. `None` unless the store [asks for it](crate::Store::has_readable_keys).
+    /// Returns the name of the limit with its algorithm and period, such as `daily:fw86400s`, which is as unique among
+    /// the limits of a key as the fingerprint. `None` unless the store [asks for it](crate::Store::has_readable_keys).
     #[must_use]
     pub fn readable_name(&self) -> Option<&str> {
         self.texts.as_ref()?.name.as_deref()
@@ -303,8 +303,8 @@ impl Cell {
         self.cost
     }
 
-    /// Returns the algorithm that decides, with its [overage](Algorithm::overage), at the size that the limit has for the
-    /// key.
+    /// Returns the algorithm that decides, with its [overage](Algorithm::overage), at the size that the limit has for
+    /// the key.
     #[must_use]
     #[inline]
     pub fn algorithm(&self) -> &Algorithm {

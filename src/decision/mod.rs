@@ -22,23 +22,23 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and report
-    /// their decisions.
+    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and
+    /// report their decisions.
     pub fn new(at: Timestamp, cells: impl IntoIterator<Item = Cell>) -> Self {
         let mut cells = cells.into_iter().collect();
         Self::merge_penalties(&mut cells);
         Self::of(at, DecidedBy::Store, false, cells)
     }
 
-    /// Creates the decision of answered cells. Their penalties must be [merged](Self::merge_penalties) already. The request
-    /// is charged if it is allowed and `takes`.
+    /// Creates the decision of answered cells. Their penalties must be [merged](Self::merge_penalties) already. The
+    /// request is charged if it is allowed and `takes`.
     #[inline(always)]
     pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, outcomes: Cells) -> Self {
         Self { at, by, takes, outcomes }
     }
 
-    /// Adds the answers of penalties to those of their limits. Not a part of [`of`](Self::of), because cells are then moved
-    /// once instead of three times, which saves 70 instructions.
+    /// Adds the answers of penalties to those of their limits. Not a part of [`of`](Self::of), because cells are then
+    /// moved once instead of three times, which saves 70 instructions.
     #[inline]
     pub(crate) fn merge_penalties(cells: &mut Cells) {
         if cells.iter().any(Cell::is_of_penalty) {

@@ -200,8 +200,8 @@ impl GuardedStore {
         None
     }
 
-    /// Refunds without waiting for the store, for callers that are not async. Outside a Tokio runtime, a refund that the
-    /// store does not complete at once is lost: the charge expires as usual.
+    /// Refunds without waiting for the store, for callers that are not async. Outside a Tokio runtime, a refund that
+    /// the store does not complete at once is lost: the charge expires as usual.
     pub(crate) fn refund_in_background(self: &Arc<Self>, receipt: Receipt) {
         if let (Err(pending), Ok(runtime)) = (self.refund(receipt).into_ready(), Handle::try_current()) {
             runtime.spawn(pending);

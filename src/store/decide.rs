@@ -10,8 +10,8 @@ pub enum Purpose {
     Take,
     /// Decides, and changes nothing.
     Peek,
-    /// Answers as for [`Take`](Self::Take), but changes nothing: outcomes report what would be left after the request, and
-    /// a lockout that it would begin. [Explanations](crate::explain) use it. A store may answer as for
+    /// Answers as for [`Take`](Self::Take), but changes nothing: outcomes report what would be left after the request,
+    /// and a lockout that it would begin. [Explanations](crate::explain) use it. A store may answer as for
     /// [`Peek`](Self::Peek), so that they report what is left before the request.
     Preview,
 }

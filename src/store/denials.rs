@@ -1,19 +1,19 @@
 //! Denials that are repeated in this process, so that a flood of denied requests does not reach the database.
 //!
-//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the same
-//! limits, keys and costs until one of the waits is over.
+//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the
+//! same limits, keys and costs until one of the waits is over.
 //!
 //! The present instant of the database's clock may not be known here, but it has bounds: its clock at the answer, plus
 //! the time since the answer was received or since the request was sent. A request is denied if it is denied at the
 //! upper bound, with the `retry_after` of the lower bound. So the database would have denied it, and admits a client
 //! that returns after the wait.
 //!
-//! Each change that this process makes to a key (a charge, a refund, a reset, an override) advances the key's epoch once
-//! it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when the
-//! request was sent, even if the two answers arrive in another order.
+//! Each change that this process makes to a key (a charge, a refund, a reset, an override) advances the key's epoch
+//! once it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when
+//! the request was sent, even if the two answers arrive in another order.
 //!
-//! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is remembered
-//! only if it was no strike, which is while the key is locked out. Any change of the key ends it.
+//! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is
+//! remembered only if it was no strike, which is while the key is locked out. Any change of the key ends it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -94,7 +94,8 @@ impl Denials {
         Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
     }
 
-    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets are.
+    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets
+    /// are.
     pub(super) fn begin(self: &Arc<Self>, cells: &[Cell], purpose: Purpose) -> Change {
         let epochs = cells.iter().map(|cell| (counter(cell), self.epoch(cell))).collect();
         Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
@@ -134,8 +135,8 @@ impl Denial {
         self.cells.len() == cells.len() && self.cells.iter().zip(cells).all(|(known, cell)| known.answers(cell))
     }
 
-    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that share
-    /// one would end each other's denials.
+    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that
+    /// share one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
         let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::is_of_penalty);
         self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, epoch))| {
@@ -177,8 +178,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and no
-    /// strike. `until` is the instant (in µs) from which another override may apply.
+    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and
+    /// no strike. `until` is the instant (in µs) from which another override may apply.
     pub(super) fn decided(mut self, cells: &[Cell], at: u64, until: u64) {
         if self.purpose == Purpose::Preview || !cells.iter().any(Cell::denies) {
             return;

@@ -40,8 +40,8 @@ use crate::time::Timestamp;
 
 /// Keeps the state of keys, and decides requests by it.
 ///
-/// The first four methods are required. The others are optional capabilities; their defaults report that the store lacks
-/// them. A store that wraps another forwards all methods.
+/// The first four methods are required. The others are optional capabilities; their defaults report that the store
+/// lacks them. A store that wraps another forwards all methods.
 ///
 /// # Implementing a store
 ///
@@ -99,12 +99,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the hasher of this store's keys. Stores that share a database need one with the same secret.
     fn hasher(&self) -> KeyHasher;
 
-    /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none, even
-    /// if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
+    /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none,
+    /// even if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
     ///
-    /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in [quota
-    /// mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count. The cell of
-    /// a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties leaves it as it is.
+    /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
+    /// [quota mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count.
+    /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
+    /// leaves it as it is.
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
@@ -113,9 +114,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of cells, as if their keys had never been used.
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not over,
-    /// and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker) is open.
-    /// Defaults to `None`.
+    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not
+    /// over, and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker)
+    /// is open. Defaults to `None`.
     fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
         let _ = cells;
         None
@@ -242,8 +243,8 @@ impl StoreUsage {
 /// Such a store decides by the override of a key wherever a limit is [overridable](Cell::is_overridable): it reads the
 /// override with the state of the key, and [applies](Cell::apply_override) it.
 pub trait OverrideStore: Send + Sync {
-    /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's kind
-    /// and period, which [`Overrides`](crate::Overrides) checks.
+    /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's
+    /// kind and period, which [`Overrides`](crate::Overrides) checks.
     fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
 
     /// Returns the override of the key, if it has one that has not expired.

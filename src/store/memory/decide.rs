@@ -16,8 +16,8 @@ use crate::store::decide::{States, decide};
 use crate::time::Timestamp;
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
-    /// instructions ("token bucket" in `.ci/instructions`).
+    /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half
+    /// the instructions ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
@@ -211,8 +211,9 @@ fn decide_entry<S: State + Default + Clone>(cell: &mut Cell, entry: &mut Entry<S
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
 ///
-/// Strikes rank as the denials that they count. Requests that can never pass take nothing from the limit, so their strikes
-/// are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of other keys.
+/// Strikes rank as the denials that they count. Requests that can never pass take nothing from the limit, so their
+/// strikes are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of
+/// other keys.
 #[inline]
 fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
     let cell = &cells[index];

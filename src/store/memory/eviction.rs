@@ -33,8 +33,8 @@ impl<S: State + Default> Table<S> {
     /// Chooses the entry to evict among the next few, and moves the hand past them.
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
-    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of `spared`
-    /// fingerprints are never chosen. `None` if the sample holds no others.
+    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of
+    /// `spared` fingerprints are never chosen. `None` if the sample holds no others.
     pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;

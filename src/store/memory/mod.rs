@@ -21,14 +21,14 @@ use crate::time::{Clock, SystemClock};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
-/// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the table,
-/// or of two slots while inspections find expired keys, and of four more for each key that it adds.
+/// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the
+/// table, or of two slots while inspections find expired keys, and of four more for each key that it adds.
 ///
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
 /// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and whose wait is finite, is evicted
-/// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each other
-/// and start anew. An eviction takes a constant amount of work.
+/// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each
+/// other and start anew. An eviction takes a constant amount of work.
 ///
 /// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
 /// as one that was denied.

@@ -28,8 +28,8 @@ pub(super) struct Shard {
 /// The minimum number of slots that a sweep inspects, in quarters of a slot.
 const MIN_SWEEP: u32 = 4 * 64;
 
-/// The number of slots to be swept that each request adds, in quarters of a slot, after a sweep that removed nothing. It
-/// is small because entries that another core has just written take long to read.
+/// The number of slots to be swept that each request adds, in quarters of a slot, after a sweep that removed nothing.
+/// It is small because entries that another core has just written take long to read.
 const IDLE_PACE: u32 = 1;
 
 /// The same, after a sweep that removed an entry.
@@ -100,8 +100,8 @@ impl Shard {
         }
     }
 
-    /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a rank
-    /// has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
+    /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
+    /// rank has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
     pub(super) fn add(
         &mut self,
         key: EntryKey,

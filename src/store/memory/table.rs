@@ -259,7 +259,9 @@ mod tests {
     proptest! {
         /// After any insertions and removals, the table has the entries of a sorted map.
         #[test]
-        fn the_table_agrees_with_a_sorted_map(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
+        fn the_table_agrees_with_a_sorted_map(
+            steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600),
+        ) {
             let mut table = Table::<CompactState>::new();
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {
