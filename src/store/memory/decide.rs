@@ -34,7 +34,7 @@ impl MemoryStore {
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
         let (now, key) = (at.as_micros(), EntryKey::new(cell));
-        match shard.find(key).map(|slot| shard.entry_mut(key, slot)) {
+        match shard.find(key).map(|slot| shard.entry_mut(key.keeps_log, slot)) {
             Some(EntryMut::Compact(entry)) => decide_entry(cell, entry, now, purpose),
             Some(EntryMut::Log(entry)) => decide_entry(cell, entry, now, purpose),
             None => {
@@ -127,6 +127,7 @@ struct Entries<'r, 's> {
 }
 
 impl Entries<'_, '_> {
+    #[inline]
     fn shard(&mut self, cell: &Cell) -> &mut Shard {
         self.store.shard_among(self.locked, cell.key())
     }
@@ -135,13 +136,15 @@ impl Entries<'_, '_> {
     #[inline]
     fn entry(&mut self, index: usize, cell: &Cell) -> Option<EntryMut<'_>> {
         let slot = self.slots[index]?;
-        Some(self.shard(cell).entry_mut(EntryKey::new(cell), slot))
+        Some(self.shard(cell).entry_mut(cell.algorithm().keeps_log(), slot))
     }
 
     /// Sets the ranks of known keys, and adds new ones.
     fn keep(mut self, cells: &mut [Cell], now: u64) {
         for index in 0..cells.len() {
-            if let (Some(mut entry), Some(rank)) = (self.entry(index, &cells[index]), rank(cells, index)) {
+            if let Some(rank) = rank(cells, index)
+                && let Some(mut entry) = self.entry(index, &cells[index])
+            {
                 entry.set_rank(rank);
             }
         }

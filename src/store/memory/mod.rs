@@ -177,7 +177,7 @@ impl MemoryStore {
         let (key, algorithm) = (EntryKey::new(cell), cell.algorithm());
         let mut shard = self.lock(self.shard_of(cell.key()));
         let Some(slot) = shard.find(key) else { return };
-        let mut entry = shard.entry_mut(key, slot);
+        let mut entry = shard.entry_mut(key.keeps_log, slot);
         entry.state().refund(algorithm, cell.mark(), now, cell.cost());
         let used = entry.state().used(algorithm, now);
         entry.set_rank(EvictionRank::new(used, algorithm.hard_capacity()));

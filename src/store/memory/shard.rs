@@ -91,10 +91,10 @@ impl Shard {
         }
     }
 
-    /// Returns the entry in an occupied slot.
+    /// Returns the entry in an occupied slot of the table of logs, or of the other one.
     #[inline]
-    pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
-        match key.keeps_log {
+    pub(super) fn entry_mut(&mut self, keeps_log: bool, slot: usize) -> EntryMut<'_> {
+        match keeps_log {
             true => EntryMut::Log(self.logs.entry_mut(slot)),
             false => EntryMut::Compact(self.states.entry_mut(slot)),
         }
