@@ -166,20 +166,24 @@ impl Entries<'_, '_> {
     }
 }
 
+/// Accesses the tables directly: an [`EntryMut`] in between takes another 60 instructions ("two limits" in
+/// `.ci/instructions`).
 impl States for Entries<'_, '_> {
     #[inline]
     fn peek(&mut self, index: usize, cell: &mut Cell, now: u64) {
-        match self.entry(index, cell) {
+        match self.slots[index] {
             None => cell.peek(KeyState::unused(cell.algorithm()).as_state(), now),
-            Some(EntryMut::Compact(entry)) => cell.peek(&entry.state, now),
-            Some(EntryMut::Log(entry)) => cell.peek(&entry.state, now),
+            Some(slot) if cell.algorithm().keeps_log() => {
+                cell.peek(&self.shard(cell).logs.entry_mut(slot).state, now);
+            }
+            Some(slot) => cell.peek(&self.shard(cell).states.entry_mut(slot).state, now),
         }
     }
 
     #[inline]
     fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool) {
-        let is_preview = self.purpose == Purpose::Preview;
-        match self.entry(index, cell) {
+        let (is_log, is_preview) = (cell.algorithm().keeps_log(), self.purpose == Purpose::Preview);
+        match self.slots[index] {
             None => {
                 let mut new = KeyState::unused(cell.algorithm());
                 cell.complete(new.as_state_mut(), now, takes);
@@ -187,10 +191,12 @@ impl States for Entries<'_, '_> {
                     self.new.push((index, new));
                 }
             }
-            Some(EntryMut::Compact(entry)) if is_preview => cell.complete(&mut { entry.state }, now, takes),
-            Some(EntryMut::Log(entry)) if is_preview => cell.complete(&mut entry.state.clone(), now, takes),
-            Some(EntryMut::Compact(entry)) => cell.complete(&mut entry.state, now, takes),
-            Some(EntryMut::Log(entry)) => cell.complete(&mut entry.state, now, takes),
+            Some(slot) if is_preview => {
+                let entry = self.shard(cell).entry_mut(is_log, slot);
+                cell.complete(entry.copy().as_state_mut(), now, takes);
+            }
+            Some(slot) if is_log => cell.complete(&mut self.shard(cell).logs.entry_mut(slot).state, now, takes),
+            Some(slot) => cell.complete(&mut self.shard(cell).states.entry_mut(slot).state, now, takes),
         }
     }
 }

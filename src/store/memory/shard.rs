@@ -16,8 +16,8 @@ pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 /// A part of the store's keys: a table for each type of state, and their overrides.
 #[derive(Debug)]
 pub(super) struct Shard {
-    states: Table<CompactState>,
-    logs: Table<Log>,
+    pub(super) states: Table<CompactState>,
+    pub(super) logs: Table<Log>,
     pub(super) overrides: Overrides,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
@@ -179,6 +179,13 @@ impl EntryMut<'_> {
         match self {
             Self::Compact(entry) => &mut entry.state,
             Self::Log(entry) => &mut entry.state,
+        }
+    }
+
+    pub(super) fn copy(&self) -> KeyState {
+        match self {
+            Self::Compact(entry) => KeyState::Compact(entry.state),
+            Self::Log(entry) => KeyState::Log(entry.state.clone()),
         }
     }
 
