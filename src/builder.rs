@@ -8,7 +8,7 @@ use crate::error::ConfigError;
 use crate::limit::{Limit, Limits, LiveLimits};
 use crate::on_store_error::OnStoreError;
 use crate::recorder::{Event, Recorder};
-use crate::resilience::{CircuitBreaker, ClientConfig, StoreClient};
+use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
 use crate::store::Store;
 
 /// Configures a [`RateLimitLayer`](crate::RateLimitLayer) or a [`Limiter`](crate::Limiter).
@@ -49,7 +49,7 @@ use crate::store::Store;
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder<T = ()> {
     limits: LimitSource,
-    client: ClientConfig,
+    client: GuardedStoreConfig,
     pub(crate) options: T,
 }
 
@@ -70,7 +70,7 @@ impl<T: Default> Builder<T> {
     }
 
     fn from_source(limits: LimitSource) -> Self {
-        Self { limits, client: ClientConfig::default(), options: T::default() }
+        Self { limits, client: GuardedStoreConfig::default(), options: T::default() }
     }
 }
 
@@ -175,13 +175,13 @@ impl<T> Builder<T> {
     }
 
     /// Builds the client of the store, and returns the remaining options.
-    pub(crate) fn into_client(mut self) -> Result<(StoreClient, T), ConfigError> {
+    pub(crate) fn into_client(mut self) -> Result<(GuardedStore, T), ConfigError> {
         let store = self.client.store().clone();
         let limits = match self.limits {
             LimitSource::Fixed(limits) => Limits::new(limits, &store.hasher())?,
             LimitSource::Live(limits) => limits.snapshot().limits(&*store),
         };
-        Ok((StoreClient::new(limits, self.client)?, self.options))
+        Ok((GuardedStore::new(limits, self.client)?, self.options))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::decision::{Cells, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::resilience::StoreClient;
+use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
 
 /// Inspects and resets single keys of one limit, for example in an admin endpoint.
@@ -46,13 +46,13 @@ use crate::store::StoreFuture;
 #[derive(Clone)]
 pub struct LimitHandle {
     /// Returns the current client: live limits may have been replaced.
-    client: Arc<dyn Fn() -> Arc<StoreClient> + Send + Sync>,
+    client: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
     name: Arc<str>,
 }
 
 impl LimitHandle {
     pub(crate) fn new(
-        client: impl Fn() -> Arc<StoreClient> + Send + Sync + 'static,
+        client: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
         name: &str,
     ) -> Result<Self, ConfigError> {
         let handle = Self { client: Arc::new(client), name: name.into() };
@@ -93,7 +93,7 @@ impl LimitHandle {
         &self,
         key: &impl Key,
         cost: u64,
-        call: impl FnOnce(&Arc<StoreClient>, Cells) -> StoreFuture<T>,
+        call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let client = self.client();
         match self.find(&client) {
@@ -106,12 +106,12 @@ impl LimitHandle {
         }
     }
 
-    pub(crate) fn client(&self) -> Arc<StoreClient> {
+    pub(crate) fn client(&self) -> Arc<GuardedStore> {
         (self.client)()
     }
 
     /// Finds the limit among those of a client.
-    pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
+    pub(crate) fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
         let found = client.limits().as_slice().iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))

@@ -9,7 +9,7 @@ use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::limit_handle::LimitHandle;
-use crate::resilience::StoreClient;
+use crate::resilience::GuardedStore;
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 
 /// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the
@@ -166,7 +166,7 @@ impl Overrides {
     }
 
     /// Returns the limit in force.
-    fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
+    fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
         let (index, limit) = self.limit.find(client)?;
         if !limit.is_overridable() {
             return Err(ConfigError::new(format!(

@@ -45,14 +45,6 @@ pub(crate) const fn most_tokens(amount: u32, interval: u64) -> u64 {
     if most > 1 << 32 { 1 << 32 } else { most as u64 }
 }
 
-/// Checks that a bucket of `capacity` tokens drains in at most 142 years at a rate of `amount` per `interval` µs.
-pub(crate) const fn drain(capacity: u64, amount: u32, interval: u64) -> Result<(), Fault> {
-    if capacity > most_tokens(amount, interval) {
-        return Err(Fault::DrainTooLong { capacity, amount, interval: Duration::from_micros(interval) });
-    }
-    Ok(())
-}
-
 /// Returns the header called `name`.
 pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
     let invalid = |_| ConfigError::new(format!("{name:?} is not a header's name: use letters, digits and dashes"));

@@ -67,7 +67,7 @@ impl Query {
                 let bucket =
                     TokenBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?;
                 let refills = [("continuous", Refill::Continuous), ("interval", Refill::Interval)];
-                bucket.refill(self.choice("refill", refills)?).into()
+                bucket.try_refill(self.choice("refill", refills)?)?.into()
             }
             "leaky-bucket" => {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()

@@ -7,12 +7,11 @@
 //!
 //! The state holds the level after the last charge as the instant at which it has drained, the *theoretical arrival
 //! time*: rounded up to µs (`expires_at`), by how many units it was rounded up (the lower half of `detail`), and the
-//! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with another
-//! amount can recover the level in tokens, and drains it at its own rate.
+//! amount at which it drains (the upper half). Together with the instant of the last charge (`at`), a limit with
+//! another amount can recover the level in tokens, and drains it at its own rate.
 
-use super::mul_div::div_ceil;
 use super::settings::Algorithm;
-use super::state::{ChargeMark, CompactState};
+use super::state::{ChargeMark, CompactState, div_ceil, product};
 
 #[inline(always)]
 pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
@@ -40,8 +39,8 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
-/// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as others
-/// have been promised their instants. The key keeps the rate at which it was charged.
+/// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as
+/// others have been promised their instants. The key keeps the rate at which it was charged.
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
     let now = now.max(state.at);
     let units_in_use = level(algorithm, state, now);
@@ -64,7 +63,7 @@ pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: Char
 
 /// Converts tokens to units.
 fn units(algorithm: &Algorithm, tokens: u64) -> u128 {
-    u128::from(tokens) * u128::from(algorithm.span)
+    product(tokens, algorithm.span)
 }
 
 /// Returns the units of a state that have not drained at `now`.
@@ -75,7 +74,7 @@ fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
     }
     let [amount, rounding] = state.halves();
     if amount == u64::from(algorithm.amount) {
-        return (u128::from(state.expires_at - now) * u128::from(amount)).saturating_sub(rounding.into());
+        return product(state.expires_at - now, amount).saturating_sub(rounding.into());
     }
     let drained = (i128::from(now) - i128::from(state.at)) * i128::from(algorithm.amount);
     (charged(state) as i128 - drained).max(0) as u128
@@ -83,8 +82,8 @@ fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
 
 /// Returns the units in use right after the last charge.
 fn charged(state: &CompactState) -> u128 {
-    let [amount, rounding] = state.halves().map(u128::from);
-    (u128::from(state.expires_at.saturating_sub(state.at)) * amount).saturating_sub(rounding)
+    let [amount, rounding] = state.halves();
+    product(state.expires_at.saturating_sub(state.at), amount).saturating_sub(rounding.into())
 }
 
 /// Encodes a level that is not 0 at `now`, as it drains at this amount.

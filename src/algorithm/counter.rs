@@ -1,12 +1,11 @@
 //! A counter for the current window, and a weighted one for the previous window.
 //!
-//! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`, the
-//! previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded as the
-//! current one.
+//! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`,
+//! the previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded
+//! as the current one.
 
-use super::mul_div::{mul_div, mul_div_ceil};
 use super::settings::{Algorithm, Kind, Rounding};
-use super::state::{ChargeMark, CompactState};
+use super::state::{ChargeMark, CompactState, div, div_ceil, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
 #[derive(Clone, Copy)]
@@ -25,8 +24,8 @@ fn used_of(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
     let covered = algorithm.span - now.saturating_sub(windows.start);
     let weighted = match rounds_up(algorithm) {
-        true => mul_div_ceil(windows.previous, covered, algorithm.span),
-        false => mul_div(windows.previous, covered, algorithm.span),
+        true => div_ceil(product(windows.previous, covered), algorithm.span),
+        false => div(product(windows.previous, covered), algorithm.span),
     };
     weighted + windows.current
 }
@@ -94,8 +93,8 @@ fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
         return 0;
     }
     let covered = match rounds_up(algorithm) {
-        true => mul_div(most, algorithm.span, count),
-        false => mul_div_ceil(most + 1, algorithm.span, count) - 1,
+        true => div(product(most, algorithm.span), count),
+        false => div_ceil(product(most + 1, algorithm.span), count) - 1,
     };
     algorithm.span - covered.min(algorithm.span)
 }

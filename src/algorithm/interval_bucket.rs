@@ -1,8 +1,8 @@
 //! Buckets that regain `amount` tokens at the end of each `interval` since they were last full.
 //!
 //! The state holds the first refill after the last charge (`at`), and the tokens that are missing until then (the lower
-//! half of `detail`). It expires with the refill that fills the bucket, by the amount of the limit that was last charged
-//! (the upper half).
+//! half of `detail`). It expires with the refill that fills the bucket, by the amount of the limit that was last
+//! charged (the upper half).
 
 use super::settings::Algorithm;
 use super::state::{ChargeMark, CompactState};

@@ -3,9 +3,8 @@
 //! A sliding window divides time into buckets. A token counts in the bucket of its charge and in those that follow, for
 //! a period in all. A log of every request has buckets of 1 µs.
 
-use super::read_bytes::{take_instant, take_u32};
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState, State};
+use super::state::{ChargeMark, CompactState, State, take_instant, take_u32};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -43,7 +42,7 @@ impl Log {
         self.older.capacity() * size_of::<Entry>()
     }
 
-    /// Appends the bytes of the log: see [`encoding`](super::encoding).
+    /// Appends the bytes of the log: see [`key_state`](super::key_state).
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend([self.expires_at, self.oldest].map(u64::to_le_bytes).as_flattened());
         // Entries before the oldest have expired.

@@ -4,20 +4,22 @@
 //! |---|---|---|---|
 //! | [`TokenBucket`] | its capacity at once, its rate on average | 24 | APIs: bursts are welcome, the average counts |
 //! | [`FixedWindow`] | its limit per aligned window, twice that across a boundary | 24 | quotas: "10,000 a day" |
-//! | [`CalendarWindow`] | the same, per day, week, month or year of a time zone | 24 | billed quotas: "10,000 a month" |
-//! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 24 | a smoother window at the same price |
-//! | [`SlidingWindow`] | its limit in any period less one bucket | 48, and 12 to 24 for each further bucket in use | windows without boundaries, as fine as you like |
-//! | [`SlidingLog`] | its limit in any period, exactly | 48, and 12 to 24 for each further request in the period | small limits that must be exact: logins, payments |
+//! | [`CalendarWindow`] | the same, per day, week, month or year of a time zone | 24 | quotas: "10,000 a month" |
+//! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 24 | smoother windows |
+//! | [`SlidingWindow`] | its limit in any period less one bucket | 48 and more | windows as fine as you like |
+//! | [`SlidingLog`] | its limit in any period, exactly | 48 and more | small, exact limits: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 24 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 24 | shaping: delays rather than denials |
+//!
+//! Sliding windows and logs take 12 to 24 bytes for each further bucket in use, or request in the period.
 //!
 //! All of them decide exactly, to the microsecond and to the token, with integers.
 //!
 //! # Constants and configuration
 //!
-//! Constructors and setters panic on an invalid value, with a message that names it. On algorithms, they are `const`: an
-//! invalid constant does not compile. For values that are read at runtime, each type has a constructor `try_new`, which
-//! returns a [`ConfigError`](crate::ConfigError) with the same message.
+//! Constructors and setters panic on an invalid value, with a message that names it. On algorithms, they are `const`:
+//! an invalid constant does not compile. For values that are read at runtime, each type has a constructor `try_new`,
+//! which returns a [`ConfigError`](crate::ConfigError) with the same message.
 //!
 //! ```
 //! use std::time::Duration;
@@ -43,14 +45,10 @@ mod bucket;
 mod builders;
 mod calendar;
 mod counter;
-mod encoding;
 mod interval_bucket;
 mod key_state;
-mod lockout;
 mod log;
-mod mul_div;
 mod penalty;
-mod read_bytes;
 mod rule;
 mod settings;
 pub(crate) mod state;
@@ -61,12 +59,11 @@ pub use self::builders::{
     TokenBucket,
 };
 pub use self::calendar::Weekday;
-pub(crate) use self::encoding::DecodeError;
-pub(crate) use self::key_state::KeyState;
-pub(crate) use self::lockout::Lockout;
+pub(crate) use self::key_state::{DecodeError, KeyState};
 pub(crate) use self::log::Log;
+pub(crate) use self::penalty::Lockout;
 pub use self::penalty::Penalty;
-pub(crate) use self::rule::{Availability, QuotaSnapshot};
+pub(crate) use self::rule::NEVER;
 pub use self::settings::{Algorithm, Refill, Rounding};
 pub(crate) use self::settings::{Kind, Size};
 pub(crate) use self::state::{ChargeMark, CompactState, State};

@@ -2,57 +2,33 @@
 
 use super::settings::{Algorithm, Kind, Refill};
 use super::state::{ChargeMark, CompactState, State};
-use super::{bucket, counter, interval_bucket, lockout, window};
+use super::{bucket, counter, interval_bucket, penalty, window};
 
-/// Whether a cost can be charged, and if not, when. Spans are in µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Availability {
-    /// It is available. The request proceeds after `delay`.
-    Now {
-        delay: u64,
-        /// Part of the cost exceeds the limit, and is taken from its overage.
-        overage: bool,
-    },
-    /// It is available after this span, if nothing else is charged until then.
-    After(u64),
-    /// The cost exceeds the capacity.
-    Never,
-}
-
-impl Availability {
-    pub(crate) const NOW: Self = Self::Now { delay: 0, overage: false };
-
-    pub(crate) const fn is_now(&self) -> bool {
-        matches!(self, Self::Now { .. })
-    }
-}
-
-/// The state of a limit for one key at one instant. Spans are in µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct QuotaSnapshot {
-    /// The largest cost that is available, in tokens.
-    pub(crate) remaining: u64,
-    /// The time until `remaining` grows, or `None` if it never does.
-    pub(crate) more_after: Option<u64>,
-    /// The time until the key is unused again.
-    pub(crate) reset_after: u64,
-}
+/// The wait for a cost that exceeds the capacity.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Algorithm {
-    /// Returns whether `cost` can be charged. A cost of 0 always can.
+    /// Returns the time until `cost` can be charged if nothing else is charged until then: 0 if it can be now, or
+    /// [`NEVER`]. A cost of 0 always can.
     #[inline(always)]
-    pub(crate) fn availability<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> Availability {
-        if cost == 0 {
-            return Availability::NOW;
+    pub(crate) fn wait<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> u64 {
+        match self.hard_capacity().checked_sub(cost) {
+            _ if cost == 0 => 0,
+            Some(most) => state.wait(self, now, most),
+            None => NEVER,
         }
-        let Some(most) = self.hard_capacity().checked_sub(cost) else { return Availability::Never };
-        match state.wait(self, now, most) {
-            0 => Availability::Now {
-                delay: if self.is_queue() { state.wait(self, now, 0) } else { 0 },
-                overage: self.overage > 0 && state.used(self, now) + cost > self.capacity,
-            },
-            wait => Availability::After(wait),
-        }
+    }
+
+    /// Returns the time for which a request that can be charged `cost` waits before it proceeds.
+    #[inline(always)]
+    pub(crate) fn delay<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> u64 {
+        if self.is_queue() && cost > 0 { state.wait(self, now, 0) } else { 0 }
+    }
+
+    /// Returns whether a part of `cost` exceeds the limit, and is taken from its overage.
+    #[inline(always)]
+    pub(crate) fn uses_overage<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> bool {
+        self.overage > 0 && cost > 0 && state.used(self, now) + cost > self.capacity
     }
 
     /// Returns the largest cost that is available without overage if `used` tokens are in use.
@@ -75,21 +51,12 @@ impl Algorithm {
             false => state.expires_at().saturating_sub(now),
         }
     }
-
-    /// Returns all that is reported of a key at this instant, at which `used` tokens are in use.
-    pub(crate) fn snapshot<S: State + ?Sized>(&self, state: &S, now: u64, used: u64) -> QuotaSnapshot {
-        QuotaSnapshot {
-            remaining: self.remaining(used),
-            more_after: self.more_after(state, now, used),
-            reset_after: self.reset_after(state, now),
-        }
-    }
 }
 
 /// Calls the functions of the algorithm's file. A new algorithm with a compact state needs a line in each `match`.
 ///
-/// These methods are always inlined, and so are the functions: calls would take another 90 instructions of a decision ("token
-/// bucket" in `.ci/instructions`).
+/// These methods are always inlined, and so are the functions: calls would take another 90 instructions of a decision
+/// ("token bucket" in `.ci/instructions`).
 impl State for CompactState {
     #[inline]
     fn expires_at(&self) -> u64 {
@@ -118,7 +85,7 @@ impl State for CompactState {
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::wait(self, now, most),
             Kind::SlidingWindowCounter(_) => counter::wait(algorithm, self, now, most),
-            Kind::Penalty { .. } => lockout::wait(self, now),
+            Kind::Penalty { .. } => penalty::wait(self, now),
             Kind::SlidingLog | Kind::SlidingWindow { .. } if self.detail <= most => 0,
             Kind::SlidingLog | Kind::SlidingWindow { .. } => self.at - now,
         }
@@ -138,7 +105,7 @@ impl State for CompactState {
             }
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::charge(algorithm, self, now, cost),
             Kind::SlidingWindowCounter(_) => counter::charge(algorithm, self, now, cost),
-            Kind::Penalty { .. } => lockout::charge(algorithm, self, now),
+            Kind::Penalty { .. } => penalty::charge(algorithm, self, now),
             Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
         }
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
-use super::mul_div::{div_ceil, mul_div_ceil};
 use crate::error::Fault;
 use crate::time::Timestamp;
 use crate::validation::{self, LONGEST};
@@ -84,8 +83,8 @@ pub enum Refill {
     Interval,
 }
 
-/// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of a
-/// bucket.
+/// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of
+/// a bucket.
 pub(crate) type Size = [u32; 2];
 
 impl Algorithm {
@@ -116,9 +115,26 @@ impl Algorithm {
             return Err(fault);
         }
         self.capacity = capacity as u64 + self.is_queue() as u64;
-        match validation::drain(self.capacity, self.amount, self.span) {
-            Ok(()) => Ok(self),
-            Err(fault) => Err(fault),
+        if self.capacity > self.most_tokens() {
+            let (amount, interval) = (self.amount, Duration::from_micros(self.span));
+            return Err(Fault::DrainTooLong { capacity: self.capacity, amount, interval });
+        }
+        Ok(self)
+    }
+
+    /// Returns the token bucket with this way to refill.
+    pub(super) const fn with_refill(mut self, refill: Refill) -> Result<Self, Fault> {
+        self.kind = Kind::TokenBucket(refill);
+        self.with_capacity("capacity", self.capacity as u32)
+    }
+
+    /// Returns the most tokens, 2^32 or more, that fill or drain in the longest time.
+    const fn most_tokens(&self) -> u64 {
+        match self.kind {
+            // In whole intervals.
+            Kind::TokenBucket(Refill::Interval) => validation::most_tokens(1, self.span) * self.amount as u64,
+            _ if self.is_bucket() => validation::most_tokens(self.amount, self.span),
+            _ => u64::MAX,
         }
     }
 
@@ -142,20 +158,22 @@ impl Algorithm {
     }
 
     /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, or the time in
-    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone without
-    /// clock changes: 31 days for months, 366 for years.
+    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone
+    /// without clock changes: 31 days for months, 366 for years.
     #[must_use]
     pub fn window(&self) -> Duration {
         Duration::from_micros(match self.kind {
             Kind::CalendarWindow(calendar) => calendar.longest() as u64 * 1_000_000,
             Kind::TokenBucket(Refill::Interval) => self.capacity.div_ceil(self.amount.into()) * self.span,
-            _ if self.is_bucket() => div_ceil(u128::from(self.capacity) * u128::from(self.span), self.amount.into()),
+            _ if self.is_bucket() => {
+                (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64
+            }
             _ => self.span,
         })
     }
 
-    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length of the window that
-    /// contains it.
+    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length
+    /// of the window that contains it.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         match self.kind {
@@ -251,19 +269,18 @@ impl Algorithm {
         Some(self)
     }
 
-    /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as is
-    /// in range.
+    /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as
+    /// is in range.
     pub(crate) fn with_overage(self, percent: u32) -> Self {
-        let [tokens, amount] = self.size();
-        let most = if self.is_bucket() { validation::most_tokens(amount, self.span) } else { u64::MAX };
+        let [tokens, _] = self.size();
         let overage = u64::from(tokens) * u64::from(percent) / 100;
-        let overage = overage.min((u32::MAX - tokens).into()).min(most.saturating_sub(self.capacity));
+        let overage = overage.min((u32::MAX - tokens).into()).min(self.most_tokens().saturating_sub(self.capacity));
         Self { overage: overage as u32, ..self }
     }
 
     /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others. Together,
-    /// the shares never exceed the limit, if each of them can have a token. A queue lets one more request proceed in each
-    /// process.
+    /// the shares never exceed the limit, if each of them can have a token. A queue lets one more request proceed in
+    /// each process.
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
@@ -298,8 +315,9 @@ fn share_of_period(limit: u32, period: u64, parts: u32) -> u64 {
     period * u64::from(parts.div_ceil(limit)).min(LONGEST / period)
 }
 
-/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that
-/// would exceed the longest interval. The interval is the same for all amounts, so that usage survives their changes.
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless
+/// that would exceed the longest interval. The interval is the same for all amounts, so that usage survives their
+/// changes.
 fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     match interval.checked_mul(parts.into()) {
         Some(interval) if interval <= LONGEST => (amount, interval),
@@ -315,8 +333,8 @@ fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
 /// keeps the rate, rounded up to µs.
 fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let share = share_of_tokens(amount, parts);
-    let interval = mul_div_ceil(interval, u64::from(share) * u64::from(parts), amount.into());
-    (share, interval.min(LONGEST))
+    let interval = (u128::from(interval) * u128::from(share) * u128::from(parts)).div_ceil(amount.into());
+    (share, interval.min(LONGEST.into()) as u64)
 }
 
 #[cfg(test)]

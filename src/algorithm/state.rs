@@ -1,12 +1,12 @@
-//! The state of a key, and the mark of a charge.
+//! The state of a key, the mark of a charge, and arithmetic on their numbers.
 
 use super::settings::Algorithm;
 
 /// The operations of an algorithm on the state of a key, from which all decisions follow.
 ///
 /// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `charge` and `refund` have
-/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands still
-/// for a key until the clock has caught up.
+/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands
+/// still for a key until the clock has caught up.
 pub(crate) trait State {
     /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
     /// without knowing the algorithm. 0 for an unused key.
@@ -21,8 +21,8 @@ pub(crate) trait State {
     /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
     fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64;
 
-    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is reported
-    /// of the key at this instant.
+    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is
+    /// reported of the key at this instant.
     fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState;
 
     /// Refunds a charge of `cost`, as far as it still counts.
@@ -50,12 +50,17 @@ impl CompactState {
         [self.detail >> 32, self.detail & u32::MAX as u64]
     }
 
-    pub(crate) const fn to_bytes(self) -> [u8; 24] {
+    pub(super) fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
-        let (instants, detail) = bytes.split_at_mut(16);
-        instants.copy_from_slice(&((self.at as u128) << 64 | self.expires_at as u128).to_le_bytes());
-        detail.copy_from_slice(&self.detail.to_le_bytes());
+        bytes.copy_from_slice([self.expires_at, self.at, self.detail].map(u64::to_le_bytes).as_flattened());
         bytes
+    }
+
+    /// Takes the bytes of a state, or returns `None` if they are none.
+    pub(super) fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let (expires_at, at) = (take_instant(bytes)?, take_instant(bytes)?);
+        // A charge at the latest instant expires in time.
+        (at <= 1 << 53).then_some(Self { expires_at, at, detail: take_u64(bytes)? })
     }
 }
 
@@ -68,18 +73,55 @@ pub struct ChargeMark(pub(crate) CompactState);
 impl ChargeMark {
     /// Creates a mark from its bytes.
     #[must_use]
-    pub const fn from_bytes(bytes: [u8; 24]) -> Self {
-        let ([expires_at, at, detail], []) = bytes.as_chunks::<8>() else { unreachable!() };
-        Self(CompactState {
-            expires_at: u64::from_le_bytes(*expires_at),
-            at: u64::from_le_bytes(*at),
-            detail: u64::from_le_bytes(*detail),
-        })
+    pub fn from_bytes(bytes: [u8; 24]) -> Self {
+        let number = |start: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[start + index]));
+        Self(CompactState { expires_at: number(0), at: number(8), detail: number(16) })
     }
 
     /// Returns the bytes of the mark.
     #[must_use]
-    pub const fn to_bytes(self) -> [u8; 24] {
+    pub fn to_bytes(self) -> [u8; 24] {
         self.0.to_bytes()
     }
+}
+
+/// The end of the instants that states hold: arithmetic with periods cannot overflow before it.
+const END_OF_INSTANTS: u64 = 1 << 56;
+
+/// Takes an instant in µs, at which or until which a state counts, off the start of bytes.
+pub(super) fn take_instant(bytes: &mut &[u8]) -> Option<u64> {
+    take_u64(bytes).filter(|instant| *instant < END_OF_INSTANTS)
+}
+
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.split_off(..8)?.try_into().ok()?))
+}
+
+/// Takes a little-endian number off the start of bytes.
+pub(super) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?))
+}
+
+/// ⌊a / b⌋, or `u64::MAX` if that exceeds 64 bits.
+#[inline]
+pub(super) fn div(a: u128, b: u64) -> u64 {
+    // Nearly all dividends fit into 64 bits, whose division is one instruction.
+    u64::try_from(a).map_or_else(|_| div_wide(a, b), |a| a / b)
+}
+
+#[cold]
+fn div_wide(a: u128, b: u64) -> u64 {
+    u64::try_from(a / u128::from(b)).unwrap_or(u64::MAX)
+}
+
+/// ⌈a / b⌉, or `u64::MAX` if that exceeds 64 bits.
+#[inline]
+pub(super) fn div_ceil(a: u128, b: u64) -> u64 {
+    div(a + u128::from(b - 1), b)
+}
+
+/// a · b, exactly.
+#[inline]
+pub(super) fn product(a: u64, b: u64) -> u128 {
+    u128::from(a) * u128::from(b)
 }

@@ -3,8 +3,8 @@
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
 //! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], counts the
-//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led to
-//! it. Call it in a test:
+//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led
+//! to it. Call it in a test:
 //!
 //! ```
 //! use tower_ratelimit::{MemoryStore, conformance};
@@ -19,22 +19,18 @@
 //! minutes longer, because the clock of the checks stands still meanwhile.
 //!
 //! For a database with [`CompareAndSwap`], call [`check_compare_and_swap`] instead, which also checks the database by
-//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the
-//! other checks would pass with a database that never compares.
+//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that
+//! the other checks would pass with a database that never compares.
 
-mod cancellation;
-mod clocked;
 mod compare_and_swap;
 mod concurrency;
-mod limits;
-mod overrides;
-mod random;
-mod rates;
-mod remembered_denials;
+mod sequences;
 mod trace;
 
 use std::sync::Arc;
 
+pub use self::concurrency::{check_cancellation, check_concurrency};
+pub use self::sequences::{check_overrides, check_rates, check_remembered_denials};
 use crate::store::{CompareAndSwap, Store};
 use crate::time::ManualClock;
 
@@ -62,7 +58,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
 ///
 /// Panics if the store does not conform.
 pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    for limit in limits::algorithms() {
+    for limit in trace::algorithms() {
         trace::compare(new_store, vec![limit], trace::ClockSteps::Advances).await;
     }
 }
@@ -73,7 +69,7 @@ pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) ->
 ///
 /// Panics if the store does not conform.
 pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    for limit in limits::algorithms() {
+    for limit in trace::algorithms() {
         trace::compare(new_store, vec![limit], trace::ClockSteps::StepsBack).await;
     }
 }
@@ -84,7 +80,7 @@ pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -
 ///
 /// Panics if the store does not conform.
 pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    for limits in limits::combinations() {
+    for limits in trace::combinations() {
         trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
 }
@@ -95,7 +91,7 @@ pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock
 ///
 /// Panics if the store does not conform.
 pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    for limits in limits::modes() {
+    for limits in trace::modes() {
         trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
 }
@@ -106,57 +102,9 @@ pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
 ///
 /// Panics if the store does not conform.
 pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    for limits in limits::penalties() {
+    for limits in trace::penalties() {
         trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
-}
-
-/// Checks [overrides](crate::Overrides), if the store [supports them](Store::overrides).
-///
-/// # Panics
-///
-/// Panics if the store does not conform.
-pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    overrides::compare(new_store).await;
-}
-
-/// Checks that concurrent requests are allowed exactly what the limits allow.
-///
-/// # Panics
-///
-/// Panics if the store does not conform.
-pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    concurrency::check_one_limit(new_store).await;
-    concurrency::check_two_limits(new_store).await;
-}
-
-/// Checks that a request whose caller gives up charges all its limits or none. A store may refund charges in the
-/// background, within five seconds.
-///
-/// # Panics
-///
-/// Panics if the store does not conform.
-pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    cancellation::check(new_store).await;
-}
-
-/// Checks that a denial that the store [remembers](Store::remembered) applies to no other limit, key or smaller cost.
-///
-/// # Panics
-///
-/// Panics if the store does not conform.
-pub async fn check_remembered_denials<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    remembered_denials::check(new_store).await;
-}
-
-/// Checks that two rates of one limit that decide side by side admit at most what the larger capacity and the faster rate
-/// allow, although instants step back.
-///
-/// # Panics
-///
-/// Panics if the store does not conform.
-pub async fn check_rates<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    rates::check(new_store).await;
 }
 
 /// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`](crate::store::CasStore) with it.
@@ -180,5 +128,5 @@ pub async fn check_compare_and_swap<B: CompareAndSwap>(database: Arc<B>) {
     compare_and_swap::check_expiry(&database).await;
     let end = compare_and_swap::check_clock(&database).await;
     assert!(end > start, "`now` advances: it is still {end:?}");
-    check_all(async |clock| clocked::store(&database, clock)).await;
+    check_all(async |clock| compare_and_swap::store(&database, clock)).await;
 }

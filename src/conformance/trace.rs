@@ -1,9 +1,13 @@
 //! Runs random steps on the checked store and on a memory store, and compares the decisions.
 
 use std::fmt::Write;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use super::random::{Random, new_key};
+use crate::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
 use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
@@ -168,4 +172,81 @@ pub(super) async fn compare<S: Store>(
             }
         }
     }
+}
+
+/// The SplitMix64 generator (Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Returns a number below `end`.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % end
+    }
+}
+
+/// Returns a key that no other check has used, in this process or another.
+pub(super) fn new_key() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+/// The period of the limits that the checks use.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// One limit of each algorithm.
+pub(super) fn algorithms() -> Vec<Limit> {
+    let algorithms: [(&str, Algorithm); 9] = [
+        ("fixed window", FixedWindow::new(10, PERIOD).into()),
+        ("sliding log", SlidingLog::new(10, PERIOD).into()),
+        ("sliding window", SlidingWindow::new(10, PERIOD).buckets(5).into()),
+        ("counter", SlidingWindowCounter::new(10, PERIOD).into()),
+        ("counter, rounded down", SlidingWindowCounter::new(10, PERIOD).rounding(Rounding::Down).into()),
+        ("token bucket", TokenBucket::new(10, 3, PERIOD).into()),
+        ("token bucket at intervals", TokenBucket::new(10, 3, PERIOD).at_intervals().into()),
+        ("leaky bucket", LeakyBucket::new(10, 3, PERIOD).into()),
+        ("queue", LeakyBucketQueue::new(10, 3, PERIOD).into()),
+    ];
+    algorithms.into_iter().map(|(name, algorithm)| Limit::new(name, algorithm)).collect()
+}
+
+/// Requests of three limits, with different algorithms beside each other.
+pub(super) fn combinations() -> Vec<Vec<Limit>> {
+    let limits = algorithms();
+    let neighbours = |distance: usize| {
+        let limits = &limits;
+        (0..limits.len()).map(move |index| [0, distance, 2 * distance].map(|offset| (index + offset) % limits.len()))
+    };
+    let triples = (1..=2).flat_map(neighbours);
+    triples.map(|triple| triple.iter().map(|index| limits[*index].clone()).collect()).collect()
+}
+
+/// Soft limits, limits in shadow mode, and limits in quota mode.
+pub(super) fn modes() -> Vec<Vec<Limit>> {
+    let mut modes: Vec<Vec<Limit>> = algorithms().into_iter().map(|limit| vec![limit.soft(30)]).collect();
+    for limit in algorithms() {
+        modes.push(vec![limit.shadow(), Limit::new("enforced", TokenBucket::new(5, 1, PERIOD))]);
+    }
+    for limit in algorithms() {
+        let other = Limit::new("other", FixedWindow::new(3, PERIOD));
+        modes.push(vec![limit.quota_mode(), other.quota_mode(), Limit::new("all", SlidingLog::new(30, PERIOD))]);
+    }
+    modes
+}
+
+/// Limits with penalties.
+pub(super) fn penalties() -> Vec<Vec<Limit>> {
+    let penalty = Penalty::after(3, PERIOD).locked_out_for(PERIOD).doubling_up_to(8 * PERIOD);
+    let mut penalties: Vec<Vec<Limit>> = algorithms().into_iter().map(|limit| vec![limit.penalty(penalty)]).collect();
+    for limit in algorithms() {
+        penalties.push(vec![limit.penalty(penalty), Limit::new("beside", FixedWindow::new(6, PERIOD))]);
+    }
+    penalties
 }

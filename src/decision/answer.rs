@@ -3,15 +3,14 @@
 use std::mem;
 use std::time::Duration;
 
-use super::cell::{Cell, Report};
-use super::verdict::Verdict;
-use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, Lockout, QuotaSnapshot, State};
+use super::cell::{Cell, Report, Verdict};
+use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, State};
 use crate::reported_details::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {
-    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose algorithm
-    /// or period is another.
+    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose
+    /// algorithm or period is another.
     pub fn apply_override(&mut self, by: &Algorithm) {
         if self.algorithm.with_size(by.size()) == Some(*by) {
             self.resize(by.size());
@@ -27,14 +26,15 @@ impl Cell {
     ///   never is.
     /// - `reset_after`: the time until the key is as if it had never been used if no other request arrives.
     pub fn answer(&mut self, verdict: Verdict, remaining: u64, more_after: Option<Duration>, reset_after: Duration) {
-        self.availability = match verdict {
-            Verdict::Allow { delay } => Availability::Now { delay: micros(delay), overage: false },
-            Verdict::Deny { retry_after: Some(after) } => Availability::After(micros(after)),
-            Verdict::Deny { retry_after: None } => Availability::Never,
+        (self.wait, self.delay) = match verdict {
+            Verdict::Allow { delay } => (0, micros(delay)),
+            Verdict::Deny { retry_after } => (retry_after.map_or(NEVER, |wait| micros(wait).clamp(1, NEVER - 1)), 0),
         };
-        let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
+        self.uses_overage = false;
         self.used = self.algorithm.capacity.saturating_sub(remaining);
-        self.report_mut().snapshot = QuotaSnapshot { remaining, more_after, reset_after };
+        let report = self.report_mut();
+        report.remaining = remaining;
+        (report.more_after, report.reset_after) = (more_after.map(micros), micros(reset_after));
     }
 
     /// Sets the mark by which the store recognizes the charge when it is refunded.
@@ -45,13 +45,11 @@ impl Cell {
 
     /// Marks that there was capacity in the limit's overage only. A denial uses none.
     pub fn set_uses_overage(&mut self) {
-        if let Availability::Now { overage, .. } = &mut self.availability {
-            *overage = true;
-        }
+        self.uses_overage = true;
     }
 
-    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length of
-    /// this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
+    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length
+    /// of this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
         let report = self.report_mut();
         (report.is_locked_out, report.lockout) = (true, Lockout::new(level, micros(span)));
@@ -66,7 +64,12 @@ impl Cell {
     /// Answers whether the cost is available.
     #[inline(always)]
     pub(crate) fn peek<S: State + ?Sized>(&mut self, state: &S, now: u64) {
-        self.availability = self.algorithm.availability(state, now, self.cost);
+        let (algorithm, cost) = (&self.algorithm, self.cost);
+        self.wait = algorithm.wait(state, now, cost);
+        if self.wait == 0 {
+            self.delay = algorithm.delay(state, now, cost);
+            self.uses_overage = algorithm.uses_overage(state, now, cost);
+        }
     }
 
     /// Completes the answer. Charges the cost if `takes`, which requires that it is available.
@@ -93,11 +96,10 @@ impl Cell {
                 (asked.algorithm, asked.own_size, asked.overage_percent);
         }
         let state = self.mark.0;
-        match &mut self.availability {
-            Availability::After(wait) if self.algorithm.keeps_log() => {
-                *wait = wait.saturating_sub(now.saturating_sub(self.now));
-            }
-            _ => self.peek(&state, now),
+        if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
+            self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
+        } else {
+            self.peek(&state, now);
         }
         self.used = state.used(&self.algorithm, now);
         self.now = now;
@@ -111,29 +113,21 @@ impl Cell {
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
     pub(crate) fn restrict(&mut self, penalty: &Self) {
         // A store of another crate sets the answer only.
-        let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(match penalty.availability {
-            Availability::Now { .. } => 0,
-            Availability::After(wait) => wait,
-            Availability::Never => u64::MAX,
-        });
+        let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
         let reset_after = micros(penalty.reset_after());
         if left == 0 && reset_after == 0 {
             return;
         }
         let report = self.report_mut();
-        let snapshot = &mut report.snapshot;
-        snapshot.reset_after = snapshot.reset_after.max(reset_after);
+        report.reset_after = report.reset_after.max(reset_after);
         if left > 0 {
-            let more_after = if snapshot.remaining > 0 { Some(0) } else { snapshot.more_after };
-            snapshot.more_after = more_after.map(|after| after.max(left)).filter(|after| *after < u64::MAX);
-            snapshot.remaining = 0;
+            let more_after = if report.remaining > 0 { Some(0) } else { report.more_after };
+            report.more_after = more_after.map(|after| after.max(left)).filter(|after| *after < NEVER);
+            report.remaining = 0;
             (report.is_locked_out, report.lockout) = (true, penalty.lockout());
-            self.availability = match (self.availability, penalty.availability) {
-                (availability, _) if self.cost == 0 => availability,
-                (Availability::Never, _) | (_, Availability::Never) => Availability::Never,
-                (Availability::After(wait), _) => Availability::After(wait.max(left)),
-                (Availability::Now { .. }, _) => Availability::After(left),
-            };
+            if self.cost > 0 {
+                self.wait = self.wait.max(left);
+            }
         }
     }
 
@@ -149,10 +143,15 @@ impl Cell {
     }
 
     pub(super) fn report(&self) -> Report {
-        let state: &CompactState = &self.mark.0;
-        let snapshot = || self.algorithm.snapshot(state, self.now, self.used);
-        let report = || Report { snapshot: snapshot(), is_locked_out: false, lockout: None, share: None };
-        self.reported.as_deref().copied().unwrap_or_else(report)
+        let (algorithm, state) = (&self.algorithm, &self.mark.0);
+        self.reported.as_deref().copied().unwrap_or_else(|| Report {
+            remaining: algorithm.remaining(self.used),
+            more_after: algorithm.more_after(state, self.now, self.used),
+            reset_after: algorithm.reset_after(state, self.now),
+            is_locked_out: false,
+            lockout: None,
+            share: None,
+        })
     }
 
     #[cold]
@@ -177,13 +176,13 @@ impl Cell {
     /// Returns whether the limit alone had capacity.
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
-        self.availability.is_now()
+        self.wait == 0
     }
 
     /// Returns whether the limit alone had capacity, and delays nothing.
     #[inline]
     pub(crate) fn is_allowed_at_once(&self) -> bool {
-        matches!(self.availability, Availability::Now { delay: 0, .. })
+        self.wait == 0 && self.delay == 0
     }
 
     /// Returns whether the limit denies the request.
@@ -208,7 +207,7 @@ impl Cell {
     /// verdict, too.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        self.availability.into()
+        Verdict::of(self.wait, self.delay)
     }
 
     /// Returns whether the limit contributes to the [decision](crate::Decision::verdict). A limit in [shadow
@@ -229,7 +228,7 @@ impl Cell {
     /// Returns whether there was capacity in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
     #[must_use]
     pub fn uses_overage(&self) -> bool {
-        matches!(self.availability, Availability::Now { overage: true, .. })
+        self.uses_overage && self.wait == 0
     }
 
     /// Returns the largest cost, in tokens, that this limit would still allow at this instant, after the decision.
@@ -239,7 +238,7 @@ impl Cell {
     pub fn remaining(&self) -> u64 {
         match &self.reported {
             None => self.algorithm.remaining(self.used),
-            Some(report) => report.snapshot.remaining,
+            Some(report) => report.remaining,
         }
     }
 
@@ -250,7 +249,7 @@ impl Cell {
     pub fn more_after(&self) -> Option<Duration> {
         let micros = match &self.reported {
             None => self.algorithm.more_after(&self.mark.0, self.now, self.used),
-            Some(report) => report.snapshot.more_after,
+            Some(report) => report.more_after,
         };
         micros.map(Duration::from_micros)
     }
@@ -261,7 +260,7 @@ impl Cell {
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(match &self.reported {
             None => self.algorithm.reset_after(&self.mark.0, self.now),
-            Some(report) => report.snapshot.reset_after,
+            Some(report) => report.reset_after,
         })
     }
 }

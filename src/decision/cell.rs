@@ -1,10 +1,11 @@
-//! One limit of a request, for one key: the question that a store is asked, and its answer.
+//! One limit of a request, for one key: the question that a store is asked, and its verdict.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Availability, ChargeMark, Lockout, QuotaSnapshot, Size};
+use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, Size};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::reported_details::RequestDetail;
 
@@ -17,8 +18,8 @@ use crate::reported_details::RequestDetail;
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub(crate) key: KeyHash,
-    /// The hash of the limit's identity: its algorithm, its period and its name. It separates the states of its keys from
-    /// those of other limits.
+    /// The hash of the limit's identity: its algorithm, its period and its name. It separates the states of its keys
+    /// from those of other limits.
     pub(crate) identity: KeyHash,
     pub(crate) texts: Option<Arc<Texts>>,
     pub(crate) cost: u64,
@@ -33,7 +34,12 @@ pub struct Cell {
     /// Whether a denial by the limit is a strike, in the cell of a penalty.
     pub(crate) makes_strikes: bool,
 
-    pub(crate) availability: Availability,
+    /// The time until the cost is available: 0 if it is, or [`NEVER`]. All spans are in µs.
+    pub(crate) wait: u64,
+    /// The time for which an allowed request waits before it proceeds.
+    pub(super) delay: u64,
+    /// Whether an allowed request takes a part of its cost from the overage.
+    pub(super) uses_overage: bool,
     /// The instant of the decision, in µs.
     pub(super) now: u64,
     /// The tokens in use after the decision.
@@ -56,7 +62,9 @@ pub(crate) struct Texts {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report {
-    pub(super) snapshot: QuotaSnapshot,
+    pub(super) remaining: u64,
+    pub(super) more_after: Option<u64>,
+    pub(super) reset_after: u64,
     pub(super) is_locked_out: bool,
     pub(super) lockout: Option<Lockout>,
     /// The fingerprint of the share that answered.
@@ -77,6 +85,56 @@ pub enum Veto {
     Shadow,
 }
 
+/// Whether a limit has capacity for a cost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// The limit has capacity.
+    Allow {
+        /// The time for which the request waits before it proceeds. Only a
+        /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) delays requests.
+        delay: Duration,
+    },
+    /// The limit has no capacity.
+    Deny {
+        /// The shortest wait after which the same cost would be allowed if no other request arrived, exact to the
+        /// microsecond. `None` if waiting cannot help, as for a cost beyond the limit's capacity.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl Verdict {
+    /// Capacity without a delay.
+    pub const NOW: Self = Self::Allow { delay: Duration::ZERO };
+
+    /// Creates the verdict of a limit that has capacity after `wait` (in µs), or [`NEVER`], and then delays a request.
+    pub(crate) const fn of(wait: u64, delay: u64) -> Self {
+        match wait {
+            0 => Self::Allow { delay: Duration::from_micros(delay) },
+            NEVER => Self::Deny { retry_after: None },
+            _ => Self::Deny { retry_after: Some(Duration::from_micros(wait)) },
+        }
+    }
+
+    /// Combines the verdicts of two limits on one request: allowed after the longer delay if both allow it, or else the
+    /// longer wait of those that deny.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Allow { delay: one }, Self::Allow { delay: other }) => Self::Allow { delay: one.max(other) },
+            (Self::Deny { retry_after: one }, Self::Deny { retry_after: other }) => {
+                Self::Deny { retry_after: one.zip(other).map(|(one, other)| one.max(other)) }
+            }
+            (denied @ Self::Deny { .. }, _) | (_, denied @ Self::Deny { .. }) => denied,
+        }
+    }
+
+    /// Returns whether the limit has capacity.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allow { .. })
+    }
+}
+
 /// Creates cells.
 impl Cell {
     /// Creates the cell of a limit for no key yet. The algorithm has no overage.
@@ -94,7 +152,9 @@ impl Cell {
             veto: Veto::Enforced,
             is_overridable: false,
             makes_strikes: true,
-            availability: Availability::NOW,
+            wait: 0,
+            delay: 0,
+            uses_overage: false,
             now: 0,
             used: 0,
             mark: ChargeMark::default(),
@@ -127,8 +187,7 @@ impl Cell {
 
     /// Returns the same question with another cost, at the limit's own size.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
-        let mut cell =
-            Self { cost, availability: Availability::NOW, mark: ChargeMark::default(), reported: None, ..self.clone() };
+        let mut cell = Self { cost, wait: 0, delay: 0, mark: ChargeMark::default(), reported: None, ..self.clone() };
         cell.set_veto(self.veto);
         cell.resize(self.own_size);
         cell
@@ -168,8 +227,8 @@ impl Cell {
         self.algorithm.size() != self.own_size
     }
 
-    /// Returns one of `parts` of the limit for a store that hashes the hashes of keys again. Its states belong to the limit,
-    /// and to the period of the share, which may be longer than that of the limit.
+    /// Returns one of `parts` of the limit for a store that hashes the hashes of keys again. Its states belong to the
+    /// limit, and to the period of the share, which may be longer than that of the limit.
     pub(crate) fn share(&self, parts: u32, hasher: &KeyHasher) -> Self {
         let mut share = self.clone();
         if !self.is_of_penalty() {
@@ -201,8 +260,8 @@ impl Cell {
         };
     }
 
-    /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size of
-    /// a limit that is available may have changed.
+    /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size
+    /// of a limit that is available may have changed.
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
@@ -230,8 +289,8 @@ impl Cell {
         self.key.under(self.identity).as_u128()
     }
 
-    /// Returns the name of the limit with its algorithm and period, such as `daily:fw86400s`, which is as unique among the
-    /// limits of a key as the fingerprint. `None` unless the store [asks for it](crate::Store::has_readable_keys).
+    /// Returns the name of the limit with its algorithm and period, such as `daily:fw86400s`, which is as unique among
+    /// the limits of a key as the fingerprint. `None` unless the store [asks for it](crate::Store::has_readable_keys).
     #[must_use]
     pub fn readable_name(&self) -> Option<&str> {
         self.texts.as_ref()?.name.as_deref()
@@ -244,8 +303,8 @@ impl Cell {
         self.cost
     }
 
-    /// Returns the algorithm that decides, with its [overage](Algorithm::overage), at the size that the limit has for the
-    /// key.
+    /// Returns the algorithm that decides, with its [overage](Algorithm::overage), at the size that the limit has for
+    /// the key.
     #[must_use]
     #[inline]
     pub fn algorithm(&self) -> &Algorithm {

@@ -1,20 +1,13 @@
 //! Decisions about requests, and their parts.
 
-mod allowed;
 mod answer;
 mod cell;
-mod decided_by;
-mod receipt;
-mod verdict;
 
+use std::ops::Deref;
 use std::time::Duration;
 
-pub use self::allowed::AllowedDecision;
-pub use self::cell::{Cell, Veto};
+pub use self::cell::{Cell, Verdict, Veto};
 pub(crate) use self::cell::{Cells, Texts};
-pub use self::decided_by::DecidedBy;
-pub use self::receipt::Receipt;
-pub use self::verdict::Verdict;
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The decision on one request, by all limits that apply to it, at one instant.
@@ -29,23 +22,23 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and report
-    /// their decisions.
+    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and
+    /// report their decisions.
     pub fn new(at: Timestamp, cells: impl IntoIterator<Item = Cell>) -> Self {
         let mut cells = cells.into_iter().collect();
         Self::merge_penalties(&mut cells);
         Self::of(at, DecidedBy::Store, false, cells)
     }
 
-    /// Creates the decision of answered cells. Their penalties must be [merged](Self::merge_penalties) already. The request
-    /// is charged if it is allowed and `takes`.
+    /// Creates the decision of answered cells. Their penalties must be [merged](Self::merge_penalties) already. The
+    /// request is charged if it is allowed and `takes`.
     #[inline(always)]
     pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, outcomes: Cells) -> Self {
         Self { at, by, takes, outcomes }
     }
 
-    /// Adds the answers of penalties to those of their limits. Not a part of [`of`](Self::of), because cells are then moved
-    /// once instead of three times, which saves 70 instructions.
+    /// Adds the answers of penalties to those of their limits. Not a part of [`of`](Self::of), because cells are then
+    /// moved once instead of three times, which saves 70 instructions.
     #[inline]
     pub(crate) fn merge_penalties(cells: &mut Cells) {
         if cells.iter().any(Cell::is_of_penalty) {
@@ -54,8 +47,8 @@ impl Decision {
     }
 
     /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
-    pub(crate) fn uncounted() -> Self {
-        Self::of(SystemClock::new().now(), DecidedBy::Nobody, false, Cells::new())
+    pub(crate) fn unlimited() -> Self {
+        Self::of(SystemClock::new().now(), DecidedBy::Unlimited, false, Cells::new())
     }
 
     /// Returns a copy that cannot be refunded.
@@ -150,6 +143,61 @@ impl Decision {
         let is_charged = self.is_charged();
         self.outcomes.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());
         Receipt { by: self.by, charged: self.outcomes }
+    }
+}
+
+/// The part of the limiter that decided a request. See [`OnStoreError`](crate::OnStoreError).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum DecidedBy {
+    /// The store.
+    Store,
+    /// This process, by its share of the limits, because the store failed.
+    Local,
+    /// Nothing: the store failed and the policy allows the request without counting it, or no limit applies to it. The
+    /// decision has no outcomes.
+    Unlimited,
+}
+
+/// A [`Decision`] that allows the request. There is nothing to check, so it need not be used.
+///
+/// Returned by methods that return an error for a denial, such as [`Limiter::try_acquire`](crate::Limiter::try_acquire)
+/// and [`Limiter::wait`](crate::Limiter::wait). It dereferences to the decision.
+#[derive(Clone, Debug)]
+pub struct AllowedDecision(pub(crate) Decision);
+
+impl AllowedDecision {
+    /// Returns the receipt of the request's charges. See [`Decision::into_receipt`].
+    pub fn into_receipt(self) -> Receipt {
+        self.0.into_receipt()
+    }
+}
+
+impl Deref for AllowedDecision {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+/// The record of the charges of a decision. It can be refunded exactly and once.
+///
+/// A refund returns only the part of the charge that still counts: it never leaves more tokens than the limit has,
+/// never moves a reset, and never affects a later window.
+#[derive(Debug)]
+#[must_use = "a receipt that is dropped refunds nothing: pass it to `refund`"]
+pub struct Receipt {
+    /// The part of the limiter that made the charge.
+    pub(crate) by: DecidedBy,
+    pub(crate) charged: Cells,
+}
+
+impl Receipt {
+    /// Returns whether there is nothing to refund.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.charged.is_empty()
     }
 }
 

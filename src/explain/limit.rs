@@ -18,7 +18,7 @@ pub struct LimitExplanation {
     /// The path of its descriptor, if the limit comes from a rules file. See [`Limit::rule_path`].
     pub rule: Option<Arc<str>>,
     /// The condition, if the limit has one, as in `method is POST`. See
-    /// [`Condition::describe`](crate::when::Condition::describe).
+    /// [`Condition::describe`](crate::select::Condition::describe).
     pub condition: Option<String>,
     /// The parts of the key, if the limit applies or the key is missing. Empty for a limit with one bucket for all
     /// requests.

@@ -71,9 +71,8 @@ use crate::decision::{Cells, Verdict};
 use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::recorder::Fallback;
-use crate::resilience::{Preview, PreviewSource, StoreClient};
-use crate::select::ListAction;
-use crate::select::{Condition, Description};
+use crate::resilience::{GuardedStore, Preview, PreviewSource};
+use crate::select::{Condition, Description, ListAction};
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -139,7 +138,7 @@ impl Explanation {
     /// Creates the explanation of a request from the decision about its charges. `limits` are all limits; outcomes and
     /// sizes are taken from the decision. The request is charged if it is allowed and `takes`.
     pub(crate) async fn decided(
-        client: &Arc<StoreClient>,
+        client: &Arc<GuardedStore>,
         cells: Cells,
         mut limits: Vec<LimitExplanation>,
         takes: bool,

@@ -125,7 +125,7 @@ impl Ledger {
         if let Ok(decision) = &decision {
             let source = match decision.decided_by() {
                 DecidedBy::Store => DecisionSource::Store,
-                DecidedBy::Local | DecidedBy::Nobody => DecisionSource::Fallback,
+                DecidedBy::Local | DecidedBy::Unlimited => DecisionSource::Fallback,
             };
             client.record(recording, source, decision);
         }
@@ -207,7 +207,7 @@ impl Ledger {
         match (self.by, purpose) {
             (DecidedBy::Store, Purpose::Take) => client.acquire(cells),
             (DecidedBy::Store, _) => client.peek(cells),
-            (DecidedBy::Local | DecidedBy::Nobody, _) => StoreFuture::ready(client.decide_locally(cells, purpose)),
+            (DecidedBy::Local | DecidedBy::Unlimited, _) => StoreFuture::ready(client.decide_locally(cells, purpose)),
         }
     }
 

@@ -22,12 +22,12 @@ use crate::limit::Limit;
 use crate::limit::{Derived, LimitsSnapshot};
 use crate::reason::Reason;
 use crate::request::RequestHead;
-use crate::resilience::StoreClient;
+use crate::resilience::GuardedStore;
 
 /// The configuration of a layer.
 #[derive(Clone)]
 pub(super) struct LayerConfig {
-    pub(super) client: Arc<StoreClient>,
+    pub(super) client: Arc<GuardedStore>,
     pub(super) lists: Lists,
     pub(super) cost: CostRule,
     pub(super) headers: Headers,
@@ -45,7 +45,7 @@ pub(super) struct LayerConfig {
 
 impl LayerConfig {
     /// Creates the configuration of a limiter's first layer.
-    pub(super) fn new(client: StoreClient, options: HttpOptions, live: Option<Derived<Self>>) -> Self {
+    pub(super) fn new(client: GuardedStore, options: HttpOptions, live: Option<Derived<Self>>) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
             headers: Headers::new(styles, client.limits().as_slice()),

@@ -101,7 +101,7 @@ impl RequestContext {
         let head = &RequestHead::of(request);
         match lists.find(head, |action| client.report_event(&Event::ListMatched { action })) {
             Some(ListKind::Rejects(action)) => return Ok(self.reject(Reason::Listed(action), head)),
-            Some(ListKind::Exempts) => return Ok(self.next_step(Decision::uncounted(), request)),
+            Some(ListKind::Exempts) => return Ok(self.next_step(Decision::unlimited(), request)),
             None => {}
         }
         if let Some(ledger) = &self.ledger {
@@ -181,7 +181,7 @@ impl RequestContext {
     /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.
     fn completion<B>(&self, decision: Decision, request: &mut Request<B>) -> Completion {
         let Self { config, ledger } = self;
-        let is_counted = decision.decided_by() != DecidedBy::Nobody;
+        let is_counted = decision.decided_by() != DecidedBy::Unlimited;
         match ledger {
             Some(ledger) => {
                 ledger.add(decision);

@@ -117,7 +117,7 @@ impl Ledger {
 
     /// Adds a later decision, if one was made.
     pub(super) fn add(&self, decision: Decision) {
-        if decision.decided_by() != DecidedBy::Nobody {
+        if decision.decided_by() != DecidedBy::Unlimited {
             self.entries().add(decision);
         }
     }

@@ -230,7 +230,7 @@ impl Permit {
     /// Returns a decision, or else the last one, for the limits that the permit is for.
     fn view(&self, decision: Option<Decision>) -> Decision {
         let decision = decision.or_else(|| self.ledger.last());
-        let decision = decision.unwrap_or_else(Decision::uncounted);
+        let decision = decision.unwrap_or_else(Decision::unlimited);
         match self.only {
             Some(limit) => decision.only(limit),
             None => decision,

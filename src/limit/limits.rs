@@ -13,7 +13,7 @@ use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
-use crate::store::key_name::escape;
+use crate::store::escape;
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
 #[derive(Clone)]

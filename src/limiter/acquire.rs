@@ -13,7 +13,7 @@ use crate::error::StoreErrorKind;
 use crate::key::Key;
 #[cfg(doc)]
 use crate::limit::LiveLimits;
-use crate::resilience::StoreClient;
+use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
 
 impl Limiter {
@@ -33,7 +33,7 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(live) = &self.live {
-            return acquire(&live.get(&self.client, StoreClient::with_limits), &key, cost);
+            return acquire(&live.get(&self.client, GuardedStore::with_limits), &key, cost);
         }
         acquire(&self.client, &key, cost)
     }
@@ -134,13 +134,13 @@ impl Limiter {
 }
 
 #[inline]
-fn acquire(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
+fn acquire(client: &Arc<GuardedStore>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
     let key = key.hash_with(client.hasher());
     client.acquire(client.limits().cells_of(key, |_| cost))
 }
 
 /// Returns an error if there is not one cost for each limit.
-fn check_count(client: &StoreClient, given: usize) -> Result<(), StoreError> {
+fn check_count(client: &GuardedStore, given: usize) -> Result<(), StoreError> {
     let limits = client.limits().as_slice().len();
     if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
 }

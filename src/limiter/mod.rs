@@ -23,7 +23,7 @@ use crate::key::Key;
 use crate::limit::{Derived, Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
-use crate::resilience::StoreClient;
+use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
 
 /// Limits anything that is not an HTTP request.
@@ -63,9 +63,9 @@ use crate::store::StoreFuture;
 /// [`explain`](Self::explain) reports why an operation is allowed or denied.
 #[derive(Clone)]
 pub struct Limiter {
-    client: Arc<StoreClient>,
+    client: Arc<GuardedStore>,
     /// Derives the client for the current limits, if they can be replaced.
-    live: Option<Derived<StoreClient>>,
+    live: Option<Derived<GuardedStore>>,
     queues: Queues,
 }
 
@@ -157,10 +157,10 @@ impl Limiter {
 
     /// Returns the client for the current limits.
     #[inline]
-    fn current_client(&self) -> Cow<'_, Arc<StoreClient>> {
+    fn current_client(&self) -> Cow<'_, Arc<GuardedStore>> {
         match &self.live {
             None => Cow::Borrowed(&self.client),
-            Some(live) => Cow::Owned(live.get(&self.client, StoreClient::with_limits)),
+            Some(live) => Cow::Owned(live.get(&self.client, GuardedStore::with_limits)),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The circuit breakers of a store, one for each of its nodes: they say which calls may begin, and learn from their ends.
+//! The circuit breakers of a store, one for each of its nodes: they say which calls may begin, and learn from their
+//! ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +20,9 @@ use crate::time::jittered;
 /// - **Closed**: requests use the store. After a number of consecutive failures or timeouts, the breaker opens.
 /// - **Open**: requests don't wait for the store; [`OnStoreError`](crate::OnStoreError) applies at once.
 ///
-/// After a pause, the next request uses the store: it is the trial. If it succeeds, the breaker closes. If it fails, the
-/// breaker stays open for another pause, twice as long up to the longest. The actual pause is random between half and all
-/// of this length, so that the processes of a fleet don't retry in step.
+/// After a pause, the next request uses the store: it is the trial. If it succeeds, the breaker closes. If it fails,
+/// the breaker stays open for another pause, twice as long up to the longest. The actual pause is random between half
+/// and all of this length, so that the processes of a fleet don't retry in step.
 ///
 /// Concurrent requests often share a call, so failures of concurrent requests count as one. A store that hangs is
 /// therefore skipped after as many deadlines as failures, however many requests wait for it.
@@ -133,8 +134,8 @@ enum State {
         counted: Tick,
     },
     Open {
-        /// The end of the pause, or the instant from which another call may replace the trial: callers can keep a future
-        /// without polling it.
+        /// The end of the pause, or the instant from which another call may replace the trial: callers can keep a
+        /// future without polling it.
         until: Instant,
         /// The call that is the trial.
         trial: Option<Tick>,
@@ -208,8 +209,8 @@ impl Breakers {
         self.tick.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Begins a call that concerns `nodes`, or returns one of them whose breaker is open. If the pauses of open breakers
-    /// are over, the call is their trial until twice the `deadline`, later than it ends.
+    /// Begins a call that concerns `nodes`, or returns one of them whose breaker is open. If the pauses of open
+    /// breakers are over, the call is their trial until twice the `deadline`, later than it ends.
     ///
     /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
     pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, Option<Node>>, Changes) {

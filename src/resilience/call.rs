@@ -1,29 +1,32 @@
-//! Calls to the store: within the deadline, unless a breaker is open, with their results recorded per node.
+//! Calls to the store: within the deadline, unless a breaker is open, with their results recorded per node. Refunds and
+//! resets are such calls.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::time::timeout;
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep, timeout};
 
+use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
-use super::client::StoreClient;
-use crate::decision::Cell;
+use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
 use crate::recorder::DecisionSource;
 use crate::store::node::Node;
 use crate::store::{LONGEST_WAIT, Store, StoreFuture};
 
-pub(super) type Keys = SmallVec<[KeyHash; 2]>;
+type Keys = SmallVec<[KeyHash; 2]>;
 
 /// Returns the keys of cells.
 pub(super) fn keys(cells: &[Cell]) -> impl Iterator<Item = KeyHash> {
     cells.iter().map(Cell::key)
 }
 
-impl StoreClient {
+impl GuardedStore {
     /// Calls the store for an operation on `keys` that has no fallback policy, such as a refund.
     pub(crate) fn call<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
@@ -31,8 +34,8 @@ impl StoreClient {
         operation: impl FnOnce(&dyn Store) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         match self.begin(keys.iter().copied()) {
-            Ok(call) => self.follow(operation(&*self.store), move |client, answer, source| {
-                client.end(&call, keys.into_iter(), answer, source)
+            Ok(call) => self.follow(operation(&*self.store), move |guarded, answer, source| {
+                guarded.end(&call, keys.into_iter(), answer, source)
             }),
             Err(error) => StoreFuture::ready(Err(error)),
         }
@@ -76,10 +79,10 @@ impl StoreClient {
         match answer.into_pending() {
             Ok(answer) => StoreFuture::ready(finish(self, answer, DecisionSource::Memory)),
             Err(pending) => {
-                let client = self.clone();
+                let guarded = self.clone();
                 StoreFuture::pending(async move {
-                    let answer = client.within_deadline(pending).await;
-                    finish(&client, answer, DecisionSource::Store)
+                    let answer = guarded.within_deadline(pending).await;
+                    finish(&guarded, answer, DecisionSource::Store)
                 })
             }
         }
@@ -167,6 +170,83 @@ impl StoreClient {
             nodes.push(None);
         }
         nodes
+    }
+}
+
+impl GuardedStore {
+    /// Refunds the charges of a receipt, as far as they still count. Leaves out limits that no longer exist.
+    pub(crate) fn refund(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
+        match self.refund_locally(receipt) {
+            Some(charged) => self.call(keys(&charged).collect(), |store| store.refund(&charged)),
+            None => StoreFuture::ready(Ok(())),
+        }
+    }
+
+    /// Refunds the charges of a receipt where they were made, without a breaker.
+    pub(crate) async fn refund_by(&self, receipt: Receipt) -> Result<(), StoreError> {
+        match self.refund_locally(receipt) {
+            Some(charged) => self.store.refund(&charged).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Refunds the charges that were made in the local store. Returns those that the store took.
+    fn refund_locally(&self, Receipt { by, mut charged }: Receipt) -> Option<Cells> {
+        self.limits.fit_refund(&mut charged);
+        if by == DecidedBy::Store && !charged.is_empty() {
+            return Some(charged);
+        }
+        self.local.refund(&charged);
+        None
+    }
+
+    /// Refunds without waiting for the store, for callers that are not async. Outside a Tokio runtime, a refund that
+    /// the store does not complete at once is lost: the charge expires as usual.
+    pub(crate) fn refund_in_background(self: &Arc<Self>, receipt: Receipt) {
+        if let (Err(pending), Ok(runtime)) = (self.refund(receipt).into_ready(), Handle::try_current()) {
+            runtime.spawn(pending);
+        }
+    }
+
+    /// Resets a key under every limit.
+    pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> StoreFuture<()> {
+        self.reset_cells(&self.limits.cells_of(key, |_| 0))
+    }
+
+    /// Resets the keys of cells.
+    pub(crate) fn reset_cells(self: &Arc<Self>, cells: &Cells) -> StoreFuture<()> {
+        self.local.reset(cells);
+        self.call(keys(cells).collect(), |store| store.reset(cells))
+    }
+}
+
+/// An allowed request that is delayed. Dropping it before its turn refunds its charges.
+#[must_use = "dropping a reservation refunds it"]
+pub(crate) struct ReservationGuard {
+    store: Arc<GuardedStore>,
+    /// `None` once its turn has come.
+    decision: Option<Decision>,
+    turn: Pin<Box<Sleep>>,
+}
+
+impl ReservationGuard {
+    /// Starts the delay of an allowed request.
+    pub(crate) fn new(store: &Arc<GuardedStore>, decision: Decision, delay: Duration) -> Self {
+        Self { store: store.clone(), decision: Some(decision), turn: Box::pin(sleep(delay)) }
+    }
+
+    /// Waits for the request's turn.
+    pub(crate) async fn wait(mut self) -> Decision {
+        self.turn.as_mut().await;
+        self.decision.take().expect("`wait` consumes the guard")
+    }
+}
+
+impl Drop for ReservationGuard {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision.take() {
+            self.store.refund_in_background(decision.into_receipt());
+        }
     }
 }
 

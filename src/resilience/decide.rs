@@ -1,11 +1,11 @@
 //! Decides requests, and previews decisions: by the store, or by the fallback policies when the store does not decide.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::GuardedStore;
 use super::breaker::Call;
 use super::call::keys;
-use super::client::StoreClient;
-use super::events::Recording;
 use crate::decision::{Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
@@ -27,7 +27,7 @@ pub(crate) enum PreviewSource {
     Policies(Fallback, StoreError),
 }
 
-impl StoreClient {
+impl GuardedStore {
     /// Decides a request, and takes its costs from all its limits or from none.
     #[inline]
     pub(crate) fn acquire(self: &Arc<Self>, cells: Cells) -> StoreFuture<Decision> {
@@ -42,14 +42,14 @@ impl StoreClient {
     #[inline]
     fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         if cells.is_empty() {
-            return StoreFuture::ready(Ok(Decision::uncounted()));
+            return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         if !self.breakers.are_closed() {
             return self.decide_if_admitted(cells, purpose);
         }
-        let recording = self.start_recording(purpose);
+        let began = self.start_recording(purpose);
         match self.store.decide(&mut cells, purpose).into_ready() {
-            Ok(Ok(answer)) if recording.is_none() => {
+            Ok(Ok(answer)) if began.is_none() => {
                 let at = answer.finish(&mut cells);
                 Decision::merge_penalties(&mut cells);
                 StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)))
@@ -58,31 +58,31 @@ impl StoreClient {
                 let source =
                     if answer.is_remembered() { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
                 let decision = decision(answer, cells, purpose);
-                self.record(recording, source, &decision);
+                self.record(began, source, &decision);
                 StoreFuture::ready(Ok(decision))
             }
             Ok(Err(error)) => {
-                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, recording)
+                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, began)
             }
-            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, recording),
+            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, began),
         }
     }
 
     /// Decides while a breaker exists.
     #[cold]
     fn decide_if_admitted(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
-        let recording = self.start_recording(purpose);
+        let began = self.start_recording(purpose);
         if let Some(at) = self.store.remembered(&mut cells) {
             let decision = decision(Answer::new(at), cells, purpose);
-            self.record(recording, DecisionSource::RememberedDenial, &decision);
+            self.record(began, DecisionSource::RememberedDenial, &decision);
             return StoreFuture::ready(Ok(decision));
         }
         match self.begin(keys(&cells)) {
             Ok(call) => {
                 let answer = self.store.decide(&mut cells, purpose);
-                self.complete(call, answer, cells, purpose, recording)
+                self.complete(call, answer, cells, purpose, began)
             }
-            Err(error) => StoreFuture::ready(self.fall_back(error, cells, purpose, recording)),
+            Err(error) => StoreFuture::ready(self.fall_back(error, cells, purpose, began)),
         }
     }
 
@@ -94,21 +94,21 @@ impl StoreClient {
         answer: StoreFuture<Answer>,
         cells: Cells,
         purpose: Purpose,
-        recording: Option<Recording>,
+        began: Option<Instant>,
     ) -> StoreFuture<Decision> {
-        self.follow(answer, move |client, answer, source| {
+        self.follow(answer, move |guarded, answer, source| {
             let (answer, source) = match answer {
                 // The database was not asked, so this shows nothing about it.
                 Ok(answer) if answer.is_remembered() => (Ok(answer), DecisionSource::RememberedDenial),
-                answer => (client.end(&call, keys(&cells), answer, source), source),
+                answer => (guarded.end(&call, keys(&cells), answer, source), source),
             };
             match answer {
                 Ok(answer) => {
                     let decision = decision(answer, cells, purpose);
-                    client.record(recording, source, &decision);
+                    guarded.record(began, source, &decision);
                     Ok(decision)
                 }
-                Err(error) => client.fall_back(error, cells, purpose, recording),
+                Err(error) => guarded.fall_back(error, cells, purpose, began),
             }
         })
     }
@@ -142,12 +142,12 @@ impl StoreClient {
         error: StoreError,
         cells: Cells,
         purpose: Purpose,
-        recording: Option<Recording>,
+        began: Option<Instant>,
     ) -> Result<Decision, StoreError> {
         let (to, decision) = self.local.decide(purpose, cells);
         self.report_event(&Event::FellBack { to });
         let decision = decision.ok_or(error)?;
-        self.record(recording, DecisionSource::Fallback, &decision);
+        self.record(began, DecisionSource::Fallback, &decision);
         Ok(decision)
     }
 
@@ -158,7 +158,7 @@ impl StoreClient {
                 let answer = self.store.decide(&mut cells, Purpose::Take).await?;
                 Ok(decision(answer, cells, Purpose::Take))
             }
-            DecidedBy::Local | DecidedBy::Nobody => {
+            DecidedBy::Local | DecidedBy::Unlimited => {
                 self.local.decide(Purpose::Take, cells).1.ok_or_else(StoreError::breaker_open)
             }
         }
@@ -166,9 +166,9 @@ impl StoreClient {
 
     /// Decides a request by this process's share of the limits, after the store has failed before.
     pub(crate) fn decide_locally(&self, cells: Cells, purpose: Purpose) -> Result<Decision, StoreError> {
-        let recording = self.start_recording(purpose);
+        let began = self.start_recording(purpose);
         let decision = self.local.decide(purpose, cells).1.ok_or_else(StoreError::breaker_open)?;
-        self.record(recording, DecisionSource::Fallback, &decision);
+        self.record(began, DecisionSource::Fallback, &decision);
         Ok(decision)
     }
 }

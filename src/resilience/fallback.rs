@@ -70,7 +70,7 @@ impl LocalStore {
         }
         cells.retain(|cell| matches!(self.policy(cell), OnStoreError::DecideLocally(_)));
         if cells.is_empty() {
-            return (Fallback::Allowed, Some(Decision::uncounted()));
+            return (Fallback::Allowed, Some(Decision::unlimited()));
         }
         let mut shares = self.shares(&cells);
         if quotas == Quotas::Allowed {

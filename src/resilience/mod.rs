@@ -1,26 +1,255 @@
 //! Handles slow and failing stores: a deadline, a circuit breaker per node, and fallback policies.
 //!
-//! | module | step |
+//! | module | content |
 //! | --- | --- |
-//! | `client` | Configure the store and the policies |
-//! | `decide` | Decide a request: call the store, and fall back if it fails |
-//! | `call` | Call the store: ask the breakers, apply the deadline, record the result |
-//! | `breaker` | Keep calls from nodes that fail |
-//! | `fallback` | Decide by the policies of the limits, in a memory store |
-//! | `refunds` | Refund and reset |
-//! | `events`, `outage_log` | Report to the recorders and to the log |
+//! | this module | The guarded store, its configuration, and its reports to the recorders |
+//! | `decide` | Decides a request: calls the store, and falls back if it fails |
+//! | `call` | Calls the store: asks the breakers, applies the deadline, records the result. Refunds and resets |
+//! | `breaker` | Keeps calls from nodes that fail |
+//! | `fallback` | Decides by the policies of the limits, in a memory store |
+//! | `outage_log` | Reports outages to the log |
 
 mod breaker;
 mod call;
-mod client;
 mod decide;
-mod events;
 mod fallback;
 #[cfg(feature = "tracing")]
 mod outage_log;
-mod refunds;
 
-pub use breaker::CircuitBreaker;
-pub(crate) use client::{ClientConfig, StoreClient};
-pub(crate) use decide::{Preview, PreviewSource};
-pub(crate) use refunds::ReservationGuard;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use self::breaker::CircuitBreaker;
+use self::breaker::{Breakers, Changes};
+pub(crate) use self::call::ReservationGuard;
+pub(crate) use self::decide::{Preview, PreviewSource};
+use self::fallback::LocalStore;
+#[cfg(feature = "tracing")]
+use self::outage_log::{LogContext, OutageLog};
+use crate::decision::{Cell, Decision};
+use crate::error::{ConfigError, StoreError};
+use crate::key::hash::KeyHasher;
+use crate::limit::{Limit, Limits, LimitsSnapshot};
+use crate::on_store_error::OnStoreError;
+use crate::reason::Reason;
+use crate::recorder::{DecisionRecord, DecisionSource, Event, Recorders, RejectionRecord};
+use crate::request::RequestHead;
+use crate::store::{MemoryStore, Purpose, Store};
+
+/// The store of a limiter, the settings for its failures, and the recorders.
+#[derive(Clone, Debug)]
+pub(crate) struct GuardedStoreConfig {
+    /// `None` stands for a new memory store.
+    pub(crate) store: Option<Arc<dyn Store>>,
+    pub(crate) deadline: Duration,
+    pub(crate) breaker: CircuitBreaker,
+    pub(crate) on_store_error: OnStoreError,
+    pub(crate) recorders: Recorders,
+    /// The share of a limit, in percent, from which a key is near it.
+    pub(crate) near_percent: u32,
+    /// Whether no limit is enforced.
+    pub(crate) is_shadow: bool,
+}
+
+impl GuardedStoreConfig {
+    pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
+
+    /// Returns the store, which is created here unless one was set.
+    pub(crate) fn store(&mut self) -> &Arc<dyn Store> {
+        self.store.get_or_insert_with(|| Arc::new(MemoryStore::new()))
+    }
+}
+
+impl Default for GuardedStoreConfig {
+    fn default() -> Self {
+        Self {
+            store: None,
+            deadline: Self::DEFAULT_DEADLINE,
+            breaker: CircuitBreaker::new(),
+            on_store_error: OnStoreError::default(),
+            recorders: Recorders::default(),
+            near_percent: 80,
+            is_shadow: false,
+        }
+    }
+}
+
+/// The limits of a limiter, their store, and the settings for failures of the store.
+///
+/// Clones share the store, the breakers, the local store and the outage log.
+#[derive(Clone)]
+pub(crate) struct GuardedStore {
+    limits: Limits,
+    store: Arc<dyn Store>,
+    hasher: KeyHasher,
+    breakers: Arc<Breakers>,
+    deadline: Duration,
+    on_store_error: OnStoreError,
+    local: LocalStore,
+    recorders: Recorders,
+    near_percent: u32,
+    /// Whether all limits are in shadow mode.
+    is_shadow: bool,
+    #[cfg(feature = "tracing")]
+    outage_log: Arc<OutageLog>,
+}
+
+impl GuardedStore {
+    /// Guards the configured store.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the deadline is 0, or `near_percent` is not 1 to 100.
+    pub(crate) fn new(mut limits: Limits, mut config: GuardedStoreConfig) -> Result<Self, ConfigError> {
+        if config.deadline.is_zero() {
+            return Err(ConfigError::new("deadline is 0: use at least 1 ns"));
+        }
+        if !(1..=100).contains(&config.near_percent) {
+            return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
+        }
+        let store = config.store().clone();
+        limits.set_store(&store.hasher(), store.has_readable_keys());
+        if config.is_shadow {
+            limits.shadow();
+        }
+        Ok(Self {
+            hasher: store.hasher(),
+            store,
+            breakers: Breakers::new(config.breaker),
+            deadline: config.deadline,
+            on_store_error: config.on_store_error,
+            local: LocalStore::new(&limits, config.on_store_error),
+            recorders: config.recorders,
+            near_percent: config.near_percent,
+            is_shadow: config.is_shadow,
+            limits,
+            #[cfg(feature = "tracing")]
+            outage_log: Arc::new(OutageLog::new()),
+        })
+    }
+
+    /// Returns the same store for other limits: it shares the breakers and the local store.
+    pub(crate) fn with_limits(&self, snapshot: &Arc<LimitsSnapshot>) -> Self {
+        let mut guarded = Self { limits: snapshot.limits(&*self.store), ..self.clone() };
+        if guarded.is_shadow {
+            guarded.limits.shadow();
+        }
+        guarded.local.set_policies(&guarded.limits, guarded.on_store_error);
+        guarded
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Returns the name of the store, if it has one.
+    pub(crate) fn store_name(&self) -> Option<String> {
+        self.store.name()
+    }
+
+    /// Returns whether all limits are in shadow mode, now and after a replacement.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    #[inline]
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+}
+
+impl fmt::Debug for GuardedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuardedStore")
+            .field("limits", &self.limits.as_slice())
+            .field("store", &self.store)
+            .field("deadline", &self.deadline)
+            .field("circuit_breaker", &self.breakers.settings())
+            .field("on_store_error", &self.on_store_error)
+            .field("recorders", &self.recorders)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reports decisions, failures of the store, and changes of breakers to the recorders and to the log.
+impl GuardedStore {
+    pub(crate) fn report_event(&self, event: &Event<'_>) {
+        self.recorders.event(event);
+    }
+
+    /// Returns the instant at which a decision begins, if it takes something and there are recorders.
+    #[inline]
+    pub(crate) fn start_recording(&self, purpose: Purpose) -> Option<Instant> {
+        let is_recorded = purpose == Purpose::Take && !self.recorders.is_empty();
+        is_recorded.then(Instant::now)
+    }
+
+    /// Records a decision that has begun at an instant, if it is to be recorded.
+    #[inline]
+    pub(crate) fn record(&self, began: Option<Instant>, source: DecisionSource, decision: &Decision) {
+        if let Some(began) = began {
+            self.record_since(began, source, decision);
+        }
+    }
+
+    #[cold]
+    fn record_since(&self, began: Instant, source: DecisionSource, decision: &Decision) {
+        let record = DecisionRecord {
+            decision,
+            names: self.limits.names(),
+            source,
+            duration: began.elapsed(),
+            near_percent: self.near_percent,
+            store: &*self.store,
+        };
+        self.recorders.decision(&record);
+        for outcome in decision.outcomes() {
+            if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
+                self.report_outcome(limit, outcome, decision.is_charged());
+            }
+        }
+    }
+
+    fn report_outcome(&self, limit: &Limit, outcome: &Cell, is_charged: bool) {
+        let (limit, is_shadow) = (limit.name(), limit.is_shadow());
+        if is_charged && outcome.uses_overage() {
+            self.report_event(&Event::OverageUsed { limit, outcome });
+        }
+        if let Some(begun) = outcome.lockout() {
+            let (level, span) = (begun.level.get() as u32, begun.duration());
+            self.report_event(&Event::PenaltyBegan { limit, level, span });
+        }
+        if is_shadow && !outcome.is_allowed() {
+            self.report_event(&Event::ShadowDenied { limit, outcome });
+        }
+    }
+
+    /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
+    pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
+        if !self.recorders.is_empty() {
+            let (names, near_percent) = (self.limits.names(), self.near_percent);
+            let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
+            self.recorders.rejection(&record);
+        }
+    }
+
+    fn report_failure(&self, error: &StoreError) {
+        self.report_event(&Event::StoreFailed { error });
+        #[cfg(feature = "tracing")]
+        self.outage_log.failed(error, &self.log_context());
+    }
+
+    fn report_changes(&self, changes: Changes) {
+        for (node, state) in changes {
+            self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
+            #[cfg(feature = "tracing")]
+            self.outage_log.breaker_changed(node.as_ref(), state, &self.log_context());
+        }
+    }
+
+    #[cfg(feature = "tracing")]
+    fn log_context(&self) -> LogContext<'_> {
+        LogContext { store: &*self.store, policies: &self.local }
+    }
+}

@@ -251,7 +251,7 @@ const ALGORITHMS: &[(&str, (&[&str], Build))] = &[
         (&["burst", "refill"], |fields, tokens, period| {
             let burst = fields.positive("burst").unwrap_or(tokens);
             let refill = fields.choice("refill", &[("continuous", Refill::Continuous), ("interval", Refill::Interval)]);
-            Ok(TokenBucket::try_new(burst, tokens, period)?.refill(refill.unwrap_or_default()).into())
+            Ok(TokenBucket::try_new(burst, tokens, period)?.try_refill(refill.unwrap_or_default())?.into())
         }),
     ),
     (

@@ -1,6 +1,6 @@
 //! The decision on a request, from the states of its keys, wherever these are stored.
 
-use crate::algorithm::{Availability, KeyState};
+use crate::algorithm::KeyState;
 use crate::decision::{Cell, Veto};
 
 /// What a store does with a request.
@@ -10,8 +10,8 @@ pub enum Purpose {
     Take,
     /// Decides, and changes nothing.
     Peek,
-    /// Answers as for [`Take`](Self::Take), but changes nothing: outcomes report what would be left after the request, and
-    /// a lockout that it would begin. [Explanations](crate::explain) use it. A store may answer as for
+    /// Answers as for [`Take`](Self::Take), but changes nothing: outcomes report what would be left after the request,
+    /// and a lockout that it would begin. [Explanations](crate::explain) use it. A store may answer as for
     /// [`Peek`](Self::Peek), so that they report what is left before the request.
     Preview,
 }
@@ -78,13 +78,8 @@ pub(crate) fn allows(cells: &[Cell]) -> bool {
 /// will have capacity first denies the request, so that [`Decision::retry_after`](crate::Decision::retry_after) is
 /// exact.
 pub(crate) fn enforce_quotas(cells: &mut [Cell]) {
-    let wait = |cell: &Cell| match cell.availability {
-        Availability::Now { .. } => 0,
-        Availability::After(wait) => wait,
-        Availability::Never => u64::MAX,
-    };
     let quotas = || cells.iter().enumerate().filter(|(_, cell)| cell.veto == Veto::Quota);
-    let Some((first, _)) = quotas().min_by_key(|(_, cell)| wait(cell)) else { return };
+    let Some((first, _)) = quotas().min_by_key(|(_, cell)| cell.wait) else { return };
     let has_capacity = quotas().any(|(_, cell)| cell.is_allowed());
     for (index, cell) in cells.iter_mut().enumerate().filter(|(_, cell)| cell.veto == Veto::Quota) {
         cell.set_enforced(if has_capacity { cell.is_allowed() } else { index == first });

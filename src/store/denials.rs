@@ -1,19 +1,19 @@
 //! Denials that are repeated in this process, so that a flood of denied requests does not reach the database.
 //!
-//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the same
-//! limits, keys and costs until one of the waits is over.
+//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the
+//! same limits, keys and costs until one of the waits is over.
 //!
 //! The present instant of the database's clock may not be known here, but it has bounds: its clock at the answer, plus
 //! the time since the answer was received or since the request was sent. A request is denied if it is denied at the
 //! upper bound, with the `retry_after` of the lower bound. So the database would have denied it, and admits a client
 //! that returns after the wait.
 //!
-//! Each change that this process makes to a key (a charge, a refund, a reset, an override) advances the key's epoch once
-//! it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when the
-//! request was sent, even if the two answers arrive in another order.
+//! Each change that this process makes to a key (a charge, a refund, a reset, an override) advances the key's epoch
+//! once it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when
+//! the request was sent, even if the two answers arrive in another order.
 //!
-//! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is remembered
-//! only if it was no strike, which is while the key is locked out. Any change of the key ends it.
+//! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is
+//! remembered only if it was no strike, which is while the key is locked out. Any change of the key ends it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Availability;
 use crate::decision::{Cell, Veto};
 use crate::store::Purpose;
 use crate::time::Timestamp;
@@ -95,7 +94,8 @@ impl Denials {
         Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
     }
 
-    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets are.
+    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets
+    /// are.
     pub(super) fn begin(self: &Arc<Self>, cells: &[Cell], purpose: Purpose) -> Change {
         let epochs = cells.iter().map(|cell| (counter(cell), self.epoch(cell))).collect();
         Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
@@ -135,8 +135,8 @@ impl Denial {
         self.cells.len() == cells.len() && self.cells.iter().zip(cells).all(|(known, cell)| known.answers(cell))
     }
 
-    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that share
-    /// one would end each other's denials.
+    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that
+    /// share one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
         let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::is_of_penalty);
         self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, epoch))| {
@@ -178,8 +178,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and no
-    /// strike. `until` is the instant (in µs) from which another override may apply.
+    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and
+    /// no strike. `until` is the instant (in µs) from which another override may apply.
     pub(super) fn decided(mut self, cells: &[Cell], at: u64, until: u64) {
         if self.purpose == Purpose::Preview || !cells.iter().any(Cell::denies) {
             return;
@@ -200,9 +200,9 @@ impl Change {
         if cells.len() > MAX_CELLS {
             return;
         }
-        let end = |cell: &Cell| match cell.availability {
-            Availability::After(wait) => cell.sufficient_until().min(at.saturating_add(wait)),
-            _ => cell.sufficient_until(),
+        let end = |cell: &Cell| match cell.wait {
+            0 => cell.sufficient_until(),
+            wait => cell.sufficient_until().min(at.saturating_add(wait)),
         };
         self.denials.insert(Denial {
             until: cells.iter().map(end).min().unwrap_or(u64::MAX).min(until),
@@ -343,7 +343,7 @@ mod tests {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
                         let report = |[cell]: &[Cell; 1]| {
-                            (cell.availability, cell.remaining(), cell.more_after(), cell.reset_after())
+                            (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after())
                         };
                         let expected = at(now + later, &states);
                         assert_eq!(report(&answered), report(&expected), "{algorithm} {charges} {percent} {cost}");
@@ -378,10 +378,10 @@ mod tests {
         }
         let later = |micros| {
             let mut cells = cells.clone();
-            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].availability, cells[0].remaining()))
+            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].wait, cells[0].remaining()))
         };
-        assert_eq!(later(0), Some((Availability::After(1_000_000), 0)));
-        assert_eq!(later(600_000), Some((Availability::After(400_000), 1)));
+        assert_eq!(later(0), Some((1_000_000, 0)));
+        assert_eq!(later(600_000), Some((400_000, 1)));
         assert_eq!(later(1_000_000), None);
     }
 

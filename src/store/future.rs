@@ -29,15 +29,15 @@ impl Answer {
         Self { at, cells: None, is_remembered: false }
     }
 
-    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them, in
-    /// their order.
+    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them,
+    /// in their order.
     #[must_use]
     pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
         Self { at, cells: Some(cells.into()), is_remembered: false }
     }
 
-    /// Marks that the database was not asked, as for a denial whose wait is not over. A circuit breaker counts it neither as
-    /// a success nor as a failure.
+    /// Marks that the database was not asked, as for a denial whose wait is not over. A circuit breaker counts it
+    /// neither as a success nor as a failure.
     #[must_use]
     pub fn from_memory(self) -> Self {
         Self { is_remembered: true, ..self }

@@ -5,7 +5,7 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | The interface | this module, `override_store`, `usage`, `future` |
+//! | The interface | this module, `future` |
 //! | Deciding by the states of keys, for all stores that run the algorithms in this process | `decide` |
 //! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
@@ -16,16 +16,14 @@ mod cas;
 pub(crate) mod decide;
 mod denials;
 mod future;
-pub(crate) mod key_name;
 mod memory;
 pub(crate) mod node;
-mod override_store;
 #[cfg(feature = "redis")]
 mod redis;
-mod usage;
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub use self::decide::Purpose;
@@ -33,20 +31,18 @@ pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
 pub use self::node::Node;
-pub(crate) use self::override_store::LONGEST_OVERRIDE;
-pub use self::override_store::{Override, OverrideStore};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
-pub use self::usage::StoreUsage;
 pub use crate::algorithm::state::ChargeMark;
+use crate::algorithm::{Algorithm, Size};
 pub use crate::decision::{Cell, Veto};
 pub use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::Timestamp;
 
 /// Keeps the state of keys, and decides requests by it.
 ///
-/// The first four methods are required. The others are optional capabilities; their defaults report that the store lacks
-/// them. A store that wraps another forwards all methods.
+/// The first four methods are required. The others are optional capabilities; their defaults report that the store
+/// lacks them. A store that wraps another forwards all methods.
 ///
 /// # Implementing a store
 ///
@@ -104,12 +100,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the hasher of this store's keys. Stores that share a database need one with the same secret.
     fn hasher(&self) -> KeyHasher;
 
-    /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none, even
-    /// if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
+    /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none,
+    /// even if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
     ///
-    /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in [quota
-    /// mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count. The cell of
-    /// a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties leaves it as it is.
+    /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
+    /// [quota mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count.
+    /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
+    /// leaves it as it is.
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
@@ -118,9 +115,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of cells, as if their keys had never been used.
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not over,
-    /// and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker) is open.
-    /// Defaults to `None`.
+    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not
+    /// over, and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker)
+    /// is open. Defaults to `None`.
     fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
         let _ = cells;
         None
@@ -160,49 +157,172 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-macro_rules! forward_store {
-    ($($pointer:ident),*) => {
-        $(impl<S: Store + ?Sized> Store for $pointer<S> {
-            fn hasher(&self) -> KeyHasher {
-                (**self).hasher()
-            }
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn hasher(&self) -> KeyHasher {
+        (**self).hasher()
+    }
 
-            fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-                (**self).decide(cells, purpose)
-            }
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        (**self).decide(cells, purpose)
+    }
 
-            fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-                (**self).refund(cells)
-            }
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        (**self).refund(cells)
+    }
 
-            fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-                (**self).reset(cells)
-            }
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        (**self).reset(cells)
+    }
 
-            fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
-                (**self).remembered(cells)
-            }
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        (**self).remembered(cells)
+    }
 
-            fn has_readable_keys(&self) -> bool {
-                (**self).has_readable_keys()
-            }
+    fn has_readable_keys(&self) -> bool {
+        (**self).has_readable_keys()
+    }
 
-            fn node(&self, key: KeyHash) -> Option<Node> {
-                (**self).node(key)
-            }
+    fn node(&self, key: KeyHash) -> Option<Node> {
+        (**self).node(key)
+    }
 
-            fn name(&self) -> Option<String> {
-                (**self).name()
-            }
+    fn name(&self) -> Option<String> {
+        (**self).name()
+    }
 
-            fn usage(&self) -> StoreUsage {
-                (**self).usage()
-            }
+    fn usage(&self) -> StoreUsage {
+        (**self).usage()
+    }
 
-            fn overrides(&self) -> Option<&dyn OverrideStore> {
-                (**self).overrides()
-            }
-        })*
-    };
+    fn overrides(&self) -> Option<&dyn OverrideStore> {
+        (**self).overrides()
+    }
 }
-forward_store!(Arc, Box);
+
+/// The resources that a store uses. Fields that the store does not know are `None`.
+///
+/// ```
+/// use tower_ratelimit::store::StoreUsage;
+///
+/// let usage = StoreUsage::default().keys(12).bytes(4_096);
+/// assert_eq!((usage.keys, usage.bytes, usage.queued), (Some(12), Some(4_096), None));
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct StoreUsage {
+    /// The number of keys whose state is kept in this process.
+    pub keys: Option<u64>,
+    /// The memory that these keys take, in bytes.
+    pub bytes: Option<u64>,
+    /// The number of requests that wait to be sent to the database.
+    pub queued: Option<u64>,
+}
+
+impl StoreUsage {
+    /// Sets the number of keys.
+    #[must_use]
+    pub fn keys(self, keys: u64) -> Self {
+        Self { keys: Some(keys), ..self }
+    }
+
+    /// Sets the number of bytes.
+    #[must_use]
+    pub fn bytes(self, bytes: u64) -> Self {
+        Self { bytes: Some(bytes), ..self }
+    }
+
+    /// Sets the number of requests in the queue.
+    #[must_use]
+    pub fn queued(self, queued: u64) -> Self {
+        Self { queued: Some(queued), ..self }
+    }
+}
+
+/// The capability of a [`Store`] to keep [overrides](crate::Overrides): another size of a limit for a
+/// single key. Return it from [`Store::overrides`].
+///
+/// Such a store decides by the override of a key wherever a limit is [overridable](Cell::is_overridable): it reads the
+/// override with the state of the key, and [applies](Cell::apply_override) it.
+pub trait OverrideStore: Send + Sync {
+    /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's
+    /// kind and period, which [`Overrides`](crate::Overrides) checks.
+    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
+
+    /// Returns the override of the key, if it has one that has not expired.
+    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>>;
+
+    /// Removes the override of the key, if it has one.
+    fn remove(&self, cell: &Cell) -> StoreFuture<()>;
+}
+
+/// An override of a limit's size for one key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Override {
+    /// The algorithm of the limit, with the number of tokens for this key.
+    pub algorithm: Algorithm,
+    /// The time until the override expires, or `None` if it never does.
+    pub expires_after: Option<Duration>,
+}
+
+impl Override {
+    /// Creates an override that expires after the given time, or never.
+    #[must_use]
+    pub const fn new(algorithm: Algorithm, expires_after: Option<Duration>) -> Self {
+        Self { algorithm, expires_after }
+    }
+}
+
+/// The longest time after which an override expires: 100 years.
+pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// An override, as stores keep it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct StoredOverride {
+    size: Size,
+    /// The instant at which it expires, in µs, if it does.
+    expires_at: Option<u64>,
+}
+
+impl StoredOverride {
+    /// Creates an override that is set at `now` (in µs).
+    fn new(by: Override, now: u64) -> Self {
+        Self { size: by.algorithm.size(), expires_at: by.expires_after.map(|after| now + lifetime_micros(after)) }
+    }
+
+    fn is_valid_at(&self, now: u64) -> bool {
+        self.expires_at.is_none_or(|expires_at| now < expires_at)
+    }
+
+    /// Returns the override of a cell, unless its limit cannot have that size.
+    fn of(&self, cell: &Cell, now: u64) -> Option<Override> {
+        let expires_after = self.expires_at.map(|expires_at| Duration::from_micros(expires_at.saturating_sub(now)));
+        Some(Override { algorithm: cell.algorithm().with_size(self.size)?, expires_after })
+    }
+}
+
+/// Converts the lifetime of an override to µs, rounded up.
+fn lifetime_micros(expires_after: Duration) -> u64 {
+    expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
+}
+
+/// The default prefix of all names.
+const DEFAULT_PREFIX: &str = "ratelimit";
+
+/// The default secret. It gives keys a fixed size, but no protection, because it is public.
+const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
+
+/// Percent-encodes all characters but ASCII letters, digits and `-._/`. The others could separate the parts of a name,
+/// be part of a pattern, break a line, or be invalid in the keys of a database.
+pub(crate) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string can't fail.
+            let _ = write!(escaped, "%{byte:02x}");
+        }
+    }
+    escaped
+}

@@ -6,7 +6,7 @@ use std::{panic, thread};
 
 use tower_ratelimit::{
     AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits,
-    MemoryStore, Penalty, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
+    MemoryStore, Penalty, RateLimitLayer, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,11 +107,29 @@ fn buckets_must_drain_within_142_years() {
     let soft =
         |percent| Limiter::builder(Limit::new("yearly", TokenBucket::new(100, 1, year)).soft(percent)).try_build();
     assert!(soft(42).is_ok());
+    let soft_at_intervals = |percent| {
+        let bucket = TokenBucket::new(1_000, 10, year).at_intervals();
+        Limiter::builder(Limit::new("yearly", bucket).soft(percent)).try_build()
+    };
+    assert!(soft_at_intervals(42).is_ok() && soft_at_intervals(43).is_err());
     assert_error(
         soft(43),
         "the limit \"yearly\" of 100 and 43 % of that are more than the 4,294,967,295 tokens that a limit can have, or \
          take more than 142 years to drain: lower one",
     );
+}
+
+/// 142 intervals and a part of one: a bucket that refills at intervals is full after another whole one.
+#[test]
+fn buckets_that_refill_at_intervals_must_be_full_within_142_years() {
+    let bucket = |capacity| TokenBucket::try_new(capacity, 10, Duration::from_secs(366 * 86_400)).unwrap();
+    let message = "a bucket of 1424 tokens takes more than 142 years to fill or drain at 10 per 31622400s: lower the \
+                   capacity, or raise the rate";
+    let full = bucket(1_420).try_refill(Refill::Interval).unwrap();
+    assert!(bucket(1_424).try_refill(Refill::Continuous).is_ok());
+    assert_error(bucket(1_424).try_refill(Refill::Interval), message);
+    assert_eq!(panic_of(|| bucket(1_424).at_intervals()), message);
+    assert_eq!(panic_of(|| full.burst(1_424)), message);
 }
 
 #[test]

@@ -165,7 +165,11 @@ fn rule(
         2 => (window, rounding).prop_map(|((limit, period), rounding)| Rule::Counter { limit, period, rounding }),
         4 => (kind, tokens.clone(), tokens, span).prop_map(|(kind, capacity, amount, interval)| {
             // No bucket may take longer than 2^52 µs to drain.
-            let most = (1 << 52) * u128::from(amount) / u128::from(interval) - u128::from(kind == Kind::Queue);
+            let (tokens, span) = (u128::from(amount), u128::from(interval));
+            let most = match kind {
+                Kind::TokensAtIntervals => (1 << 52) / span * tokens,
+                _ => (1 << 52) * tokens / span - u128::from(kind == Kind::Queue),
+            };
             let capacity = u128::from(capacity).min(most) as u32;
             Rule::Bucket { kind, capacity, amount, interval }
         }),

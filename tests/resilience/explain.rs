@@ -15,7 +15,7 @@ async fn agrees(limiter: &Limiter) -> Explanation {
     let expected = match explanation.decided_by {
         Decider::Store { .. } => Ok(DecidedBy::Store),
         Decider::LocalShare { .. } => Ok(DecidedBy::Local),
-        Decider::AllowPolicy { .. } => Ok(DecidedBy::Nobody),
+        Decider::AllowPolicy { .. } => Ok(DecidedBy::Unlimited),
         _ => Err(explanation.conclusion.clone()),
     };
     match (decided, expected) {

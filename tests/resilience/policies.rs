@@ -188,7 +188,7 @@ async fn a_limiter_reports_who_decided() {
     store.set(Mode::Fails);
     assert_eq!(decided(&refusing).await, Err(StoreErrorKind::Failed));
     let allowing = builder.clone().on_store_error(OnStoreError::Allow).build();
-    assert_eq!(decided(&allowing).await, Ok((DecidedBy::Nobody, 0)));
+    assert_eq!(decided(&allowing).await, Ok((DecidedBy::Unlimited, 0)));
     assert!(allowing.acquire("key", 11).await.expect("a decision").is_allowed());
     let deciding = builder.on_store_error(LOCALLY).build();
     for _ in 0..10 {
@@ -225,7 +225,7 @@ async fn a_wait_follows_the_store_error_policy() {
     }
     assert_eq!(start.elapsed().as_secs(), 2);
     let allowing = builder.on_store_error(OnStoreError::Allow).build();
-    assert_eq!(allowing.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Nobody);
+    assert_eq!(allowing.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Unlimited);
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 

@@ -6,15 +6,15 @@ use super::super::settings::{Algorithm, Kind, Refill};
 use crate::error::ConfigError;
 use crate::validation::{self, DAY, HOUR, MINUTE, SECOND, checked};
 
-/// The constructors, and the setter of the capacity, of a limit with a capacity and an amount per interval. The literals
-/// are sentences of their documentation.
+/// The constructors, and the setter of the capacity, of a limit with a capacity and an amount per interval. The
+/// literals are sentences of their documentation.
 macro_rules! constructors {
     ($name:ident, $kind:expr, $set:ident, new: $new:literal, unit: $unit_doc:literal, set: $set_doc:literal) => {
         impl $name {
             #[doc = $new]
             ///
-            /// Both numbers of tokens are at least 1, and the interval is 1 µs to 366 days. All tokens must drain within
-            /// 2^52 µs, 142 years.
+            /// Both numbers of tokens are at least 1, and the interval is 1 µs to 366 days. All tokens must drain
+            /// within 2^52 µs, 142 years.
             ///
             /// # Panics
             ///
@@ -117,16 +117,35 @@ constructors!(
 
 impl TokenBucket {
     /// Refills the bucket at the end of each interval rather than continuously. See [`Refill::Interval`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the bucket is not full after 142 years of whole intervals. In a constant, this is a compile-time
+    /// error. [`try_refill`](Self::try_refill) returns an error instead.
     #[must_use]
+    #[track_caller]
     pub const fn at_intervals(self) -> Self {
         self.refill(Refill::Interval)
     }
 
     /// Sets how tokens come back. Defaults to [`Refill::Continuous`].
+    ///
+    /// # Panics
+    ///
+    /// As [`at_intervals`](Self::at_intervals).
     #[must_use]
-    pub const fn refill(mut self, refill: Refill) -> Self {
-        self.0.kind = Kind::TokenBucket(refill);
-        self
+    #[track_caller]
+    pub const fn refill(self, refill: Refill) -> Self {
+        Self(checked!(self.0.with_refill(refill)))
+    }
+
+    /// Fallible version of [`refill`](Self::refill).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bucket is not full after 142 years of whole intervals.
+    pub fn try_refill(self, refill: Refill) -> Result<Self, ConfigError> {
+        Ok(Self(self.0.with_refill(refill)?))
     }
 }
 

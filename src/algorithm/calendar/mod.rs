@@ -1,19 +1,16 @@
 //! Windows of days, weeks, months and years, in a time zone.
 
-mod civil;
+mod dates;
 #[cfg(feature = "time-zones")]
 mod named;
-mod unit;
-mod zone;
 
 use std::fmt;
 
+pub(super) use self::dates::Unit;
+pub use self::dates::Weekday;
+use self::dates::{DAY, Day};
 #[cfg(feature = "time-zones")]
 pub(super) use self::named::NamedZone;
-use self::unit::DAY;
-pub(super) use self::unit::Unit;
-pub use self::unit::Weekday;
-pub(super) use self::zone::Zone;
 use crate::error::Fault;
 
 /// Where windows begin and end, in whole seconds since the Unix epoch.
@@ -119,5 +116,41 @@ impl fmt::Display for Calendar {
             Unit::Year => write!(f, "y"),
         }?;
         write!(f, ".{}", self.zone.name())
+    }
+}
+
+/// A time zone: which day an instant is on, and when a day begins.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(in crate::algorithm) enum Zone {
+    Utc,
+    #[cfg(feature = "time-zones")]
+    Named(&'static NamedZone),
+}
+
+impl Zone {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Utc => "UTC",
+            #[cfg(feature = "time-zones")]
+            Self::Named(zone) => zone.name(),
+        }
+    }
+
+    /// Returns the day that contains the instant `at`.
+    pub(super) fn day(self, at: i64) -> Day {
+        match self {
+            Self::Utc => at.div_euclid(DAY),
+            #[cfg(feature = "time-zones")]
+            Self::Named(zone) => (at + zone.offset(at)).div_euclid(DAY),
+        }
+    }
+
+    /// Returns the first instant of this day, or of the next one if it is skipped.
+    pub(super) fn start_of(self, day: Day) -> i64 {
+        match self {
+            Self::Utc => day * DAY,
+            #[cfg(feature = "time-zones")]
+            Self::Named(zone) => zone.start_of(day),
+        }
     }
 }

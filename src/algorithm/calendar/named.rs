@@ -9,15 +9,11 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 
-use super::civil::{self, Day};
-use super::unit::{DAY, Unit};
+use super::dates::{self, DAY, Day, Unit};
 use crate::error::ConfigError;
 
-/// A time zone, whose rules stay loaded for as long as the process runs.
-#[derive(Clone, Copy)]
-pub(in crate::algorithm) struct NamedZone(&'static LoadedZone);
-
-struct LoadedZone {
+/// A time zone, which stays loaded for as long as the process runs.
+pub(in crate::algorithm) struct NamedZone {
     name: String,
     rules: TimeZone,
     /// The current window of each unit.
@@ -25,45 +21,45 @@ struct LoadedZone {
 }
 
 /// All zones in use: at most as many as the database has.
-static LOADED: Mutex<Vec<&'static LoadedZone>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<&'static NamedZone>> = Mutex::new(Vec::new());
 
 impl NamedZone {
     /// Returns the zone of this name, in upper or lower case.
-    pub(in crate::algorithm) fn find(name: &str) -> Result<Self, ConfigError> {
+    pub(in crate::algorithm) fn find(name: &str) -> Result<&'static Self, ConfigError> {
         let rules = TimeZone::get(name).ok().filter(|rules| !rules.is_unknown());
         let unknown = || ConfigError::no_time_zone(name);
         let rules = rules.ok_or_else(unknown)?;
         let name = rules.iana_name().ok_or_else(unknown)?.to_owned();
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(zone) = loaded.iter().find(|zone| zone.name == name) {
-            return Ok(Self(zone));
+            return Ok(zone);
         }
         let windows = [const { CachedWindow::new() }; Unit::COUNT];
-        let zone = Box::leak(Box::new(LoadedZone { name, rules, windows }));
+        let zone = Box::leak(Box::new(Self { name, rules, windows }));
         loaded.push(zone);
-        Ok(Self(zone))
+        Ok(zone)
     }
 
-    pub(super) fn name(self) -> &'static str {
-        &self.0.name
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the seconds by which local time is ahead of UTC at the instant `at`.
-    pub(super) fn offset(self, at: i64) -> i64 {
+    pub(super) fn offset(&self, at: i64) -> i64 {
         // After the last day that jiff supports, in the year 9999, the offset no longer changes.
         let at = Timestamp::from_second(at).unwrap_or(Timestamp::MAX);
-        self.0.rules.to_offset(at).seconds().into()
+        self.rules.to_offset(at).seconds().into()
     }
 
-    pub(super) fn start_of(self, day: Day) -> i64 {
+    pub(super) fn start_of(&self, day: Day) -> i64 {
         let midnight = day * DAY;
-        let (year, month, of_month) = civil::date(day);
+        let (year, month, of_month) = dates::date(day);
         let date = match i16::try_from(year) {
             Ok(year) if day < LAST => Date::new(year, month as i8, of_month as i8).ok(),
             _ => None,
         };
         let Some(date) = date else { return midnight - self.offset(i64::MAX) };
-        match self.0.rules.to_ambiguous_timestamp(date.at(0, 0, 0, 0)).offset() {
+        match self.rules.to_ambiguous_timestamp(date.at(0, 0, 0, 0)).offset() {
             AmbiguousOffset::Unambiguous { offset } => midnight - i64::from(offset.seconds()),
             // The first of two midnights.
             AmbiguousOffset::Fold { before, .. } => midnight - i64::from(before.seconds()),
@@ -71,23 +67,23 @@ impl NamedZone {
                 // The clock change is no later than midnight would have been.
                 let skipped = midnight - i64::from(before.seconds());
                 let before = Timestamp::from_second(skipped + 1).unwrap_or(Timestamp::MAX);
-                let gap = self.0.rules.preceding(before).find(|transition| transition.offset() == after);
+                let gap = self.rules.preceding(before).find(|transition| transition.offset() == after);
                 gap.map_or(skipped, |gap| gap.timestamp().as_second())
             }
         }
     }
 
-    pub(super) fn cached_window(self, unit: Unit) -> &'static CachedWindow {
-        &self.0.windows[unit.index()]
+    pub(super) fn cached_window(&self, unit: Unit) -> &CachedWindow {
+        &self.windows[unit.index()]
     }
 }
 
 /// The last day that jiff supports in every zone.
-const LAST: Day = civil::day(9999, 12, 30);
+const LAST: Day = dates::day(9999, 12, 30);
 
 impl PartialEq for NamedZone {
     fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
+        self.name == other.name
     }
 }
 
@@ -95,13 +91,13 @@ impl Eq for NamedZone {}
 
 impl Hash for NamedZone {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.hash(state);
+        self.name.hash(state);
     }
 }
 
 impl fmt::Debug for NamedZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.name)
+        f.write_str(&self.name)
     }
 }
 
@@ -162,13 +158,13 @@ mod tests {
     fn a_day_whose_midnight_is_skipped_begins_after_the_gap() {
         let toronto = NamedZone::find("America/Toronto").unwrap();
         let began: Timestamp = "1919-03-31T04:30:00Z".parse().unwrap();
-        assert_eq!(toronto.start_of(civil::day(1919, 3, 31)), began.as_second());
+        assert_eq!(toronto.start_of(dates::day(1919, 3, 31)), began.as_second());
     }
 
     #[test]
     fn a_zone_is_loaded_once() {
         let zones = ["Europe/Berlin", "europe/berlin"].map(|name| NamedZone::find(name).unwrap());
-        assert!(std::ptr::eq(zones[0].0, zones[1].0));
+        assert!(std::ptr::eq(zones[0], zones[1]));
         assert_ne!(zones[0], NamedZone::find("Europe/Paris").unwrap());
     }
 }

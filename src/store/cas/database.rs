@@ -1,4 +1,14 @@
 //! The rows of a database: their names, their lifetimes, and how requests read and write them.
+//!
+//! A row holds the state of a key, or an override:
+//!
+//! | version 1 | bytes | content |
+//! | --- | --- | --- |
+//! | version | 1 | 1 |
+//! | size | 4, 4 | the tokens of the limit: those of a window, or the capacity and the amount of a bucket |
+//! | expiry | 8 | the instant, in µs, at which it expires, or 0 if it never does |
+//!
+//! All numbers are little-endian.
 
 use std::future::Future;
 use std::pin::pin;
@@ -9,14 +19,14 @@ use std::time::Duration;
 
 use super::backend::{CompareAndSwap, Versioned};
 use super::operation::KeyLocks;
-use super::overrides;
 use crate::algorithm::{DecodeError, KeyState};
 use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::LONGEST_OVERRIDE;
+use crate::store::StoredOverride;
 use crate::store::denials::Denials;
-use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET};
+use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET};
 use crate::time::Timestamp;
 
 /// A database, and what the requests of this process share. Clones are of the same one.
@@ -106,7 +116,7 @@ impl<B: CompareAndSwap> Database<B> {
         let rows = rows.collect::<Result<_, _>>()?;
         let mut until = u64::MAX;
         for (cell, (key, found)) in cells.iter_mut().filter(|cell| cell.is_overridable()).zip(found) {
-            let stored = decode(&key, found.as_ref(), overrides::from_bytes)?;
+            let stored = decode(&key, found.as_ref(), override_from_bytes)?;
             if let Some(valid) = stored.filter(|stored| stored.is_valid_at(now)) {
                 cell.resize(valid.size);
                 until = valid.expires_at.map_or(until, |expires_at| until.min(expires_at));
@@ -160,4 +170,46 @@ pub(super) fn decode<T>(
             }
         })
     })
+}
+
+/// The version of the bytes of an override.
+const OVERRIDE_VERSION: u8 = 1;
+
+pub(super) fn override_to_bytes(stored: StoredOverride) -> Vec<u8> {
+    let size = stored.size.map(u32::to_le_bytes);
+    [&[OVERRIDE_VERSION], size.as_flattened(), &stored.expires_at.unwrap_or(0).to_le_bytes()].concat()
+}
+
+pub(super) fn override_from_bytes(bytes: &[u8]) -> Result<StoredOverride, DecodeError> {
+    match bytes {
+        [OVERRIDE_VERSION, rest @ ..] => {
+            let packed = rest.try_into().map(u128::from_le_bytes).map_err(|_| DecodeError::Malformed)?;
+            let expires_at = Some((packed >> 64) as u64).filter(|instant| *instant > 0);
+            Ok(StoredOverride { size: [packed as u32, (packed >> 32) as u32], expires_at })
+        }
+        [version, ..] => Err(DecodeError::Version(*version)),
+        [] => Err(DecodeError::Malformed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_survive_a_round_trip() {
+        for expires_at in [None, Some(1), Some(u64::MAX)] {
+            let stored = StoredOverride { size: [1, u32::MAX], expires_at };
+            assert_eq!(override_from_bytes(&override_to_bytes(stored)), Ok(stored));
+        }
+    }
+
+    #[test]
+    fn other_versions_and_lengths_are_rejected() {
+        let mut bytes = override_to_bytes(StoredOverride { size: [1, 2], expires_at: Some(3) });
+        assert_eq!(override_from_bytes(&bytes[..16]), Err(DecodeError::Malformed));
+        bytes[0] = 2;
+        assert_eq!(override_from_bytes(&bytes), Err(DecodeError::Version(2)));
+        assert_eq!(override_from_bytes(&[]), Err(DecodeError::Malformed));
+    }
 }

@@ -11,9 +11,9 @@
 //! difference: a charge that still stands is not written twice, and if the request is now denied, its charges are taken
 //! back.
 
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{mem, slice};
 
 use super::backend::CompareAndSwap;
 use super::database::{Database, Row};
@@ -35,12 +35,12 @@ pub(super) async fn decide_request<B: CompareAndSwap>(
     let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
     let written = cells.iter().map(|_| None).collect();
     let request = Request { database, cells, purpose, writes: writes.clone(), written, retries: Retries::new() };
-    let (at, request) = if purpose == Purpose::Take && limits > 1 {
+    let (answer, _) = if purpose == Purpose::Take && limits > 1 {
         complete(request.decide_in_turn(), writes, async |(_, unused)| Request::take_back(unused).await).await?
     } else {
         request.decide_in_turn().await?
     };
-    Ok(Answer::with_cells(at, request.cells))
+    Ok(answer)
 }
 
 /// A request under way.
@@ -64,17 +64,17 @@ struct Written {
 
 impl<B: CompareAndSwap> Request<B> {
     /// Answers the cells when no other request of this process for one of their keys does.
-    async fn decide_in_turn(mut self) -> Result<(Timestamp, Self), StoreError> {
+    async fn decide_in_turn(mut self) -> Result<(Answer, Self), StoreError> {
         // Requests that write nothing need no turn.
         let keys = self.cells.iter().filter(|_| self.purpose == Purpose::Take).map(Cell::key);
         let locks = self.retries.wait(self.database.locks.lock(keys)).await;
         // Of the requests that waited for their turn, or waited too long, one may have been denied meanwhile.
         if let Some(at) = self.database.remembered(&mut self.cells) {
-            return Ok((at, self));
+            return Ok((Answer::with_cells(at, mem::take(&mut self.cells)).from_memory(), self));
         }
         let _locks = locks?;
         match self.decide().await {
-            Ok(at) => Ok((at, self)),
+            Ok(at) => Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self)),
             Err(error) => {
                 self.take_back().await;
                 Err(error)

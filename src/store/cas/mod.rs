@@ -2,21 +2,199 @@
 //!
 //! | chapter | content |
 //! | --- | --- |
+//! | this module | the public type and its configuration |
 //! | `backend` | what a database must support |
 //! | `database` | the rows: their names, their lifetimes, and how requests read and write them |
 //! | `decide` | the decision on a request, and refunds |
 //! | `operation` | how operations take turns, try again, and are completed |
-//! | `overrides` | overrides for single keys |
-//! | `store` | the public type and its configuration |
 
 mod backend;
 mod database;
 mod decide;
 mod operation;
-mod overrides;
-mod store;
 #[cfg(test)]
 mod tests;
 
+use std::future::{Future, ready};
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
 pub use self::backend::{CompareAndSwap, Versioned};
-pub use self::store::CasStore;
+use self::database::{Database, decode, override_from_bytes, override_to_bytes};
+use self::decide::{decide_request, refund_all};
+use self::operation::{Retries, complete};
+use crate::decision::Cell;
+use crate::error::StoreError;
+use crate::key::hash::KeyHasher;
+use crate::store::StoredOverride;
+use crate::store::denials::Denials;
+use crate::store::escape;
+use crate::store::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture};
+use crate::time::Timestamp;
+
+/// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
+/// [`MemoryStore`](crate::MemoryStore) does.
+///
+/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. A
+/// decision takes one read and one write for each limit that it charges; a denial takes only the read, and is then
+/// [remembered](Self::remember_denials).
+///
+/// Requests of one process for the same key take turns; those that wait are denied as soon as an equal one is. If
+/// another process has changed a key meanwhile, the request reads the time and its keys again: at once after the first
+/// lost races, then after random pauses of up to 4 ms. It waits for its turn and tries again for at most half of its
+/// [deadline](crate::Builder::deadline), so that the other half is left for the last attempt. After that it fails with
+/// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. Refunds, which have no deadline,
+/// end after 64 attempts.
+///
+/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
+/// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.
+/// Until then, other requests may be denied unnecessarily, but never allowed wrongly.
+///
+/// [The guide](crate::guide::stores) shows how to write a store.
+#[derive(Debug)]
+pub struct CasStore<B>(Database<Arc<B>>);
+
+impl<B: CompareAndSwap> CasStore<B> {
+    /// Creates a store on a database.
+    #[must_use]
+    pub fn new(backend: B) -> Self {
+        Self(Database::new(Arc::new(backend)))
+    }
+
+    /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All
+    /// characters but ASCII letters, digits and `-._/` are percent-encoded.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.0.prefix = escape(prefix).into();
+        self.0.denials = Denials::new(self.0.denials.lifetime());
+        self
+    }
+
+    /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
+    ///
+    /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot
+    /// test whether a guessed key was used.
+    #[must_use]
+    pub fn secret(mut self, secret: [u8; 16]) -> Self {
+        self.0.hasher = KeyHasher::with_secret(secret);
+        self
+    }
+
+    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
+    /// the resolution of the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
+    #[must_use]
+    pub fn ttl_margin(mut self, margin: Duration) -> Self {
+        self.0.ttl_margin = margin;
+        self
+    }
+
+    /// Sets for how long a denial is repeated without calling the database again. Defaults to one second;
+    /// [`Duration::ZERO`] turns this off.
+    ///
+    /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests for one
+    /// key does not reach the database. Changes by this process take effect at once: a charge, a refund, a reset, an
+    /// override, a smaller cost. Those by other processes take effect when the database is called again, so this
+    /// duration bounds the delay. Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are
+    /// those of more than eight limits and penalties.
+    ///
+    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store
+    /// share them.
+    #[must_use]
+    pub fn remember_denials(mut self, span: Duration) -> Self {
+        self.0.denials = Denials::new(span);
+        self
+    }
+}
+
+impl<B> Clone for CasStore<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: CompareAndSwap> Store for CasStore<B> {
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher
+    }
+
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        match self.0.remembered(cells) {
+            Some(at) => StoreFuture::ready(Ok(Answer::new(at).from_memory())),
+            None => StoreFuture::pending(decide_request(self.0.clone(), cells.to_vec(), purpose)),
+        }
+    }
+
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let (database, cells) = (self.0.clone(), cells.to_vec());
+        completed(async move { refund_all(&database, &cells).await })
+    }
+
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        let database = self.0.clone();
+        let change = database.denials.begin(cells, Purpose::Take);
+        let keys: Vec<String> = cells.iter().map(|cell| database.key(cell)).collect();
+        completed(async move {
+            let _change = change;
+            let mut result = Ok(());
+            for key in keys {
+                result = result.and(database.backend.delete(&key).await);
+            }
+            result
+        })
+    }
+
+    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+        self.0.remembered(cells)
+    }
+
+    fn overrides(&self) -> Option<&dyn OverrideStore> {
+        Some(self)
+    }
+}
+
+/// Returns the future of an operation that is completed even if its caller gives up before it writes.
+fn completed(operation: impl Future<Output = Result<(), StoreError>> + Send + 'static) -> StoreFuture<()> {
+    StoreFuture::pending(complete(operation, Arc::new(AtomicBool::new(true)), ready))
+}
+
+impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
+    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
+        let (database, key) = (self.0.clone(), self.0.override_key(cell));
+        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
+        StoreFuture::pending(async move {
+            let _change = change;
+            let mut retries = Retries::new();
+            let at = database.backend.now().await?;
+            let stored = StoredOverride::new(size, at.as_micros());
+            let (value, expires_at) = (override_to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
+            loop {
+                retries.next_attempt().await?;
+                let version = database.backend.get(&key).await?.map(|found| found.version);
+                if database.swap(&key, version, &value, expires_at, at).await? {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
+        let (database, key, cell) = (self.0.clone(), self.0.override_key(cell), cell.clone());
+        StoreFuture::pending(async move {
+            let found = database.backend.get(&key).await?;
+            let now = database.backend.now().await?.as_micros();
+            let stored = decode(&key, found.as_ref(), override_from_bytes)?.filter(|stored| stored.is_valid_at(now));
+            Ok(stored.and_then(|valid| valid.of(&cell, now)))
+        })
+    }
+
+    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
+        let (database, key) = (self.0.clone(), self.0.override_key(cell));
+        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
+        StoreFuture::pending(async move {
+            let _change = change;
+            database.backend.delete(&key).await
+        })
+    }
+}

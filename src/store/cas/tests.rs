@@ -328,6 +328,21 @@ async fn a_denial_writes_nothing_and_is_repeated_without_the_database() {
     assert!(is_allowed(&take(&store, &cells).await), "a refund ends the denial");
 }
 
+/// A denial that is repeated says nothing about the health of the database.
+#[tokio::test(start_paused = true)]
+async fn a_denial_that_is_repeated_after_a_wait_is_no_answer_of_the_database() {
+    let (table, cells) = (Table::shared(), [cell("limit", FixedWindow::per_day(1))]);
+    assert!(is_allowed(&take(&table.process(), &cells).await));
+    let store = table.process();
+    let ask = async || {
+        let answer = store.decide(&mut cells.clone(), Purpose::Take).await.unwrap();
+        let (mut answered, is_remembered) = (cells.clone(), answer.is_remembered());
+        answer.finish(&mut answered);
+        (is_allowed(&answered), is_remembered)
+    };
+    assert_eq!(tokio::join!(ask(), ask()), ((false, false), (false, true)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_strike_is_written() {
     let table = Table::shared();

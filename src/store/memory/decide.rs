@@ -6,10 +6,9 @@ use std::{mem, slice};
 use smallvec::SmallVec;
 
 use super::MemoryStore;
-use super::entry::{Entry, Expiring};
-use super::rank::EvictionRank;
-use super::shard::{EntryKey, Locked, Shard};
-use crate::algorithm::{Availability, CompactState, KeyState, State};
+use super::shard::{EntryKey, EntryMut, Locked, Shard};
+use super::table::{Entry, EvictionRank};
+use crate::algorithm::{CompactState, KeyState, NEVER, State};
 use crate::decision::Cell;
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
@@ -17,8 +16,8 @@ use crate::store::decide::{States, decide};
 use crate::time::Timestamp;
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
-    /// instructions ("token bucket" in `.ci/instructions`).
+    /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half
+    /// the instructions ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
@@ -35,9 +34,9 @@ impl MemoryStore {
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
         let (now, key) = (at.as_micros(), EntryKey::new(cell));
-        match shard.find(key) {
-            Some(slot) if key.keeps_log => decide_entry(cell, shard.log_mut(slot), now, purpose),
-            Some(slot) => decide_entry(cell, shard.compact_mut(slot), now, purpose),
+        match shard.find(key).map(|slot| shard.entry_mut(key.keeps_log, slot)) {
+            Some(EntryMut::Compact(entry)) => decide_entry(cell, entry, now, purpose),
+            Some(EntryMut::Log(entry)) => decide_entry(cell, entry, now, purpose),
             None => {
                 let mut state = KeyState::unused(cell.algorithm());
                 decide(slice::from_mut(cell), slice::from_mut(&mut state), now, purpose);
@@ -128,15 +127,25 @@ struct Entries<'r, 's> {
 }
 
 impl Entries<'_, '_> {
+    #[inline]
     fn shard(&mut self, cell: &Cell) -> &mut Shard {
         self.store.shard_among(self.locked, cell.key())
+    }
+
+    /// Returns the entry of a cell, unless its key is new.
+    #[inline]
+    fn entry(&mut self, index: usize, cell: &Cell) -> Option<EntryMut<'_>> {
+        let slot = self.slots[index]?;
+        Some(self.shard(cell).entry_mut(cell.algorithm().keeps_log(), slot))
     }
 
     /// Sets the ranks of known keys, and adds new ones.
     fn keep(mut self, cells: &mut [Cell], now: u64) {
         for index in 0..cells.len() {
-            if let (Some(slot), Some(rank)) = (self.slots[index], rank(cells, index)) {
-                self.shard(&cells[index]).set_rank(EntryKey::new(&cells[index]), slot, rank);
+            if let Some(rank) = rank(cells, index)
+                && let Some(mut entry) = self.entry(index, &cells[index])
+            {
+                entry.set_rank(rank);
             }
         }
         if self.new.is_empty() {
@@ -157,19 +166,23 @@ impl Entries<'_, '_> {
     }
 }
 
+/// Accesses the tables directly: an [`EntryMut`] in between takes another 60 instructions ("two limits" in
+/// `.ci/instructions`).
 impl States for Entries<'_, '_> {
     #[inline]
     fn peek(&mut self, index: usize, cell: &mut Cell, now: u64) {
         match self.slots[index] {
             None => cell.peek(KeyState::unused(cell.algorithm()).as_state(), now),
-            Some(slot) if cell.algorithm().keeps_log() => cell.peek(&self.shard(cell).log_mut(slot).state, now),
-            Some(slot) => cell.peek(&self.shard(cell).compact_mut(slot).state, now),
+            Some(slot) if cell.algorithm().keeps_log() => {
+                cell.peek(&self.shard(cell).logs.entry_mut(slot).state, now);
+            }
+            Some(slot) => cell.peek(&self.shard(cell).states.entry_mut(slot).state, now),
         }
     }
 
     #[inline]
     fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool) {
-        let is_log = cell.algorithm().keeps_log();
+        let (is_log, is_preview) = (cell.algorithm().keeps_log(), self.purpose == Purpose::Preview);
         match self.slots[index] {
             None => {
                 let mut new = KeyState::unused(cell.algorithm());
@@ -178,19 +191,19 @@ impl States for Entries<'_, '_> {
                     self.new.push((index, new));
                 }
             }
-            Some(slot) if self.purpose == Purpose::Preview => {
-                let mut copy = self.shard(cell).copy(EntryKey::new(cell), slot);
-                cell.complete(copy.as_state_mut(), now, takes);
+            Some(slot) if is_preview => {
+                let entry = self.shard(cell).entry_mut(is_log, slot);
+                cell.complete(entry.copy().as_state_mut(), now, takes);
             }
-            Some(slot) if is_log => cell.complete(&mut self.shard(cell).log_mut(slot).state, now, takes),
-            Some(slot) => cell.complete(&mut self.shard(cell).compact_mut(slot).state, now, takes),
+            Some(slot) if is_log => cell.complete(&mut self.shard(cell).logs.entry_mut(slot).state, now, takes),
+            Some(slot) => cell.complete(&mut self.shard(cell).states.entry_mut(slot).state, now, takes),
         }
     }
 }
 
 /// Decides a cell by the entry of its key.
 #[inline]
-fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<S>, now: u64, purpose: Purpose) {
+fn decide_entry<S: State + Default + Clone>(cell: &mut Cell, entry: &mut Entry<S>, now: u64, purpose: Purpose) {
     cell.peek(&entry.state, now);
     match purpose {
         Purpose::Take => {
@@ -207,16 +220,17 @@ fn decide_entry<S: State + Expiring + Clone>(cell: &mut Cell, entry: &mut Entry<
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
 ///
-/// Strikes rank as the denials that they count. Requests that can never pass take nothing from the limit, so their strikes
-/// are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of other keys.
+/// Strikes rank as the denials that they count. Requests that can never pass take nothing from the limit, so their
+/// strikes are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of
+/// other keys.
 #[inline]
 fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
     let cell = &cells[index];
     let is_strike = cell.is_of_penalty();
-    match if is_strike { &cells[index - 1] } else { cell }.availability {
-        Availability::Now { .. } if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
-        Availability::After(_) => Some(EvictionRank::DENIED),
-        Availability::Now { .. } | Availability::Never => None,
+    match if is_strike { &cells[index - 1] } else { cell }.wait {
+        0 if cell.cost > 0 && !is_strike => Some(share_in_use(cell)),
+        0 | NEVER => None,
+        _ => Some(EvictionRank::DENIED),
     }
 }
 

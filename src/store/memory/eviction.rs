@@ -1,8 +1,7 @@
 //! The choice of the entry that a full table evicts.
 
-use super::entry::{Expiring, RankedFingerprint};
-use super::rank::EvictionRank;
-use super::table::Table;
+use super::table::{EvictionRank, RankedFingerprint, Table};
+use crate::algorithm::State;
 
 /// An entry that can be evicted.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +29,12 @@ const SAMPLE_OF_DENIED: usize = 24;
 /// all keys are in the other table. So this many slots almost always hold a full sample.
 const SAMPLE_SLOTS: usize = 64;
 
-impl<T: Expiring> Table<T> {
+impl<S: State + Default> Table<S> {
     /// Chooses the entry to evict among the next few, and moves the hand past them.
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
-    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of `spared`
-    /// fingerprints are never chosen. `None` if the sample holds no others.
+    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of
+    /// `spared` fingerprints are never chosen. `None` if the sample holds no others.
     pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;
@@ -66,9 +65,9 @@ impl<T: Expiring> Table<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::entry::tests::Until;
     use super::super::table::Slot;
     use super::*;
+    use crate::algorithm::CompactState;
 
     /// Returns a pseudorandom fingerprint of the key `n` (SplitMix64).
     fn scattered(n: u128) -> u128 {
@@ -78,13 +77,14 @@ mod tests {
         u128::from(mixed ^ mixed >> 31) << 64
     }
 
-    fn insert(table: &mut Table<Until>, n: u128, until: u64, rank: EvictionRank) {
-        table.insert(scattered(n), Until(until)).set_rank(rank);
+    fn insert(table: &mut Table<CompactState>, n: u128, until: u64, rank: EvictionRank) {
+        let state = CompactState { expires_at: until, ..CompactState::UNUSED };
+        table.insert(scattered(n), state).set_rank(rank);
     }
 
     #[test]
     fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
-        let mut table = Table::<Until>::new();
+        let mut table = Table::<CompactState>::new();
         for n in 0..10 {
             insert(&mut table, n, 1_000, EvictionRank::DENIED);
         }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
-        let mut table = Table::<Until>::new();
+        let mut table = Table::<CompactState>::new();
         insert(&mut table, 0, 50, EvictionRank(0));
         insert(&mut table, 1, 10, EvictionRank::DENIED);
         insert(&mut table, 2, 60, EvictionRank::DENIED);
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn an_eviction_inspects_few_slots() {
         let denied = |n| {
-            let mut table = Table::<Until>::new();
+            let mut table = Table::<CompactState>::new();
             (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
             table
         };
@@ -136,7 +136,7 @@ mod tests {
     fn denied_entries_stay_distributed_over_the_table() {
         const KEYS: u128 = 2_000;
         const PARTS: u128 = 16;
-        let mut table = Table::<Until>::new();
+        let mut table = Table::<CompactState>::new();
         (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
         let slots = table.slots.capacity();
         for n in KEYS..20 * KEYS {

@@ -1,11 +1,8 @@
 //! The store in this process's memory.
 
 mod decide;
-mod entry;
 mod eviction;
-mod override_store;
 mod overrides;
-mod rank;
 mod shard;
 mod table;
 
@@ -14,23 +11,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::overrides::OverrideCount;
-use self::rank::EvictionRank;
 use self::shard::{EntryKey, Shard};
-use super::{Answer, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
+use self::table::EvictionRank;
+use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::decision::Cell;
+use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::{Clock, SystemClock};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
-/// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the table,
-/// or of two slots while inspections find expired keys, and of four more for each key that it adds.
+/// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the
+/// table, or of two slots while inspections find expired keys, and of four more for each key that it adds.
 ///
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
 /// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and whose wait is finite, is evicted
-/// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each other
-/// and start anew. An eviction takes a constant amount of work.
+/// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each
+/// other and start anew. An eviction takes a constant amount of work.
 ///
 /// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
 /// as one that was denied.
@@ -179,13 +177,12 @@ impl MemoryStore {
         let (key, algorithm) = (EntryKey::new(cell), cell.algorithm());
         let mut shard = self.lock(self.shard_of(cell.key()));
         let Some(slot) = shard.find(key) else { return };
-        let state = shard.state_mut(key, slot);
-        state.refund(algorithm, cell.mark(), now, cell.cost());
-        let (used, is_unused) = (state.used(algorithm, now), state.expires_at() == 0);
-        if is_unused {
+        let mut entry = shard.entry_mut(key.keeps_log, slot);
+        entry.state().refund(algorithm, cell.mark(), now, cell.cost());
+        let used = entry.state().used(algorithm, now);
+        entry.set_rank(EvictionRank::new(used, algorithm.hard_capacity()));
+        if entry.state().expires_at() == 0 {
             shard.remove(key, slot);
-        } else {
-            shard.set_rank(key, slot, EvictionRank::new(used, algorithm.hard_capacity()));
         }
     }
 }
@@ -241,6 +238,41 @@ impl Store for MemoryStore {
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {
         Some(self)
+    }
+}
+
+impl MemoryStore {
+    /// Sets an override, if there is room for it once expired ones are removed.
+    fn set_override(&self, cell: &Cell, size: Override) -> Result<(), StoreError> {
+        let set = || {
+            let mut shard = self.lock(self.shard_of(cell.key()));
+            let kept = StoredOverride::new(size, self.clock.now().as_micros());
+            shard.overrides.set(cell.fingerprint(), kept, &self.overrides)
+        };
+        if set() {
+            return Ok(());
+        }
+        let now = self.clock.now().as_micros();
+        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
+        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.max)) }
+    }
+}
+
+impl OverrideStore for MemoryStore {
+    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
+        StoreFuture::ready(self.set_override(cell, size))
+    }
+
+    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
+        let mut shard = self.lock(self.shard_of(cell.key()));
+        let now = self.clock.now().as_micros();
+        let kept = shard.overrides.get(cell.fingerprint(), now, &self.overrides);
+        StoreFuture::ready(Ok(kept.and_then(|kept| kept.of(cell, now))))
+    }
+
+    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
+        self.lock(self.shard_of(cell.key())).overrides.remove(cell.fingerprint(), &self.overrides);
+        StoreFuture::ready(Ok(()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::store::override_store::StoredOverride;
+use crate::store::StoredOverride;
 
 /// The overrides of a shard, by the fingerprint of the key.
 #[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]

@@ -4,34 +4,20 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{Entry, Expiring};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
-use super::rank::EvictionRank;
-use super::table::{Slot, Table};
+use super::table::{Entry, EvictionRank, Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, State};
 use crate::decision::Cell;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
-impl Expiring for CompactState {
-    fn expires_at(&self) -> u64 {
-        self.expires_at
-    }
-}
-
-impl Expiring for Log {
-    fn expires_at(&self) -> u64 {
-        self.expires_at
-    }
-}
-
 /// A part of the store's keys: a table for each type of state, and their overrides.
 #[derive(Debug)]
 pub(super) struct Shard {
-    states: Table<CompactState>,
-    logs: Table<Log>,
+    pub(super) states: Table<CompactState>,
+    pub(super) logs: Table<Log>,
     pub(super) overrides: Overrides,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
@@ -42,8 +28,8 @@ pub(super) struct Shard {
 /// The minimum number of slots that a sweep inspects, in quarters of a slot.
 const MIN_SWEEP: u32 = 4 * 64;
 
-/// The number of slots to be swept that each request adds, in quarters of a slot, after a sweep that removed nothing. It
-/// is small because entries that another core has just written take long to read.
+/// The number of slots to be swept that each request adds, in quarters of a slot, after a sweep that removed nothing.
+/// It is small because entries that another core has just written take long to read.
 const IDLE_PACE: u32 = 1;
 
 /// The same, after a sweep that removed an entry.
@@ -105,44 +91,17 @@ impl Shard {
         }
     }
 
-    /// Returns the entry in an occupied slot that holds no log.
+    /// Returns the entry in an occupied slot of the table of logs, or of the other one.
     #[inline]
-    pub(super) fn compact_mut(&mut self, slot: usize) -> &mut Entry<CompactState> {
-        self.states.entry_mut(slot)
-    }
-
-    /// Returns the entry in an occupied slot that holds a log.
-    pub(super) fn log_mut(&mut self, slot: usize) -> &mut Entry<Log> {
-        self.logs.entry_mut(slot)
-    }
-
-    /// Returns the state in an occupied slot.
-    pub(super) fn state_mut(&mut self, key: EntryKey, slot: usize) -> &mut dyn State {
-        match key.keeps_log {
-            true => &mut self.logs.entry_mut(slot).state,
-            false => &mut self.states.entry_mut(slot).state,
+    pub(super) fn entry_mut(&mut self, keeps_log: bool, slot: usize) -> EntryMut<'_> {
+        match keeps_log {
+            true => EntryMut::Log(self.logs.entry_mut(slot)),
+            false => EntryMut::Compact(self.states.entry_mut(slot)),
         }
     }
 
-    /// Returns a copy of the state in an occupied slot.
-    pub(super) fn copy(&mut self, key: EntryKey, slot: usize) -> KeyState {
-        match key.keeps_log {
-            true => KeyState::Log(self.logs.entry_mut(slot).state.clone()),
-            false => KeyState::Compact(self.states.entry_mut(slot).state),
-        }
-    }
-
-    /// Sets the rank of the entry in an occupied slot.
-    #[inline]
-    pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
-        match key.keeps_log {
-            true => self.logs.entry_mut(slot).set_rank(rank),
-            false => self.states.entry_mut(slot).set_rank(rank),
-        }
-    }
-
-    /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a rank
-    /// has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
+    /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
+    /// rank has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
     pub(super) fn add(
         &mut self,
         key: EntryKey,
@@ -206,5 +165,35 @@ impl Shard {
         self.states.sweep(slots, now);
         self.logs.sweep(slots, now);
         self.keys() < before
+    }
+}
+
+/// An entry of either table.
+pub(super) enum EntryMut<'a> {
+    Compact(&'a mut Entry<CompactState>),
+    Log(&'a mut Entry<Log>),
+}
+
+impl EntryMut<'_> {
+    pub(super) fn state(&mut self) -> &mut dyn State {
+        match self {
+            Self::Compact(entry) => &mut entry.state,
+            Self::Log(entry) => &mut entry.state,
+        }
+    }
+
+    pub(super) fn copy(&self) -> KeyState {
+        match self {
+            Self::Compact(entry) => KeyState::Compact(entry.state),
+            Self::Log(entry) => KeyState::Log(entry.state.clone()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        match self {
+            Self::Compact(entry) => entry.set_rank(rank),
+            Self::Log(entry) => entry.set_rank(rank),
+        }
     }
 }

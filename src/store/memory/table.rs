@@ -5,8 +5,83 @@
 //! hash table, 6.4 exercise 66; "linear Robin Hood"). So a lookup ends at the first larger fingerprint, the table grows
 //! in one pass over the old and the new slots and to any size, not only to powers of two, and an entry is removed by
 //! moving its followers one slot back, without tombstones.
+//!
+//! An entry is a fingerprint, the rank at which it is evicted, and a state.
 
-use super::entry::{Entry, Expiring, RankedFingerprint};
+use crate::algorithm::State;
+
+/// The share of its limit that a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
+/// [`EvictionRank::DENIED`]. At the cap, entries of low ranks are evicted first.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct EvictionRank(pub(super) u8);
+
+impl EvictionRank {
+    pub(super) const DENIED: Self = Self(u8::MAX);
+
+    /// The first rank to be evicted.
+    pub(super) const LOWEST: Self = Self(0);
+
+    /// Returns the rank of a key that has used so many tokens of `capacity`.
+    #[inline]
+    pub(super) const fn new(used: u64, capacity: u64) -> Self {
+        Self(if used < capacity { (used * 254 / capacity) as u8 } else { 254 })
+    }
+}
+
+/// An entry of a table. One with an unused state is an empty slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<S: State + Default> {
+    pub(super) fingerprint: RankedFingerprint,
+    pub(super) state: S,
+}
+
+/// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankedFingerprint {
+    pub(super) high: u64,
+    low: u64,
+}
+
+const RANK_MASK: u64 = 0xff;
+
+impl RankedFingerprint {
+    /// The largest fingerprint, at which every search ends.
+    const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
+
+    /// Creates a fingerprint with the lowest rank.
+    pub(super) fn new(fingerprint: u128) -> Self {
+        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK_MASK }
+    }
+
+    pub(super) fn without_rank(self) -> (u64, u64) {
+        (self.high, self.low & !RANK_MASK)
+    }
+}
+
+impl<S: State + Default> Entry<S> {
+    /// Creates an entry of the lowest rank.
+    fn new(fingerprint: u128, state: S) -> Self {
+        Self { fingerprint: RankedFingerprint::new(fingerprint), state }
+    }
+
+    /// Creates an empty slot.
+    fn empty() -> Self {
+        Self { fingerprint: RankedFingerprint::EMPTY, state: S::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.expires_at() == 0
+    }
+
+    pub(super) fn rank(&self) -> EvictionRank {
+        EvictionRank((self.fingerprint.low & RANK_MASK) as u8)
+    }
+
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        self.fingerprint.low = self.fingerprint.low & !RANK_MASK | u64::from(rank.0);
+    }
+}
 
 /// The slot of a fingerprint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -17,8 +92,8 @@ pub(super) enum Slot {
 }
 
 #[derive(Debug)]
-pub(super) struct Table<T: Expiring> {
-    pub(super) slots: Vec<Entry<T>>,
+pub(super) struct Table<S: State + Default> {
+    pub(super) slots: Vec<Entry<S>>,
     /// The number of home slots. A few more slots behind them take entries that are pushed out.
     homes: usize,
     len: usize,
@@ -29,7 +104,7 @@ pub(super) struct Table<T: Expiring> {
 
 const SMALLEST: usize = 8;
 
-impl<T: Expiring> Table<T> {
+impl<S: State + Default> Table<S> {
     pub(super) const fn new() -> Self {
         Self { slots: Vec::new(), homes: 0, len: 0, hand: 0 }
     }
@@ -64,16 +139,16 @@ impl<T: Expiring> Table<T> {
     }
 
     #[cfg(test)]
-    fn entry(&self, slot: usize) -> &Entry<T> {
+    fn entry(&self, slot: usize) -> &Entry<S> {
         &self.slots[slot]
     }
 
-    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry<T> {
+    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry<S> {
         &mut self.slots[slot]
     }
 
     /// Adds an entry of the lowest rank for a fingerprint that is not in the table. Other entries may move.
-    pub(super) fn insert(&mut self, fingerprint: u128, state: T) -> &mut Entry<T> {
+    pub(super) fn insert(&mut self, fingerprint: u128, state: S) -> &mut Entry<S> {
         // At most nine tenths full: at that, a lookup reads three cache lines on average.
         if (self.len + 1) * 10 > self.homes * 9 {
             self.resize((self.homes + self.homes / 8).max(self.len + 2).max(SMALLEST));
@@ -108,7 +183,7 @@ impl<T: Expiring> Table<T> {
 
     /// Adds a slot at the end of `slots`, and capacity for only a few more if there is none: by default, a vector
     /// doubles.
-    fn push(slots: &mut Vec<Entry<T>>, homes: usize, entry: Entry<T>) {
+    fn push(slots: &mut Vec<Entry<S>>, homes: usize, entry: Entry<S>) {
         if slots.len() == slots.capacity() {
             slots.reserve_exact(Self::spare(homes));
         }
@@ -149,13 +224,13 @@ impl<T: Expiring> Table<T> {
         }
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn states(&self) -> impl Iterator<Item = &S> {
         self.slots.iter().filter(|entry| !entry.is_empty()).map(|entry| &entry.state)
     }
 
     /// Returns the bytes allocated for the table itself, without those that states have allocated.
     pub(super) fn heap(&self) -> usize {
-        self.slots.capacity() * size_of::<Entry<T>>()
+        self.slots.capacity() * size_of::<Entry<S>>()
     }
 }
 
@@ -165,12 +240,15 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::entry;
-    use super::super::entry::tests::Until;
-    use super::super::rank::EvictionRank;
     use super::*;
+    use crate::algorithm::CompactState;
 
-    const RANK: u128 = entry::RANK_MASK as u128;
+    const RANK: u128 = RANK_MASK as u128;
+
+    /// Returns a state that expires at an instant.
+    fn until(expires_at: u64) -> CompactState {
+        CompactState { expires_at, ..CompactState::UNUSED }
+    }
 
     /// Fingerprints clustered at the start, in the middle and at the end of the table.
     fn fingerprints() -> impl Strategy<Value = u128> {
@@ -181,18 +259,20 @@ mod tests {
     proptest! {
         /// After any insertions and removals, the table has the entries of a sorted map.
         #[test]
-        fn the_table_agrees_with_a_sorted_map(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
-            let mut table = Table::<Until>::new();
+        fn the_table_agrees_with_a_sorted_map(
+            steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600),
+        ) {
+            let mut table = Table::<CompactState>::new();
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {
                 match (action, table.find(fingerprint)) {
                     (0..=4, Slot::Occupied(at)) => {
-                        table.entry_mut(at).state = Until(until);
+                        table.entry_mut(at).state = self::until(until);
                         table.entry_mut(at).set_rank(EvictionRank(until as u8));
                         map.insert(fingerprint, until);
                     }
                     (0..=4, Slot::Vacant(_)) => {
-                        table.insert(fingerprint, Until(until));
+                        table.insert(fingerprint, self::until(until));
                         map.insert(fingerprint, until);
                     }
                     (5..=6, Slot::Occupied(at)) => {
@@ -215,7 +295,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 for (&fingerprint, &until) in &map {
                     let Slot::Occupied(at) = table.find(fingerprint) else { panic!("{fingerprint:x} is lost") };
-                    prop_assert_eq!(table.entry(at).state, Until(until));
+                    prop_assert_eq!(table.entry(at).state, self::until(until));
                 }
             }
         }
@@ -223,10 +303,10 @@ mod tests {
 
     #[test]
     fn a_large_table_wastes_at_most_a_quarter() {
-        let mut table = Table::<Until>::new();
+        let mut table = Table::<CompactState>::new();
         for n in 0..50_000u128 {
-            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), Until(1));
-            let used = table.len() * size_of::<Entry<Until>>();
+            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), until(1));
+            let used = table.len() * size_of::<Entry<CompactState>>();
             assert!(table.len() < 1_000 || table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
         }
     }
@@ -234,13 +314,13 @@ mod tests {
     /// Entries that are pushed out at the end take a few more slots, not twice as many.
     #[test]
     fn entries_crowded_at_the_end_do_not_double_the_table() {
-        let mut table = Table::<Until>::new();
+        let mut table = Table::<CompactState>::new();
         for n in 0..1_000u128 {
-            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, Until(1));
+            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, until(1));
         }
         for n in 0..40 {
-            table.insert(!RANK - (n << 8), Until(1));
-            let used = table.len() * size_of::<Entry<Until>>();
+            table.insert(!RANK - (n << 8), until(1));
+            let used = table.len() * size_of::<Entry<CompactState>>();
             assert!(table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
         }
     }

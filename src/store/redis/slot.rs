@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::key::hash::KeyHasher;
-    use crate::store::key_name::escape;
+    use crate::store::escape;
     use crate::store::redis::script::name;
     use crate::store::redis::tests::named;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::deployment::Deployment;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
-use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
+use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::{Clock, SystemClock};
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.

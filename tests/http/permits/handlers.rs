@@ -311,7 +311,7 @@ async fn exempt_requests_have_a_permit(fixture: StoreFixture) {
     let limits = fixture.builder([limit.on_missing_key(OnMissingKey::Skip)]);
     let app = app(&limits, async |permit: Permit, more| {
         assert!(permit.limit("ten").is_none());
-        assert_eq!(permit.decision().decided_by(), DecidedBy::Nobody);
+        assert_eq!(permit.decision().decided_by(), DecidedBy::Unlimited);
         assert!(permit.charge(more).await.expect("a decision").is_allowed());
         assert_eq!(permit.settle(more).await.expect("a settlement").shortfall, 0);
         permit.refund().await.expect("a refund");

@@ -187,7 +187,7 @@ impl Report {
             let expected = match (sample.by, sample.key % 3) {
                 (Some(DecidedBy::Store), _) => sample.allowed,
                 (by, 0) => by.is_none(),
-                (by, 1) => by == Some(DecidedBy::Nobody) && sample.allowed,
+                (by, 1) => by == Some(DecidedBy::Unlimited) && sample.allowed,
                 (by, _) => by == Some(DecidedBy::Local) && sample.allowed,
             };
             assert!(expected, "{fault}: {sample:?}");

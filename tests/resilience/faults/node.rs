@@ -194,7 +194,7 @@ async fn requests_beyond_the_queue_capacity_follow_the_policy_at_once() {
     assert!(format!("{rejected:?}").contains("100 requests wait"), "{rejected:?}");
     assert!(format!("{rejected:?}").contains("raise `RedisConfig::queue_capacity`"), "{rejected:?}");
     let allowed = answer(OnStoreError::Allow).await.expect("a decision");
-    assert_eq!(allowed.decided_by(), DecidedBy::Nobody);
+    assert_eq!(allowed.decided_by(), DecidedBy::Unlimited);
     let decided = answer(OnStoreError::DecideLocally(Share::whole())).await.expect("a decision");
     assert_eq!(decided.decided_by(), DecidedBy::Local);
     server.resume();

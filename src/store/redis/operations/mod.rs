@@ -19,7 +19,7 @@ use super::slot;
 use super::store::RedisStore;
 use crate::decision::Cell;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::override_store::lifetime_micros;
+use crate::store::lifetime_micros;
 use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::Timestamp;
 

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, Penalty};
     use crate::key::hash::KeyHasher;
-    use crate::store::key_name::DEFAULT_PREFIX;
+    use crate::store::DEFAULT_PREFIX;
     use crate::store::redis::tests::named;
 
     fn cell(limit: &str, period: Duration) -> Cell {

@@ -30,7 +30,7 @@ use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
-use crate::store::key_name::escape;
+use crate::store::escape;
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
 /// which is then printed.

@@ -12,7 +12,10 @@ use crate::validation;
 
 /// Returns a bucket of this kind, with no more capacity than drains in the longest time.
 fn bucket(tag: &str, capacity: u32, amount: u32, micros: u64) -> Algorithm {
-    let most = validation::most_tokens(amount, micros) - u64::from(tag == "lq");
+    let most = match tag {
+        "ti" => validation::most_tokens(1, micros) * u64::from(amount),
+        _ => validation::most_tokens(amount, micros) - u64::from(tag == "lq"),
+    };
     let (capacity, span) = (u64::from(capacity).min(most) as u32, Duration::from_micros(micros));
     match tag {
         "tb" => TokenBucket::new(capacity, amount, span).into(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, named, variable};
-use crate::algorithm::{Algorithm, Availability, ChargeMark, KeyState, Lockout, QuotaSnapshot, Size};
+use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size, State};
 use crate::decision::{Cell, Decision, Verdict, Veto};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -30,7 +30,8 @@ struct Expected {
     verdict: Verdict,
     is_over: bool,
     mark: ChargeMark,
-    standing: QuotaSnapshot,
+    /// The remaining tokens, and the spans until there are more and until the key is unused, in µs.
+    standing: (u64, Option<u64>, u64),
     begun: Option<Lockout>,
     size: Size,
 }
@@ -193,7 +194,7 @@ impl<'a> Trace<'a> {
         for (cell, &Expected { verdict, is_over, mark, standing, begun, size }) in cells.iter().zip(expected) {
             let flags = (cell.uses_overage(), cell.lockout(), cell.algorithm().size());
             assert_eq!((cell.verdict(), flags), (verdict, (is_over, begun, size)), "{cell:?}");
-            let QuotaSnapshot { remaining, more_after, reset_after } = standing;
+            let (remaining, more_after, reset_after) = standing;
             let reported = (cell.remaining(), cell.more_after(), cell.reset_after());
             assert_eq!(
                 reported,
@@ -325,36 +326,41 @@ impl<'a> Trace<'a> {
                 assert!(cell.resize(*size));
             }
         }
-        let room = |(cell, memory): (&Cell, &KeyState)| {
-            limit_and_ceiling(*cell.algorithm())[1].availability(memory.as_state(), self.now, cell.cost)
+        let now = self.now;
+        let verdict = |algorithm: &Algorithm, memory: &dyn State, cost| {
+            Verdict::of(algorithm.wait(memory, now, cost), algorithm.delay(memory, now, cost))
         };
-        let mut rooms: Vec<Availability> = sized.iter().zip(&self.memories).map(room).collect();
-        let is_denied = |(cell, room): (&Cell, &Availability)| cell.veto() != Veto::Shadow && !room.is_now();
+        let room = |(cell, memory): (&Cell, &KeyState)| {
+            verdict(&limit_and_ceiling(*cell.algorithm())[1], memory.as_state(), cell.cost)
+        };
+        let mut rooms: Vec<Verdict> = sized.iter().zip(&self.memories).map(room).collect();
+        let is_denied = |(cell, room): (&Cell, &Verdict)| cell.veto() != Veto::Shadow && !room.is_allowed();
         let takes = task == Task::Acquire && !sized.iter().zip(&rooms).any(is_denied);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (index, mut cell) in sized.into_iter().enumerate() {
             let algorithm = *cell.algorithm();
             let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), self.memories[index].as_state_mut());
-            let is_over = rooms[index].is_now() && !limited.availability(memory, self.now, cell.cost).is_now();
+            let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, cell.cost).is_allowed();
             let mut mark = ChargeMark::default();
             let mut begun = None;
             if cell.is_of_penalty() {
-                let is_strike = task != Task::Peek && cell.makes_strikes && !rooms[index - 1].is_now();
-                if is_strike && rooms[index].is_now() {
+                let is_strike = task != Task::Peek && cell.makes_strikes && !rooms[index - 1].is_allowed();
+                if is_strike && rooms[index].is_allowed() {
                     memory.charge(&algorithm, self.now, 1);
                     begun = Lockout::begun(&memory.summary(&algorithm, self.now), self.now);
-                    rooms[index] = algorithm.availability(memory, self.now, cell.cost);
+                    rooms[index] = verdict(&algorithm, memory, cell.cost);
                 }
-            } else if takes && rooms[index].is_now() && cell.cost > 0 {
+            } else if takes && rooms[index].is_allowed() && cell.cost > 0 {
                 memory.charge(&ceiling, self.now, cell.cost);
                 mark = ChargeMark(memory.summary(&algorithm, self.now));
                 cell.mark = mark;
                 receipt.push((index, cell));
             }
             let used = memory.used(&limited, self.now);
-            let standing = limited.snapshot(memory, self.now, used);
-            let (verdict, size) = (rooms[index].into(), algorithm.size());
+            let (more_after, reset_after) = (limited.more_after(memory, now, used), limited.reset_after(memory, now));
+            let standing = (limited.remaining(used), more_after, reset_after);
+            let (verdict, size) = (rooms[index], algorithm.size());
             expected.push(Expected { verdict, is_over, mark, standing, begun, size });
         }
         if !receipt.is_empty() {
