@@ -13,7 +13,7 @@ use super::service::RateLimit;
 use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Derived, Limit, LiveLimits};
+use crate::limit::{Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
 use crate::request::RequestHead;
@@ -246,11 +246,8 @@ impl Builder<HttpOptions> {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
-        let live_limits = self.live_limits().cloned();
-        let (client, options) = self.into_client()?;
-        let config = LayerConfig::new(client, options, live_limits.map(Derived::new));
-        config.check_cost()?;
-        Ok(RateLimitLayer { config: Arc::new(config) })
+        let (client, limits, options) = self.into_client()?;
+        Ok(RateLimitLayer { config: LayerConfig::new(client, options).following(limits.as_ref())? })
     }
 }
 

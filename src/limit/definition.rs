@@ -6,13 +6,13 @@ use std::{fmt, iter};
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
-use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::CostRule;
 use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
+use crate::reported_details::ReportedDetails;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 use crate::signal::Signal;
@@ -58,6 +58,16 @@ pub(super) struct Overage {
     pub(super) percent: u32,
     /// Whether the overage is available at present. If there is no signal, it always is.
     pub(super) signal: Option<Arc<dyn Signal>>,
+}
+
+/// Returns the detail of a request, if it has one.
+pub(super) type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+
+/// Splits the metrics of a limit.
+#[derive(Clone)]
+pub(super) struct MetricDetail {
+    pub(super) compute: Arc<DetailFn>,
+    pub(super) reported: Arc<ReportedDetails>,
 }
 
 /// Returns the size of the limit for a request, if it differs from the limit's own.
@@ -234,7 +244,8 @@ impl Limit {
     /// # let _ = limit;
     /// ```
     pub fn metric_detail(self, detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { metric_detail: Some(MetricDetail::new(detail)), ..self }
+        let detail = MetricDetail { compute: Arc::new(detail), reported: Arc::default() };
+        Self { metric_detail: Some(detail), ..self }
     }
 
     /// Returns the name.

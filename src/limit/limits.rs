@@ -1,33 +1,35 @@
 //! Limits that are decided together.
 
-use std::collections::HashSet;
-use std::fmt;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::{fmt, mem};
 
-use super::definition::Limit;
+use tokio::runtime::Handle;
+
+use super::definition::{Limit, MetricDetail};
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
-use super::metric_detail::DetailsByLimit;
 use crate::algorithm::Algorithm;
 use crate::cost::CostRule;
 use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
 use crate::hash::{KeyHash, KeyHasher};
+use crate::reported_details::{ReportedDetails, RequestDetail};
 use crate::request::RequestHead;
 use crate::store::key_name::escape;
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
-    limits: Box<[Limit]>,
-    names: Box<[Arc<str>]>,
+    limits: Arc<[Limit]>,
+    names: Arc<[Arc<str>]>,
     /// The cell of each limit, for no key yet.
     cells: Box<[Cell]>,
     /// Whether a limit is elastic or has a penalty.
     has_special: bool,
     /// The limits that are checked one by one.
-    unindexed: Box<[u16]>,
+    unindexed: Arc<[u16]>,
     /// The limits that are found together.
-    indexed: Box<[IndexedLimits]>,
+    indexed: Arc<[IndexedLimits]>,
     /// Whether the size or the metrics of a limit depend on the request.
     has_variable: bool,
     settles_by_response: bool,
@@ -41,6 +43,8 @@ const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
 const MAX_PER_REQUEST: usize = 64;
+/// The number of limits that are dropped without delay.
+const MANY_LIMITS: usize = 1_000;
 /// The maximum number of limits of a limiter.
 const MAX_LIMITS: usize = 8_192;
 
@@ -91,7 +95,7 @@ impl Limits {
     }
 
     fn derive_cells(&mut self) {
-        let limits = || (0..).zip(&self.limits);
+        let limits = || (0..).zip(&*self.limits);
         let cells = limits().map(|(index, limit)| self.new_cell(index, limit, limit.algorithm)).collect();
         let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.signal().is_some();
         self.has_special = self.limits.iter().any(is_special);
@@ -117,7 +121,7 @@ impl Limits {
 
     /// Puts all limits into shadow mode.
     pub(crate) fn shadow(&mut self) {
-        self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
+        Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         self.derive_cells();
     }
 
@@ -194,17 +198,20 @@ impl Limits {
                     *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
                 }
             }
-            if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail.of(head)) {
+            if let Some(MetricDetail { compute, reported }) = &limit.metric_detail
+                && let Some(value) = compute(head)
+            {
+                let detail = RequestDetail { value, reported: reported.clone() };
                 Arc::make_mut(cell.texts.get_or_insert_default()).detail = Some(detail);
             }
         }
     }
 
-    /// Shares the reported details of limits with those of the same names.
-    pub(super) fn share_details(&mut self, details: &mut DetailsByLimit) {
-        for limit in &mut self.limits {
-            if let Some(detail) = &mut limit.metric_detail {
-                detail.share(&limit.name, details);
+    /// Has limits continue with the reported details of those of the same names.
+    pub(super) fn share_details(&mut self, details: &mut HashMap<Arc<str>, Arc<ReportedDetails>>) {
+        for limit in Arc::make_mut(&mut self.limits) {
+            if let Some(MetricDetail { reported, .. }) = &mut limit.metric_detail {
+                *reported = details.entry(limit.name.clone()).or_insert_with(|| reported.clone()).clone();
             }
         }
     }
@@ -346,9 +353,21 @@ fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimi
     Ok(())
 }
 
+impl Drop for Limits {
+    /// Drops thousands of limits on a blocking thread: that takes milliseconds, and a request may have used them last.
+    fn drop(&mut self) {
+        if self.limits.len() > MANY_LIMITS
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let limits = (mem::take(&mut self.limits), mem::take(&mut self.indexed));
+            runtime.spawn_blocking(move || drop(limits));
+        }
+    }
+}
+
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.limits).finish()
+        f.debug_list().entries(&*self.limits).finish()
     }
 }
 

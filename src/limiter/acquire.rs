@@ -33,7 +33,7 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(live) = &self.live {
-            return acquire(&live.get(&self.client, StoreClient::with_limits), &key, cost);
+            return acquire(&live.current(), &key, cost);
         }
         acquire(&self.client, &key, cost)
     }

@@ -6,7 +6,7 @@ use super::Limiter;
 use super::queues::Queues;
 use crate::builder::Builder;
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Derived, check_needs_no_request};
+use crate::limit::check_needs_no_request;
 
 impl Builder {
     /// Builds the limiter.
@@ -26,12 +26,14 @@ impl Builder {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<Limiter, ConfigError> {
-        let live_limits = self.live_limits().cloned();
-        match &live_limits {
-            Some(limits) => limits.require_no_request()?,
-            None => check_needs_no_request(&self.limits())?,
-        }
-        let (client, ()) = self.into_client()?;
-        Ok(Limiter { client: Arc::new(client), live: live_limits.map(Derived::new), queues: Queues::default() })
+        check_needs_no_request(&self.limits())?;
+        let (client, limits, ()) = self.into_client()?;
+        let live = limits.map(|limits| {
+            limits.derive(&client, |client, limits| {
+                check_needs_no_request(limits.as_slice())?;
+                Ok(client.with_limits(limits))
+            })
+        });
+        Ok(Limiter { client: Arc::new(client), live: live.transpose()?, queues: Queues::default() })
     }
 }

@@ -20,7 +20,7 @@ use crate::builder::Builder;
 use crate::decision::Receipt;
 use crate::error::ConfigError;
 use crate::key::{self, Key};
-use crate::limit::{Derived, Limit, LiveLimits};
+use crate::limit::{Limit, Live, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
 use crate::resilience::StoreClient;
@@ -64,8 +64,8 @@ use crate::store::StoreFuture;
 #[derive(Clone)]
 pub struct Limiter {
     client: Arc<StoreClient>,
-    /// Derives the client for the current limits, if they can be replaced.
-    live: Option<Derived<StoreClient>>,
+    /// The client for the current limits, if they can be replaced.
+    live: Option<Arc<Live<StoreClient>>>,
     queues: Queues,
 }
 
@@ -160,7 +160,7 @@ impl Limiter {
     fn current_client(&self) -> Cow<'_, Arc<StoreClient>> {
         match &self.live {
             None => Cow::Borrowed(&self.client),
-            Some(live) => Cow::Owned(live.get(&self.client, StoreClient::with_limits)),
+            Some(live) => Cow::Owned(live.current()),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::fallback::LocalStore;
 use super::outage_log::OutageLog;
 use crate::error::ConfigError;
 use crate::hash::KeyHasher;
-use crate::limit::{Limits, LimitsSnapshot};
+use crate::limit::Limits;
 use crate::on_store_error::OnStoreError;
 use crate::recorder::Recorders;
 use crate::store::{MemoryStore, Store};
@@ -108,8 +108,9 @@ impl StoreClient {
     }
 
     /// Creates a client for other limits that shares the store, the breakers and the local store.
-    pub(crate) fn with_limits(&self, snapshot: &Arc<LimitsSnapshot>) -> Self {
-        let mut client = Self { limits: snapshot.limits(&*self.store), ..self.clone() };
+    pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
+        let mut client = Self { limits: limits.clone(), ..self.clone() };
+        client.limits.set_store(&self.hasher, self.store.has_readable_keys());
         if client.is_shadow {
             client.limits.shadow();
         }
@@ -124,11 +125,6 @@ impl StoreClient {
     /// Returns the name of the store, if it has one.
     pub(crate) fn store_name(&self) -> Option<String> {
         self.store.name()
-    }
-
-    /// Returns whether all limits are in shadow mode, now and after a replacement.
-    pub(crate) fn is_shadow(&self) -> bool {
-        self.is_shadow
     }
 
     #[inline]
