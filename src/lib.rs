@@ -66,7 +66,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
-mod builder;
 mod cidrs;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -92,13 +91,9 @@ mod hash;
 mod http;
 pub mod key;
 mod limit;
-mod limit_handle;
 mod limiter;
 mod list;
 mod node;
-mod on_store_error;
-mod overrides;
-mod reason;
 mod recorder;
 mod reported_details;
 mod request;
@@ -106,14 +101,11 @@ mod resilience;
 mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
-mod signal;
 pub mod store;
 mod time;
-mod validation;
 pub mod when;
 
 pub use algorithm::*;
-pub use builder::Builder;
 pub use cost::CostTable;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
@@ -122,18 +114,13 @@ pub use http::{
     KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody, ResponseFuture,
     RouteCost, Settled, WrapBody,
 };
-pub use limit::{Limit, LiveLimits, OnMissingKey};
-pub use limit_handle::LimitHandle;
-pub use limiter::{AcquireError, Limiter};
+pub use limit::{InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
+pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError, Overrides};
 pub use list::{AddressList, KeyList, ListAction};
-pub use on_store_error::{OnStoreError, Share};
-pub use overrides::{OverrideError, Overrides};
-pub use reason::Reason;
 pub use recorder::*;
 pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
 pub use response::ResponseHead;
-pub use signal::{InFlight, InFlightGuard, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

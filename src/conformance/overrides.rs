@@ -7,7 +7,7 @@ use super::trace::{Pair, START};
 use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::error::StoreErrorKind;
 use crate::limit::Limit;
-use crate::overrides::OverrideError;
+use crate::limiter::OverrideError;
 use crate::store::Store;
 use crate::time::{ManualClock, Timestamp};
 

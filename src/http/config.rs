@@ -20,7 +20,7 @@ use crate::error::ConfigError;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{Limits, Live, LiveLimits};
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 use crate::resilience::StoreClient;
 

@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::values::{Text, push_number};
 use crate::key::KeyError;
 use crate::list::ListAction;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 

@@ -6,9 +6,9 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as, w
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use crate::error::or_panic;
+use crate::error::validation;
 use crate::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
-use crate::validation;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///

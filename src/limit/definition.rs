@@ -6,16 +6,15 @@ use std::{fmt, iter};
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
-use super::on_missing_key::OnMissingKey;
+use super::policy::{OnMissingKey, OnStoreError};
+use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::CostRule;
 use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
-use crate::on_store_error::OnStoreError;
 use crate::reported_details::ReportedDetails;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
-use crate::signal::Signal;
 use crate::when::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
@@ -56,8 +55,8 @@ pub struct Limit {
 #[derive(Clone)]
 pub(super) struct Overage {
     pub(super) percent: u32,
-    /// Whether the overage is available at present. If there is no signal, it always is.
-    pub(super) signal: Option<Arc<dyn Signal>>,
+    /// What the overage depends on. If there is none, it is always available.
+    pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -313,10 +312,10 @@ impl Limit {
         self.overage.as_ref().map_or(0, |overage| overage.percent)
     }
 
-    /// Returns the signal of spare capacity, if the limit is elastic.
+    /// Returns the spare capacity that the overage depends on, if the limit is elastic.
     #[inline]
-    pub(super) fn signal(&self) -> Option<&dyn Signal> {
-        self.overage.as_ref()?.signal.as_deref()
+    pub(super) fn spare_capacity(&self) -> Option<&dyn SpareCapacity> {
+        self.overage.as_ref()?.spare_capacity.as_deref()
     }
 
     /// Returns the penalty. Only enforced limits have one.

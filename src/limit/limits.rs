@@ -97,7 +97,7 @@ impl Limits {
     fn derive_cells(&mut self) {
         let limits = || (0..).zip(&*self.limits);
         let cells = limits().map(|(index, limit)| self.new_cell(index, limit, limit.algorithm)).collect();
-        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.signal().is_some();
+        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity().is_some();
         self.has_special = self.limits.iter().any(is_special);
         self.cells = cells;
     }
@@ -166,8 +166,8 @@ impl Limits {
     fn complete_last(&self, cells: &mut Cells) {
         let Some(cell) = cells.last_mut() else { return };
         let limit = &self.limits[cell.limit()];
-        if let Some(signal) = limit.signal() {
-            cell.set_overage(if signal.has_spare_capacity() { limit.overage_percent() } else { 0 });
+        if let Some(spare_capacity) = limit.spare_capacity() {
+            cell.set_overage(if spare_capacity.is_available() { limit.overage_percent() } else { 0 });
         }
         if let Some(penalty) = limit.enforced_penalty() {
             let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);

@@ -2,7 +2,7 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], and its settings in [`on_missing_key`], [`sizes`], [`overage`], [`mode`] and [`settle`] |
+//! | One limit | [`definition`], [`options`], [`policy`], [`spare_capacity`] |
 //! | The limits of a limiter | [`limits`], [`index`] |
 //! | Live limits | [`live`], `watch` |
 
@@ -10,11 +10,9 @@ mod definition;
 mod index;
 mod limits;
 mod live;
-mod mode;
-mod on_missing_key;
-mod overage;
-mod settle;
-mod sizes;
+mod options;
+mod policy;
+mod spare_capacity;
 #[cfg(feature = "rules")]
 mod watch;
 
@@ -25,6 +23,7 @@ pub(crate) use self::index::{Match, PendingMatches};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
-pub use self::on_missing_key::OnMissingKey;
+pub use self::policy::{OnMissingKey, OnStoreError, Share};
+pub use self::spare_capacity::{InFlight, InFlightGuard, SpareCapacity};
 #[cfg(feature = "rules")]
 pub(crate) use self::watch::{Apply, Document};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Limiter;
-use super::error::AcquireError;
 #[cfg(doc)]
-use crate::builder::Builder;
+use super::builder::Builder;
+use super::error::AcquireError;
 use crate::decision::{AllowedDecision, Cells, Decision, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]

@@ -1,12 +1,14 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! [`build`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
+//! [`builder`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
 //! explains decisions. [`error`] is the error of a denial.
 
 mod acquire;
-mod build;
+mod builder;
 mod error;
 mod explain;
+mod handle;
+mod overrides;
 mod queues;
 mod wait;
 
@@ -14,15 +16,15 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::builder::Builder;
 pub use self::error::AcquireError;
+pub use self::handle::LimitHandle;
+pub use self::overrides::{OverrideError, Overrides};
 use self::queues::Queues;
-use crate::builder::Builder;
 use crate::decision::Receipt;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::key::{self, Key};
-use crate::limit::{Limit, Live, LiveLimits};
-use crate::limit_handle::LimitHandle;
-use crate::overrides::Overrides;
+use crate::limit::{Limit, Live, LiveLimits, check_needs_no_request};
 use crate::resilience::StoreClient;
 use crate::store::StoreFuture;
 
@@ -162,6 +164,36 @@ impl Limiter {
             None => Cow::Borrowed(&self.client),
             Some(live) => Cow::Owned(live.current()),
         }
+    }
+}
+
+impl Builder {
+    /// Builds the limiter.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[must_use]
+    #[track_caller]
+    pub fn build(self) -> Limiter {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the [configuration is invalid](Self#errors).
+    pub fn try_build(self) -> Result<Limiter, ConfigError> {
+        check_needs_no_request(&self.limits())?;
+        let (client, limits, ()) = self.into_client()?;
+        let live = limits.map(|limits| {
+            limits.derive(&client, |client, limits| {
+                check_needs_no_request(limits.as_slice())?;
+                Ok(client.with_limits(limits))
+            })
+        });
+        Ok(Limiter { client: Arc::new(client), live: live.transpose()?, queues: Queues::default() })
     }
 }
 

@@ -11,7 +11,7 @@ use super::outage_log::OutageLog;
 use crate::error::ConfigError;
 use crate::hash::KeyHasher;
 use crate::limit::Limits;
-use crate::on_store_error::OnStoreError;
+use crate::limit::OnStoreError;
 use crate::recorder::Recorders;
 use crate::store::{MemoryStore, Store};
 

@@ -9,7 +9,7 @@ use super::outage_log::LogContext;
 use crate::decision::{Cell, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
 use crate::request::RequestHead;
 use crate::store::Purpose;

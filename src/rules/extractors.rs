@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
+use crate::error::validation;
 use crate::error::{ConfigError, Fault, or_panic};
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
-use crate::validation;
 
 /// Maps the keys of descriptors to extractors.
 ///

@@ -6,8 +6,8 @@ use http::{HeaderName, Method};
 
 use super::condition::Condition;
 use crate::error::or_panic;
+use crate::error::validation;
 use crate::request::RequestHead;
-use crate::validation;
 
 /// Matches requests by method. `GET` also matches HEAD.
 #[must_use]

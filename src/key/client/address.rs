@@ -8,8 +8,8 @@ use super::error::AddressError;
 use super::proxies::TrustedProxies;
 use super::{forwarded, node};
 use crate::error::or_panic;
+use crate::error::validation;
 use crate::request::{Repeated, RequestHead};
-use crate::validation;
 
 /// Finds the client's address by one header that [`TrustedProxies`] write.
 ///

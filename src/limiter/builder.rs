@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits, LiveLimits};
-use crate::on_store_error::OnStoreError;
 use crate::recorder::{Event, Recorder};
 use crate::resilience::{CircuitBreaker, ClientConfig, StoreClient};
 use crate::store::Store;

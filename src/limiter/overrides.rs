@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::handle::LimitHandle;
 use crate::algorithm::Algorithm;
 use crate::decision::{Cell, Cells};
 use crate::error::{ConfigError, StoreError};
 use crate::key::{self, Key};
 use crate::limit::Limit;
-use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 
