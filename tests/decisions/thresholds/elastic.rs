@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tokio::sync::Semaphore;
-use tower_ratelimit::{FixedWindow, InFlight, Limit, SpareCapacity, SlidingLog};
+use tower_ratelimit::{FixedWindow, InFlight, Limit, SlidingLog, SpareCapacity};
 
 use crate::thresholds::{DAY, app, on_each_backend, send};
 use support::answer::ask;
