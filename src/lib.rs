@@ -29,10 +29,9 @@
 //! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the cost.
 //! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store
 //!   fails.
-//! - A [`LimitHandle`] inspects and resets single keys.
+//! - A [`LimitHandle`] inspects and resets single keys, and overrides the limit's size for them.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
 //!   are denied too often, and [`Limit::size_when`] applies another size to some requests.
-//! - [`Overrides`] change a limit's size for single keys at runtime.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges
 //!   more, settles, refunds or resets.
@@ -115,7 +114,7 @@ pub use http::{
     RouteCost, Settled, WrapBody,
 };
 pub use limit::{InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
-pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError, Overrides};
+pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
 pub use list::{AddressList, KeyList, ListAction};
 pub use recorder::*;
 pub use request::RequestHead;

@@ -111,7 +111,7 @@ pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     }
 }
 
-/// Checks [overrides](crate::Overrides), if the store [supports them](Store::overrides).
+/// Checks [overrides](crate::LimitHandle#overrides), if the store [supports them](Store::overrides).
 ///
 /// # Panics
 ///

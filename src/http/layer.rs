@@ -15,7 +15,6 @@ use crate::error::{ConfigError, or_panic};
 use crate::limit::{Limit, LiveLimits};
 use crate::limiter::Builder;
 use crate::limiter::LimitHandle;
-use crate::limiter::Overrides;
 use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
@@ -209,7 +208,7 @@ impl RateLimitLayer {
         self.config.client.limits().as_slice()
     }
 
-    /// Returns a handle that inspects and resets single keys of the limit called `name`.
+    /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
     ///
     /// # Errors
     ///
@@ -217,15 +216,6 @@ impl RateLimitLayer {
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let config = self.config.clone();
         LimitHandle::new(move || config.current().client.clone(), name)
-    }
-
-    /// Returns the overrides of the limit called `name`: other sizes of it for single keys.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no limit has that name, or it is not [overridable](Limit::overridable).
-    pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
-        Overrides::new(self.limit(name)?)
     }
 }
 

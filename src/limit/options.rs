@@ -174,7 +174,7 @@ impl Limit {
         self
     }
 
-    /// Allows [`Overrides`](crate::Overrides): other sizes for single keys, set at runtime and kept in the store. An
+    /// Allows [overrides](crate::LimitHandle#overrides): other sizes for single keys, set at runtime and kept in the store. An
     /// override takes precedence over [`size_when`](Self::size_when), if both have the same algorithm and period.
     ///
     /// ```
@@ -184,8 +184,8 @@ impl Limit {
     /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).overridable();
     /// let limits = RateLimitLayer::new([daily]);
     ///
-    /// let overrides = limits.overrides("daily").unwrap();
-    /// overrides.set("42", FixedWindow::per_day(10_000), None).await.unwrap();
+    /// let daily = limits.limit("daily").unwrap();
+    /// daily.set_override("42", FixedWindow::per_day(10_000), None).await.unwrap();
     /// # });
     /// ```
     pub fn overridable(self) -> Self {
@@ -277,6 +277,12 @@ impl Limit {
 
     /// Returns an error if `algorithm` can't be an override of this limit.
     pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
+        if !self.is_overridable {
+            return Err(ConfigError::new(format!(
+                "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
+                self.name
+            )));
+        }
         if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::to_string);
             return Err(ConfigError::new(format!(

@@ -50,7 +50,7 @@ pub enum OnStoreError {
     /// The table holds up to 100,000 keys, and is allocated when it is first needed. Keys start unused. If the store
     /// fails again later, a key continues with its local state from the previous outage. Usage belongs to the name, the
     /// algorithm and the period of the limit, and to the period of the share, so that most replacements of
-    /// [live limits](crate::LiveLimits) keep it. [Overrides](crate::Overrides) do not apply.
+    /// [live limits](crate::LiveLimits) keep it. [Overrides](crate::LimitHandle#overrides) do not apply.
     ///
     /// Denied requests get the usual response. A cost that fits the limit but exceeds the share is rejected as by
     /// `Reject`, since only the store could ever allow it. `RateLimit-Policy` and similar headers describe the whole

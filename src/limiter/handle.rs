@@ -1,35 +1,37 @@
-//! The handle of one limit, for administration.
+//! The handle of one limit: its state and its overrides for single keys.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::decision::{Cells, Decision};
+use crate::algorithm::Algorithm;
+use crate::decision::{Cell, Cells, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::{self, Key};
 use crate::limit::Limit;
 use crate::resilience::StoreClient;
-use crate::store::StoreFuture;
+use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 
-/// Inspects and resets single keys of one limit, for example in an admin endpoint.
+/// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
 ///
-/// Created by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) or [`Limiter::limit`](crate::Limiter::limit).
-/// Clones refer to the same limit. [`Overrides`](crate::Overrides) lists the key that each extractor takes from
-/// requests.
+/// Returned by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) and [`Limiter::limit`](crate::Limiter::limit).
+/// Clones refer to the same limit.
 ///
 /// ```
+/// use std::time::Duration;
 /// use axum::extract::{Path, State};
 /// use axum::http::StatusCode;
 /// use axum::{Router, routing::get};
-/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, RateLimitLayer, key};
+/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, OverrideError, RateLimitLayer, key};
 ///
-/// // GET /customers/42/quota
+/// // GET /customers/42/daily
 /// async fn quota(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> Result<String, StatusCode> {
 ///     let decision = daily.peek(&customer, 1).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
 ///     let left = decision.outcomes().first().map_or(0, |outcome| outcome.remaining());
 ///     Ok(format!("{left} left"))
 /// }
 ///
-/// // DELETE /customers/42/quota
+/// // DELETE /customers/42/daily
 /// async fn reset(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> StatusCode {
 ///     match daily.reset(&customer).await {
 ///         Ok(()) => StatusCode::NO_CONTENT,
@@ -37,12 +39,83 @@ use crate::store::StoreFuture;
 ///     }
 /// }
 ///
-/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer"))]);
+/// // PUT /customers/42/daily, with the number as the body. Restrict it to administrators.
+/// async fn raise(State(daily): State<LimitHandle>, Path(customer): Path<String>, body: String) -> StatusCode {
+///     let Ok(limit) = body.parse() else { return StatusCode::BAD_REQUEST };
+///     let Ok(size) = FixedWindow::try_new(limit, Duration::from_secs(86_400)) else { return StatusCode::BAD_REQUEST };
+///     match daily.set_override(&customer, size, None).await {
+///         Ok(()) => StatusCode::NO_CONTENT,
+///         Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
+///         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+///     }
+/// }
+///
+/// let limits = RateLimitLayer::new([
+///     Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).overridable(),
+/// ]);
 /// let admin: Router = Router::new()
-///     .route("/customers/{customer}/quota", get(quota).delete(reset))
+///     .route("/customers/{customer}/daily", get(quota).delete(reset).put(raise))
 ///     .with_state(limits.limit("daily").unwrap());
 /// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
 /// ```
+///
+/// # Overrides
+///
+/// Limits that are [overridable](crate::Limit::overridable) can have other sizes for single keys. Overrides are kept in
+/// the store, and shared by all processes that share it.
+///
+/// An override has the algorithm and the period of the limit, but other numbers of tokens. Usage carries over: with 80
+/// of 100 used, an override of 200 leaves 120. The limit's overage is a percentage of the override; shadow mode stays
+/// as it is. Clients see the size that applies.
+///
+/// For a practically unlimited key, set the largest size: `FixedWindow::per_day(u32::MAX)`. Sizes of 0 tokens are not
+/// possible, because clients would still be given a time to retry. To block a key, use a [`KeyList`](crate::KeyList).
+///
+/// The `retry_after` of a denial by an override does not take its expiry into account. If the algorithm or the period
+/// of a limit changes, it is another limit: overrides of the previous one stay in the store until they expire.
+///
+/// An override takes effect with the next decision of this process and, on a shared store, of all others. Only denials
+/// that another process remembers stay in force for up to a second. Each decision uses one size, and a refund is of the
+/// size that was charged. [`Limiter::reset`](crate::Limiter::reset) clears the usage of a key, but not its override.
+///
+/// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) have their own size for
+/// all keys. Overrides apply again once the store answers.
+///
+/// # Keys
+///
+/// A key is what the extractor finds in requests, as a [`Key`]:
+///
+/// | extractor | the key of its bucket |
+/// |---|---|
+/// | [`header("x-customer")`](key::header), [`cookie`](key::cookie), [`query`](key::query) | `"42"`, as text or bytes |
+/// | [`matched_route()`](key::matched_route) | `"/users/{id}"`, as in the router |
+/// | [`path()`](key::path) | `"/users/17"`, as the client spelled it |
+/// | [`method()`](key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
+/// | [`extension(\|user: &User\| user.id)`](key::extension), [`from_fn`](key::from_fn), [`from_async_fn`](key::from_async_fn) | the closure's result; a `u64` and a `u32` are different keys |
+/// | [`peer_ip()`](key::peer_ip), [`client_ip(…)`](key::client_ip) | [`peer_ip().network(address)`](key::PeerIp::network): an IPv4 address, or the first address of its IPv6 network |
+/// | a tuple | the tuple of their keys |
+/// | [`one.or(other)`](key::KeyExtractor::or) | [`key::first(…)`](key::first) or [`key::second(…)`](key::second) |
+/// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`] |
+///
+/// ```
+/// use tower_ratelimit::key::KeyExtractor;
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let client = (key::header("x-tenant"), key::header("x-api-key").or(key::peer_ip()));
+/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(client).overridable()]);
+/// let daily = limits.limit("daily").unwrap();
+///
+/// let size = FixedWindow::per_day(1_000);
+/// daily.set_override(("shop", key::first("secret")), size, None).await.unwrap();
+/// let address = "2001:db8::17".parse().unwrap();
+/// daily.set_override(("shop", key::second(key::peer_ip().network(address))), size, None).await.unwrap();
+/// # });
+/// ```
+///
+/// With [`Limiter::acquire`](crate::Limiter::acquire), it is the key that you pass.
+///
+/// A key of another form is another key: its override is stored, but matches no request.
 #[derive(Clone)]
 pub struct LimitHandle {
     /// Returns the current client: live limits may have been replaced.
@@ -68,7 +141,7 @@ impl LimitHandle {
 
     /// Decides whether `key` could take `cost` tokens now, without charging anything.
     ///
-    /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has
+    /// The decision has one outcome, for this limit alone. It uses the key's [override](Self::set_override), if it has
     /// one. It does not use conditions and [other sizes](Limit::size_when), which depend on a request.
     ///
     /// # Errors
@@ -89,6 +162,59 @@ impl LimitHandle {
         self.call(&key, 0, |client, cells| client.reset_cells(&cells))
     }
 
+    /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
+    /// `expires_after`, rounded up to whole microseconds, or never if that is `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`OverrideError::Invalid`] if
+    ///
+    /// - the limit no longer exists, because live limits were replaced, or is not overridable,
+    /// - `size` differs from the limit in more than its tokens: in algorithm, period, refill mode, buckets or rounding,
+    /// - `size` and the limit's overage exceed 2^32 − 1 tokens, or
+    /// - `expires_after` is 0 or longer than 36,525 days.
+    ///
+    /// Returns [`OverrideError::Store`] if the store fails, has its [maximum](crate::MemoryStore::max_overrides) of
+    /// overrides, or does [not support](crate::StoreErrorKind::NotSupported) them. If the store did not answer, the
+    /// override may have been set.
+    pub async fn set_override(
+        &self,
+        key: impl Key,
+        size: impl Into<Algorithm>,
+        expires_after: Option<Duration>,
+    ) -> Result<(), OverrideError> {
+        let algorithm = size.into();
+        let check = |(_, limit): (_, &Limit)| limit.check_override(&algorithm);
+        self.find(&self.client()).and_then(check).map_err(OverrideError::Invalid)?;
+        if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
+            return Err(OverrideError::Invalid(ConfigError::new(format!(
+                "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
+                 is removed"
+            ))));
+        }
+        let value = Override::new(algorithm, expires_after);
+        self.call_overrides(&key, |store, cell| store.set(cell, value)).await.map_err(OverrideError::Store)
+    }
+
+    /// Returns the override of `key`, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails, or if the limit no longer exists.
+    pub fn get_override(&self, key: impl Key) -> StoreFuture<Option<Override>> {
+        self.call_overrides(&key, |store, cell| store.get(cell))
+    }
+
+    /// Removes the override of `key`, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override
+    /// may have been removed.
+    pub fn remove_override(&self, key: impl Key) -> StoreFuture<()> {
+        self.call_overrides(&key, |store, cell| store.remove(cell))
+    }
+
     fn call<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
@@ -106,15 +232,28 @@ impl LimitHandle {
         }
     }
 
-    pub(crate) fn client(&self) -> Arc<StoreClient> {
+    fn client(&self) -> Arc<StoreClient> {
         (self.client)()
     }
 
     /// Finds the limit among those of a client.
-    pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
+    fn find<'a>(&self, client: &'a StoreClient) -> Result<(usize, &'a Limit), ConfigError> {
         let found = client.limits().as_slice().iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
+        })
+    }
+
+    fn call_overrides<T: Send + Unpin + 'static>(
+        &self,
+        key: &impl Key,
+        call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        self.call(key, 0, |client, cells| {
+            client.call(cells.iter().map(Cell::key).collect(), |store| match store.overrides() {
+                Some(overrides) => call(overrides, &cells[0]),
+                None => StoreFuture::ready(Err(StoreError::not_supported())),
+            })
         })
     }
 }
@@ -122,5 +261,34 @@ impl LimitHandle {
 impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitHandle").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The error of [`LimitHandle::set_override`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OverrideError {
+    /// The limit can't have that size, or the expiry is out of range.
+    Invalid(ConfigError),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl fmt::Display for OverrideError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OverrideError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Invalid(_) => None,
+            // The text of the store's error is part of this one's, so its cause comes next.
+            Self::Store(error) => std::error::Error::source(error),
+        }
     }
 }

@@ -1,14 +1,11 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! [`builder`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
-//! explains decisions. [`error`] is the error of a denial.
+//! A [`builder`] configures a limiter. [`acquire`] decides at once, [`wait`] waits until the limits allow an operation. A
+//! [`handle`] gives access to single keys.
 
 mod acquire;
 mod builder;
-mod error;
-mod explain;
 mod handle;
-mod overrides;
 mod queues;
 mod wait;
 
@@ -16,10 +13,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::acquire::AcquireError;
 pub use self::builder::Builder;
-pub use self::error::AcquireError;
-pub use self::handle::LimitHandle;
-pub use self::overrides::{OverrideError, Overrides};
+pub use self::handle::{LimitHandle, OverrideError};
 use self::queues::Queues;
 use crate::decision::Receipt;
 use crate::error::{ConfigError, or_panic};
@@ -138,7 +134,7 @@ impl Limiter {
         client.reset(key::hash(&key, client.hasher()))
     }
 
-    /// Returns a handle that inspects and resets single keys of the limit called `name`.
+    /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
     ///
     /// # Errors
     ///
@@ -146,15 +142,6 @@ impl Limiter {
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let limiter = self.clone();
         LimitHandle::new(move || limiter.current_client().into_owned(), name)
-    }
-
-    /// Returns the overrides of the limit called `name`: other sizes of it for single keys.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no limit has that name, or it is not [overridable](Limit::overridable).
-    pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
-        Overrides::new(self.limit(name)?)
     }
 
     /// Returns the client for the current limits.

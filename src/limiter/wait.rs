@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Limiter;
+use super::acquire::AcquireError;
 #[cfg(doc)]
 use super::builder::Builder;
-use super::error::AcquireError;
 use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
 use crate::key::{self, Key};
 use crate::resilience::ReservationGuard;

@@ -6,14 +6,14 @@ use super::StoreFuture;
 use crate::algorithm::{Algorithm, Size};
 use crate::decision::Cell;
 
-/// The capability of a [`Store`](super::Store) to keep [overrides](crate::Overrides): another size of a limit for a
+/// The capability of a [`Store`](super::Store) to keep [overrides](crate::LimitHandle#overrides): another size of a limit for a
 /// single key. Return it from [`Store::overrides`](super::Store::overrides).
 ///
 /// Such a store decides by the override of a key wherever a limit is [overridable](Cell::is_overridable): it reads the
 /// override with the state of the key, and [applies](Cell::apply_override) it.
 pub trait OverrideStore: Send + Sync {
     /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's kind
-    /// and period, which [`Overrides`](crate::Overrides) checks.
+    /// and period, which [`Overrides`](crate::LimitHandle#overrides) checks.
     fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
 
     /// Returns the override of the key, if it has one that has not expired.

@@ -117,7 +117,7 @@ async fn a_quota_uses_its_overage_before_the_request_is_denied(fixture: StoreFix
 
 async fn an_override_raises_a_quota_for_its_key_only(fixture: StoreFixture) {
     let limiter = limiter(&fixture, [quota("own", 1).overridable(), quota("team", 1)]);
-    limiter.overrides("own").unwrap().set("ann", FixedWindow::per_day(3), None).await.unwrap();
+    limiter.limit("own").unwrap().set_override("ann", FixedWindow::per_day(3), None).await.unwrap();
     for (key, admitted) in [("ann", 3), ("bob", 1)] {
         for number in 0..=admitted {
             assert_eq!(limiter.acquire(key, 1).await.unwrap().is_allowed(), number < admitted, "{key} {number}");
