@@ -56,8 +56,8 @@ pub enum StoreErrorKind {
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
-    /// The store was not called: [`acquire_costs`](crate::Limiter::acquire_costs) or
-    /// [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges than there are limits.
+    /// The store was not called: [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges
+    /// than there are limits.
     ChargeCount {
         /// The number of charges.
         given: usize,

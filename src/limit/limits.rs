@@ -139,20 +139,20 @@ impl Limits {
 
     /// Returns the cells of all limits for one key.
     #[inline]
-    pub(crate) fn cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+    pub(crate) fn cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         // Filled in place, because moving a cell takes 30 instructions.
         match &*self.cells {
-            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost(0))]),
+            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost)]),
             _ => self.all_cells_of(key, cost),
         }
     }
 
-    fn all_cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+    fn all_cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         if !self.has_special {
-            return self.cells.iter().map(|cell| cell.with_key(key, cost(cell.limit()))).collect();
+            return self.cells.iter().map(|cell| cell.with_key(key, cost)).collect();
         }
         let mut cells = Cells::new();
-        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost(limit)));
+        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost));
         cells
     }
 

@@ -69,23 +69,6 @@ impl Limiter {
         }
     }
 
-    /// Decides as [`acquire`](Self::acquire) does, with a cost for each limit, in the order in which the limits were
-    /// given. A cost of 0 takes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number of costs differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
-    /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
-    /// to reject.
-    pub fn acquire_costs(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
-        let client = self.current_client();
-        if let Err(error) = check_count(&client, costs.len()) {
-            return StoreFuture::ready(Err(error));
-        }
-        let key = key::hash(&key, client.hasher());
-        client.acquire(client.limits().cells_of(key, |limit| costs[limit]))
-    }
-
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
     /// limits were given. A cost of 0 takes nothing.
     ///
@@ -113,12 +96,14 @@ impl Limiter {
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let client = self.current_client();
-        if let Err(error) = check_count(&client, charges.len()) {
-            return StoreFuture::ready(Err(error));
+        let limits = client.limits();
+        let count = limits.as_slice().len();
+        if charges.len() != count {
+            return StoreFuture::ready(Err(StoreError::charge_count(charges.len(), count)));
         }
         let mut cells = Cells::new();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            client.limits().add(&mut cells, limit, key::hash(key, client.hasher()), *cost);
+            limits.add(&mut cells, limit, key::hash(key, client.hasher()), *cost);
         }
         client.acquire(cells)
     }
@@ -131,7 +116,7 @@ impl Limiter {
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
         let key = key::hash(&key, client.hasher());
-        client.peek(client.limits().cells_of(key, |_| cost))
+        client.peek(client.limits().cells_of(key, cost))
     }
 
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -159,7 +144,7 @@ impl Limiter {
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let cells = client.limits().cells_of(key::hash(&key, client.hasher()), |_| cost);
+        let cells = client.limits().cells_of(key::hash(&key, client.hasher()), cost);
         let explain = |(limit, cell): (_, &Cell)| {
             let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
             LimitExplanation::new(limit, applied, Some(parts.clone()))
@@ -173,13 +158,7 @@ impl Limiter {
 #[inline]
 fn acquire(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
     let key = key::hash(key, client.hasher());
-    client.acquire(client.limits().cells_of(key, |_| cost))
-}
-
-/// Returns an error if there is not one cost for each limit.
-fn check_count(client: &StoreClient, given: usize) -> Result<(), StoreError> {
-    let limits = client.limits().as_slice().len();
-    if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
+    client.acquire(client.limits().cells_of(key, cost))
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).

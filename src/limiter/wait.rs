@@ -65,7 +65,7 @@ impl Limiter {
         let client = self.current_client();
         let key = key::hash(&key, client.hasher());
         let cells = || {
-            let mut cells = client.limits().cells_of(key, |_| cost);
+            let mut cells = client.limits().cells_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
             cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
             cells
