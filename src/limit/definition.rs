@@ -259,18 +259,12 @@ impl Limit {
         &self.algorithm
     }
 
-    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the
-    /// outermost descriptor inwards, as in `path=/login > remote_address`.
-    #[must_use]
-    pub fn rule_path(&self) -> Option<&str> {
-        self.rule_path.as_deref()
-    }
-
     pub(crate) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub(crate) fn shared_rule_path(&self) -> Option<&Arc<str>> {
+    /// Returns the path of the limit's descriptor, if the limit comes from a rules file.
+    pub(crate) fn rule_path(&self) -> Option<&Arc<str>> {
         self.rule_path.as_ref()
     }
 
@@ -378,21 +372,6 @@ impl IntoIterator for Limit {
 
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
-            .field("name", &self.name)
-            .field("algorithm", &self.algorithm)
-            .field("keyed", &self.is_keyed())
-            .field("on_missing_key", &self.on_missing_key)
-            .field("cost", &self.cost)
-            .field("conditional", &self.condition.is_some())
-            .field("on_store_error", &self.on_store_error)
-            .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
-            .field("shadow", &self.is_shadow)
-            .field("quota_mode", &self.is_quota)
-            .field("penalty", &self.penalty)
-            .field("overridable", &self.is_overridable)
-            .field("other_sizes", &self.sizes.len())
-            .field("settled", &self.actual_cost.is_some())
-            .finish()
+        f.debug_struct("Limit").field("name", &self.name).field("algorithm", &self.algorithm).finish_non_exhaustive()
     }
 }

@@ -15,6 +15,7 @@ use crate::error::ConfigError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::reported_details::{ReportedDetails, RequestDetail};
 use crate::request::RequestHead;
+use crate::store::Store;
 use crate::store::key_name::escape;
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
@@ -61,45 +62,47 @@ pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError
 }
 
 impl Limits {
-    /// Creates a set of limits, with cells for a store that hashes with `hasher`. The set may be empty.
+    /// Creates a set of limits, which may be empty. Its cells are those of no store.
     ///
     /// # Errors
     ///
     /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name,
     /// if one can never allow its constant cost, has an impossible overage, or is in quota mode and has a penalty.
-    pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
+    pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
+        let limits: Vec<Limit> = limits.into_iter().collect();
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
         check_max_matches(&limits, &unindexed, &indexed)?;
+        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity().is_some();
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
+            has_special: limits.iter().any(is_special),
             has_variable: limits.iter().any(is_variable),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
             cells: Box::default(),
-            has_special: false,
-            hasher: *hasher,
+            hasher: KeyHasher::with_secret([0; 16]),
             has_names: false,
         };
         limits.derive_cells();
         Ok(limits)
     }
 
-    /// Sets the hasher of the store, and whether that needs readable names.
-    pub(crate) fn set_store(&mut self, hasher: &KeyHasher, has_names: bool) {
-        (self.hasher, self.has_names) = (*hasher, has_names);
+    /// Derives the cells for a store, and puts all limits into shadow mode if `is_shadow` is set.
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
+        (self.hasher, self.has_names) = (store.hasher(), store.has_readable_keys());
+        if is_shadow {
+            Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
+        }
         self.derive_cells();
     }
 
     fn derive_cells(&mut self) {
-        let limits = || (0..).zip(&*self.limits);
-        let cells = limits().map(|(index, limit)| self.new_cell(index, limit, limit.algorithm)).collect();
-        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity().is_some();
-        self.has_special = self.limits.iter().any(is_special);
-        self.cells = cells;
+        let cells = (0..).zip(&*self.limits).map(|(index, limit)| self.new_cell(index, limit, limit.algorithm));
+        self.cells = cells.collect();
     }
 
     /// Creates the cell of a limit at a size, for no key yet.
@@ -117,12 +120,6 @@ impl Limits {
         cell.set_overage(limit.overage_percent());
         cell.is_overridable = limit.is_overridable;
         cell
-    }
-
-    /// Puts all limits into shadow mode.
-    pub(crate) fn shadow(&mut self) {
-        Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
-        self.derive_cells();
     }
 
     /// Adds the cells of a limit to those of a request.
@@ -191,11 +188,14 @@ impl Limits {
             }
             let limit = &self.limits[cell.limit()];
             if let Some(size) = limit.size_for(head) {
-                let sized = self.new_cell(cell.limit, limit, size);
-                (cell.identity, cell.texts) = (sized.identity, sized.texts);
                 cell.set_algorithm(size);
-                if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                    *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                if limit.algorithm.with_size(size.size()) != Some(size) {
+                    // Another algorithm or period has states of its own.
+                    let sized = self.new_cell(cell.limit, limit, size);
+                    (cell.identity, cell.texts) = (sized.identity, sized.texts);
+                    if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
+                        *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                    }
                 }
             }
             if let Some(MetricDetail { compute, reported }) = &limit.metric_detail
@@ -383,7 +383,7 @@ mod tests {
         let is_spare = Arc::new(AtomicBool::new(false));
         let signal = is_spare.clone();
         let limit = Limit::new("limit", FixedWindow::per_day(10)).elastic(50, move || signal.load(Ordering::Relaxed));
-        let limits = Limits::new(vec![limit], &KeyHasher::random()).unwrap();
+        let limits = Limits::new([limit]).unwrap();
         let mut cells = Cells::new();
         limits.add(&mut cells, 0, KeyHash::ZERO, 1);
         is_spare.store(true, Ordering::Relaxed);

@@ -13,7 +13,6 @@ use tokio::task::AbortHandle;
 use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
-use crate::hash::KeyHasher;
 use crate::recorder::{Event, Recorder, Recorders};
 use crate::reported_details::ReportedDetails;
 
@@ -125,7 +124,7 @@ impl LiveLimits {
     /// same name, if one can never allow its constant cost, or has an impossible [overage](Limit::soft), or if one in
     /// [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        let mut limits = checked(limits)?;
+        let mut limits = Limits::new(limits)?;
         let mut state = State::default();
         limits.share_details(&mut state.details);
         let inner = Inner { limits: ArcSwap::from_pointee(limits), state: Mutex::new(state) };
@@ -144,7 +143,7 @@ impl LiveLimits {
     /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
-        let mut limits = checked(limits)?;
+        let mut limits = Limits::new(limits)?;
         let count = limits.as_slice().len();
         let mut state = self.state();
         limits.share_details(&mut state.details);
@@ -199,11 +198,6 @@ impl LiveLimits {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Checks the limits. Their cells are placeholders.
-fn checked(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
-    Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
 
 impl Drop for Inner {

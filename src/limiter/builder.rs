@@ -156,8 +156,8 @@ impl<T> Builder<T> {
     }
 
     /// Builds the client of the store. Returns the live limits, if there are any, and the remaining options, too.
-    pub(crate) fn into_client(mut self) -> Result<(StoreClient, Option<LiveLimits>, T), ConfigError> {
-        let limits = Limits::new(self.limits(), &self.client.store().hasher())?;
+    pub(crate) fn into_client(self) -> Result<(StoreClient, Option<LiveLimits>, T), ConfigError> {
+        let limits = Limits::new(self.limits())?;
         Ok((StoreClient::new(limits, self.client)?, self.live, self.options))
     }
 }

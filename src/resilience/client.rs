@@ -87,10 +87,7 @@ impl StoreClient {
             return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
         let store = config.store().clone();
-        limits.set_store(&store.hasher(), store.has_readable_keys());
-        if config.is_shadow {
-            limits.shadow();
-        }
+        limits.set_store(&*store, config.is_shadow);
         Ok(Self {
             hasher: store.hasher(),
             store,
@@ -110,10 +107,7 @@ impl StoreClient {
     /// Creates a client for other limits that shares the store, the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut client = Self { limits: limits.clone(), ..self.clone() };
-        client.limits.set_store(&self.hasher, self.store.has_readable_keys());
-        if client.is_shadow {
-            client.limits.shadow();
-        }
+        client.limits.set_store(&*self.store, self.is_shadow);
         client.local.set_policies(&client.limits, client.on_store_error);
         client
     }

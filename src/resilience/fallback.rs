@@ -161,7 +161,7 @@ mod tests {
     use crate::limit::Share;
 
     fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {
-        let limits = Limits::new(limits, &KeyHasher::random()).unwrap();
+        let limits = Limits::new(limits).unwrap();
         let local = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
         (limits, local)
     }
