@@ -53,6 +53,7 @@ impl Limit {
     ///     .elastic(100, move || is_idle.load(Ordering::Relaxed));
     /// # let _ = limit;
     /// ```
+    #[doc(alias = "burst")]
     pub fn elastic(self, percent: u32, spare_capacity: impl SpareCapacity) -> Self {
         Self { overage: Some(Overage { percent, spare_capacity: Some(Arc::new(spare_capacity)) }), ..self }
     }

@@ -116,6 +116,7 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 /// With [`Limiter::acquire`](crate::Limiter::acquire), it is the key that you pass.
 ///
 /// A key of another form is another key: its override is stored, but matches no request.
+#[doc(alias = "quota")]
 #[derive(Clone)]
 pub struct LimitHandle {
     /// Returns the current client: live limits may have been replaced.

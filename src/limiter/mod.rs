@@ -59,6 +59,9 @@ use crate::store::StoreFuture;
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
 ///
 /// [`explain`](Self::explain) reports why an operation is allowed or denied.
+#[doc(alias = "throttle")]
+#[doc(alias = "governor")]
+#[doc(alias = "websocket")]
 #[derive(Clone)]
 pub struct Limiter {
     client: Arc<StoreClient>,

@@ -42,6 +42,7 @@ impl Limiter {
     ///
     /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
+    #[doc(alias = "throttle")]
     pub async fn wait(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
         self.wait_at_most(key, cost, Duration::MAX).await
     }
