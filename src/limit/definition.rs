@@ -42,7 +42,10 @@ pub struct Limit {
     pub(super) cost: Option<CostRule>,
     pub(super) condition: Option<Arc<dyn Condition>>,
     pub(super) on_store_error: Option<OnStoreError>,
-    pub(super) overage: Option<Overage>,
+    /// The percentage that may be used beyond the limit.
+    pub(super) overage: Option<u32>,
+    /// The condition of the overage. If there is none, it is always available.
+    pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
     pub(super) penalty: Option<Penalty>,
@@ -50,14 +53,6 @@ pub struct Limit {
     pub(super) sizes: Vec<Arc<SizeFn>>,
     pub(super) metric_detail: Option<MetricDetail>,
     pub(super) actual_cost: Option<Arc<ActualCostFn>>,
-}
-
-/// The percentage that may be used beyond a limit.
-#[derive(Clone)]
-pub(super) struct Overage {
-    pub(super) percent: u32,
-    /// What the overage depends on. If there is none, it is always available.
-    pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -125,6 +120,7 @@ impl Limit {
             condition: None,
             on_store_error: None,
             overage: None,
+            spare_capacity: None,
             is_shadow: false,
             is_quota: false,
             penalty: None,
@@ -302,17 +298,6 @@ impl Limit {
         }
     }
 
-    /// Returns the overage in percent, or 0.
-    pub(super) fn overage_percent(&self) -> u32 {
-        self.overage.as_ref().map_or(0, |overage| overage.percent)
-    }
-
-    /// Returns the spare capacity that the overage depends on, if the limit is elastic.
-    #[inline]
-    pub(super) fn spare_capacity(&self) -> Option<&dyn SpareCapacity> {
-        self.overage.as_ref()?.spare_capacity.as_deref()
-    }
-
     /// Returns the penalty. Only enforced limits have one.
     #[inline]
     pub(super) fn enforced_penalty(&self) -> Option<&Penalty> {
@@ -337,7 +322,7 @@ impl Limit {
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.with_overage(self.overage_percent()).hard_capacity();
+        let capacity = self.algorithm.with_overage(self.overage.unwrap_or_default()).hard_capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let own_cost = match self.rule_position {
                 None => "give the limit a cost of its own with `Limit::cost`",

@@ -73,7 +73,7 @@ impl Limits {
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
         check_max_matches(&limits, &unindexed, &indexed)?;
-        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity().is_some();
+        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some();
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let mut limits = Self {
             unindexed: unindexed.into(),
@@ -117,7 +117,7 @@ impl Limits {
             (false, true) => Veto::Quota,
             (false, false) => Veto::Enforced,
         });
-        cell.set_overage(limit.overage_percent());
+        cell.set_overage(limit.overage.unwrap_or_default());
         cell.is_overridable = limit.is_overridable;
         cell
     }
@@ -163,8 +163,8 @@ impl Limits {
     fn complete_last(&self, cells: &mut Cells) {
         let Some(cell) = cells.last_mut() else { return };
         let limit = &self.limits[cell.limit()];
-        if let Some(spare_capacity) = limit.spare_capacity() {
-            cell.set_overage(if spare_capacity.is_available() { limit.overage_percent() } else { 0 });
+        if let Some(spare_capacity) = &limit.spare_capacity {
+            cell.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
         if let Some(penalty) = limit.enforced_penalty() {
             let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::definition::{ActualCostFn, Limit, Overage};
+use super::definition::{ActualCostFn, Limit};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::ConfigError;
@@ -35,7 +35,7 @@ impl Limit {
     /// It is a [mistake](crate::Builder#errors) if `percent` is 0, or if the limit and its overage exceed 2^32 − 1 tokens
     /// or take more than 142 years to drain. It is reported when a layer or limiter is built.
     pub fn soft(self, percent: u32) -> Self {
-        Self { overage: Some(Overage { percent, spare_capacity: None }), ..self }
+        Self { overage: Some(percent), spare_capacity: None, ..self }
     }
 
     /// Makes the limit elastic: adds an overage as [`soft`](Self::soft) does, but only while there is
@@ -55,7 +55,7 @@ impl Limit {
     /// ```
     #[doc(alias = "burst")]
     pub fn elastic(self, percent: u32, spare_capacity: impl SpareCapacity) -> Self {
-        Self { overage: Some(Overage { percent, spare_capacity: Some(Arc::new(spare_capacity)) }), ..self }
+        Self { overage: Some(percent), spare_capacity: Some(Arc::new(spare_capacity)), ..self }
     }
 
     /// Puts the limit in shadow mode: it decides and reports, but enforces nothing. Use it to try a limit out.
@@ -259,7 +259,7 @@ impl Limit {
     /// Returns an error if the overage is 0 percent, or if `algorithm` and the overage exceed the tokens that a limit can
     /// have.
     pub(crate) fn check_overage(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
-        let Some(Overage { percent, .. }) = self.overage else { return Ok(()) };
+        let Some(percent) = self.overage else { return Ok(()) };
         if percent == 0 {
             let message = format!("the limit {:?} is soft by 0 %: use at least 1, or leave it hard", self.name);
             return Err(ConfigError::new(message));
