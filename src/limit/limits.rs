@@ -134,8 +134,8 @@ impl Limits {
         }
     }
 
-    /// Returns the cells of all limits for one key.
-    #[inline]
+    /// Returns the cells of all limits for one key. Always inlined, because returning a cell moves it.
+    #[inline(always)]
     pub(crate) fn cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         // Filled in place, because moving a cell takes 30 instructions.
         match &*self.cells {
