@@ -7,8 +7,8 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::error::ConfigError;
+use crate::error::validation;
 use crate::request::RequestHead;
-use crate::validation;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///

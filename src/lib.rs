@@ -29,10 +29,9 @@
 //! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the cost.
 //! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store
 //!   fails.
-//! - A [`LimitHandle`] inspects and resets single keys.
+//! - A [`LimitHandle`] inspects and resets single keys, and overrides the limit's size for them.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
 //!   are denied too often, and [`Limit::size_when`] applies another size to some requests.
-//! - [`Overrides`] change a limit's size for single keys at runtime.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges
 //!   more, settles, refunds or resets.
@@ -66,7 +65,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
-mod builder;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod cost;
@@ -90,11 +88,7 @@ pub mod guide;
 mod http;
 pub mod key;
 mod limit;
-mod limit_handle;
 mod limiter;
-mod on_store_error;
-mod overrides;
-mod reason;
 mod recorder;
 mod reported_details;
 mod request;
@@ -103,13 +97,10 @@ mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod select;
-mod signal;
 pub mod store;
 mod time;
-mod validation;
 
 pub use algorithm::*;
-pub use builder::Builder;
 pub use cost::CostTable;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
@@ -118,18 +109,13 @@ pub use http::{
     KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody, ResponseFuture,
     RouteCost, Settled, WrapBody,
 };
-pub use limit::{Limit, LiveLimits, OnMissingKey};
-pub use limit_handle::LimitHandle;
-pub use limiter::{AcquireError, Limiter};
-pub use on_store_error::{OnStoreError, Share};
-pub use overrides::{OverrideError, Overrides};
-pub use reason::Reason;
+pub use limit::{InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
+pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
 pub use recorder::*;
 pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
 pub use response::ResponseHead;
 pub use select::{AddressList, KeyList, ListAction, when};
-pub use signal::{InFlight, InFlightGuard, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

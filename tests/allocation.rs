@@ -271,9 +271,9 @@ fn keys_without_an_override_do_not_allocate() {
         SEVERAL,
     );
     let others = overridable(vec![by_header()]);
-    let overrides = others.overrides("a").unwrap();
+    let overrides = others.limit("a").unwrap();
     for other in 0..100_u64 {
-        let mut setting = pin!(overrides.set(other, FixedWindow::per_day(9), None));
+        let mut setting = pin!(overrides.set_override(other, FixedWindow::per_day(9), None));
         assert!(setting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
     }
     allocates("overridable, others overridden", &others, ALLOWED, 0);

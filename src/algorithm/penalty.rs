@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::settings::{Algorithm, Kind};
 use super::state::CompactState;
+use crate::error::validation::{self, checked};
 use crate::error::{ConfigError, Fault};
-use crate::validation::{self, checked};
 
 /// Locks out keys that a limit has denied too often, for longer each time. Set it by
 /// [`Limit::penalty`](crate::Limit::penalty).

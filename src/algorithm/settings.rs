@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::calendar::Calendar;
 use crate::error::Fault;
+use crate::error::validation::{self, LONGEST};
 use crate::time::Timestamp;
-use crate::validation::{self, LONGEST};
 
 /// Any of the [algorithms](crate::algorithm), with its numbers.
 ///

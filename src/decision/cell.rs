@@ -317,7 +317,7 @@ impl Cell {
         self.veto
     }
 
-    /// Returns whether the store must look up an [override](crate::Overrides) of the key, and
+    /// Returns whether the store must look up an [override](crate::LimitHandle#overrides) of the key, and
     /// [apply](Self::apply_override) it.
     #[must_use]
     pub fn is_overridable(&self) -> bool {

@@ -86,7 +86,7 @@ pub struct SampleLimit {
 
 impl Report {
     pub(super) fn new(limits: &[Limit]) -> Self {
-        let limit = |limit: &Limit| LimitReport::new(limit.shared_name(), limit.shared_rule_path());
+        let limit = |limit: &Limit| LimitReport::new(limit.shared_name(), limit.rule_path());
         Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
     }
 }

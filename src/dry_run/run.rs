@@ -3,11 +3,11 @@
 use std::fmt;
 
 use super::report::Report;
-use crate::builder::Builder;
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::http::{HttpOptions, RateLimitLayer};
 use crate::limit::Limit;
+use crate::limiter::Builder;
 use crate::request::RequestHead;
 use crate::store::MemoryStore;
 use crate::time::{Clock, ManualClock, Timestamp};

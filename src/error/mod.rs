@@ -4,6 +4,7 @@ mod config;
 mod fault;
 mod message;
 mod store;
+pub(crate) mod validation;
 
 pub use self::config::ConfigError;
 pub(crate) use self::config::{RulePosition, or_panic};

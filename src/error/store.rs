@@ -52,12 +52,12 @@ pub enum StoreErrorKind {
     Contention,
     /// The store was not called, because the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
-    /// The store does not support [overrides](crate::Overrides).
+    /// The store does not support [overrides](crate::LimitHandle#overrides).
     NotSupported,
-    /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::Overrides).
+    /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
-    /// The store was not called: [`acquire_costs`](crate::Limiter::acquire_costs) or
-    /// [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges than there are limits.
+    /// The store was not called: [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges
+    /// than there are limits.
     ChargeCount {
         /// The number of charges.
         given: usize,

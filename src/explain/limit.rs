@@ -15,7 +15,8 @@ use crate::select::Description;
 pub struct LimitExplanation {
     /// The name of the limit.
     pub name: Arc<str>,
-    /// The path of its descriptor, if the limit comes from a rules file. See [`Limit::rule_path`].
+    /// The path of its descriptor, if the limit comes from a rules file: keys and values from the outermost descriptor
+    /// inwards, as in `path=/login > remote_address`.
     pub rule: Option<Arc<str>>,
     /// The condition, if the limit has one, as in `method is POST`. See
     /// [`Condition::describe`](crate::select::Condition::describe).
@@ -63,7 +64,7 @@ impl LimitExplanation {
     pub(crate) fn new(limit: &Limit, status: LimitStatus, key: Option<Vec<KeyPart>>) -> Self {
         Self {
             name: limit.shared_name().clone(),
-            rule: limit.shared_rule_path().cloned(),
+            rule: limit.rule_path().cloned(),
             condition: limit.condition().map(|condition| Description(condition).to_string()),
             key,
             status,

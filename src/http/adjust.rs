@@ -9,9 +9,9 @@ use tokio::runtime::Handle;
 use super::ledger::{Balance, Ledger, TargetCost};
 use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
-use crate::reason::Reason;
 use crate::recorder::DecisionSource;
 use crate::recorder::Event;
+use crate::recorder::Reason;
 use crate::response::ResponseHead;
 use crate::store::{Purpose, StoreFuture};
 

@@ -5,7 +5,7 @@ use crate::decision::Cells;
 use crate::key::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 
 /// Whether a limit applies to a request.

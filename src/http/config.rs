@@ -19,8 +19,8 @@ use crate::decision::Decision;
 use crate::error::ConfigError;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
-use crate::limit::{Derived, LimitsSnapshot};
-use crate::reason::Reason;
+use crate::limit::{Limits, Live, LiveLimits};
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 use crate::resilience::GuardedStore;
 
@@ -37,15 +37,15 @@ pub(super) struct LayerConfig {
     /// Shared with the route costs of the same limiter, which are layers of their own.
     pub(super) group: Arc<LayerGroup>,
     pub(super) layer: LayerId,
-    /// Derives the configuration for the current limits, if they can be replaced.
-    pub(super) live: Option<Derived<LayerConfig>>,
+    /// The configuration for the current limits, if they can be replaced.
+    pub(super) live: Option<Arc<Live<LayerConfig>>>,
     /// The live limits that this configuration was derived for.
-    pub(super) limits: Option<Arc<LimitsSnapshot>>,
+    pub(super) limits: Option<Arc<Limits>>,
 }
 
 impl LayerConfig {
     /// Creates the configuration of a limiter's first layer.
-    pub(super) fn new(client: GuardedStore, options: HttpOptions, live: Option<Derived<Self>>) -> Self {
+    pub(super) fn new(client: GuardedStore, options: HttpOptions) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
             headers: Headers::new(styles, client.limits().as_slice()),
@@ -56,7 +56,7 @@ impl LayerConfig {
             permits,
             group: Arc::default(),
             layer: LayerId::default(),
-            live,
+            live: None,
             limits: None,
         }
     }
@@ -65,27 +65,32 @@ impl LayerConfig {
     ///
     /// # Errors
     ///
-    /// See [`check_cost`](Self::check_cost).
+    /// See [`following`](Self::following).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
-        let mut config = Self { cost, layer: LayerId::default(), ..self.clone() };
-        config.live.iter_mut().for_each(Derived::reset);
-        config.check_cost()?;
-        Ok(Arc::new(config))
+        let limits = self.live.as_ref().map(|live| live.limits());
+        Self { cost, layer: LayerId::default(), live: None, ..self.clone() }.following(limits)
     }
 
-    /// Checks that every enforced limit can allow the cost, now and after a replacement of live limits.
+    /// Checks the configuration, and derives it from live limits, if there are any.
     ///
     /// # Errors
     ///
     /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash.
-    pub(super) fn check_cost(&self) -> Result<(), ConfigError> {
-        self.cost.validate()?;
-        let Some(largest) = self.cost.largest() else { return Ok(()) };
-        match &self.live {
-            Some(_) if self.client.is_shadow() => Ok(()),
-            Some(live) => live.live_limits().require_cost(largest),
-            None => self.client.limits().check_cost(largest),
+    pub(super) fn following(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
+        let derive = |config: &Self, limits: &_| {
+            let config = config.with_limits(limits);
+            config.check_cost().map(|()| config)
+        };
+        match limits {
+            Some(limits) => self.live = Some(limits.derive(&self, derive)?),
+            None => self.check_cost()?,
         }
+        Ok(Arc::new(self))
+    }
+
+    fn check_cost(&self) -> Result<(), ConfigError> {
+        self.cost.validate()?;
+        self.cost.largest().map_or(Ok(()), |largest| self.client.limits().check_cost(largest))
     }
 
     /// Returns the configuration for a new request, which keeps it to its end.
@@ -93,7 +98,7 @@ impl LayerConfig {
     pub(super) fn current(self: &Arc<Self>) -> Arc<Self> {
         match &self.live {
             None => self.clone(),
-            Some(live) => live.get(self, Self::with_limits),
+            Some(live) => live.current(),
         }
     }
 
@@ -107,17 +112,16 @@ impl LayerConfig {
     }
 
     /// Derives the configuration for other limits.
-    fn with_limits(&self, limits: &Arc<LimitsSnapshot>) -> Self {
+    fn with_limits(&self, limits: &Arc<Limits>) -> Self {
         let client = Arc::new(self.client.with_limits(limits));
         let mut config = Self { client, live: None, limits: Some(limits.clone()), ..self.clone() };
         config.headers.set_limits(config.client.limits().as_slice());
         config
     }
 
-    /// Registers a service of the layer. Derives the current configuration, so that the first request does not have to.
-    pub(super) fn register_service(self: &Arc<Self>) {
+    /// Registers a service of the layer.
+    pub(super) fn register_service(&self) {
         self.group.register(&self.layer);
-        drop(self.current());
     }
 
     /// Returns the response to a request that is rejected. It has the headers of the decision, if there is one and

@@ -6,7 +6,7 @@ use super::layer::RateLimitLayer;
 use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::KeyError;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 
 impl RateLimitLayer {

@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 
 use super::rejection::Rejection;
 use super::values::{insert, number};
-use crate::reason::Reason;
+use crate::recorder::Reason;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

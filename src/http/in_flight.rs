@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::signal::{InFlight, InFlightGuard};
+use crate::limit::{InFlight, InFlightGuard};
 
 impl<S> Layer<S> for InFlight {
     type Service = CountInFlight<S>;

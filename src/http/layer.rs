@@ -10,12 +10,11 @@ use super::body::KeepBody;
 use super::config::LayerConfig;
 use super::options::HttpOptions;
 use super::service::RateLimit;
-use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Derived, Limit, LiveLimits};
-use crate::limit_handle::LimitHandle;
-use crate::overrides::Overrides;
+use crate::limit::{Limit, LiveLimits};
+use crate::limiter::Builder;
+use crate::limiter::LimitHandle;
 use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
@@ -209,7 +208,7 @@ impl RateLimitLayer {
         self.config.client.limits().as_slice()
     }
 
-    /// Returns a handle that inspects and resets single keys of the limit called `name`.
+    /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
     ///
     /// # Errors
     ///
@@ -217,15 +216,6 @@ impl RateLimitLayer {
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let config = self.config.clone();
         LimitHandle::new(move || config.current().client.clone(), name)
-    }
-
-    /// Returns the overrides of the limit called `name`: other sizes of it for single keys.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no limit has that name, or it is not [overridable](Limit::overridable).
-    pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
-        Overrides::new(self.limit(name)?)
     }
 }
 
@@ -246,11 +236,8 @@ impl Builder<HttpOptions> {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
-        let live_limits = self.live_limits().cloned();
-        let (client, options) = self.into_client()?;
-        let config = LayerConfig::new(client, options, live_limits.map(Derived::new));
-        config.check_cost()?;
-        Ok(RateLimitLayer { config: Arc::new(config) })
+        let (client, limits, options) = self.into_client()?;
+        Ok(RateLimitLayer { config: LayerConfig::new(client, options).following(limits.as_ref())? })
     }
 }
 

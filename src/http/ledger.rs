@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::config::LayerConfig;
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::{OwnedHead, RequestHead};
 use crate::time::Timestamp;
 

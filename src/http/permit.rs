@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 
 /// Lets a handler adjust the charges of its request.
 ///

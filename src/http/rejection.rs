@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::values::{Text, push_number};
 use crate::key::KeyError;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 use crate::select::ListAction;
 use crate::time::ceil_seconds;

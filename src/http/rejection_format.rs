@@ -15,7 +15,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::grpc::content_type;
 use crate::limiter::AcquireError;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 use crate::request::RequestHead;
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.

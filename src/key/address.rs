@@ -12,9 +12,9 @@ use tonic::transport::server::TcpConnectInfo;
 
 use super::cidrs::Cidrs;
 use super::hops::{forwarded, node_address, x_forwarded_for};
+use crate::error::validation;
 use crate::error::{ConfigError, or_panic};
 use crate::request::{Repeated, RequestHead};
-use crate::validation;
 
 /// A request extension with the peer's address, for servers that provide no other.
 ///

@@ -8,8 +8,8 @@ use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
 use super::part::KeyPart;
+use crate::error::validation::checked;
 use crate::request::RequestHead;
-use crate::validation::checked;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`ClientIp::ipv6_prefix`] changes that.

@@ -11,7 +11,7 @@ const FIRST: &[u8] = &[1];
 const SECOND: &[u8] = &[2];
 
 /// Returns the key of requests for which the first extractor of [`one.or(other)`](super::KeyExtractor::or) found `key`.
-/// Use it where you name a key yourself, as for [`Overrides`](crate::Overrides).
+/// Use it where you name a key yourself, as for [`Overrides`](crate::LimitHandle#overrides).
 ///
 /// ```
 /// use tower_ratelimit::key::{self, KeyExtractor};

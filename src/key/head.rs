@@ -11,9 +11,9 @@ use super::hash::KeyHasher;
 use super::hops::is_token;
 use super::part::{KeyPart, text};
 use crate::error::or_panic;
+use crate::error::validation;
 use crate::grpc;
 use crate::request::RequestHead;
-use crate::validation;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///

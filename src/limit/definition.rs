@@ -6,17 +6,16 @@ use std::{fmt, iter};
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
-use super::metric_detail::MetricDetail;
-use super::on_missing_key::OnMissingKey;
+use super::policy::{OnMissingKey, OnStoreError};
+use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::CostRule;
 use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
-use crate::on_store_error::OnStoreError;
+use crate::reported_details::ReportedDetails;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 use crate::select::Condition;
-use crate::signal::Signal;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
 ///
@@ -26,6 +25,7 @@ use crate::signal::Signal;
 /// let daily = Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key"));
 /// assert_eq!(daily.name(), "daily");
 /// ```
+#[doc(alias = "quota")]
 #[derive(Clone)]
 #[must_use]
 pub struct Limit {
@@ -42,7 +42,10 @@ pub struct Limit {
     pub(super) cost: Option<CostRule>,
     pub(super) condition: Option<Arc<dyn Condition>>,
     pub(super) on_store_error: Option<OnStoreError>,
-    pub(super) overage: Option<Overage>,
+    /// The percentage that may be used beyond the limit.
+    pub(super) overage: Option<u32>,
+    /// The condition of the overage. If there is none, it is always available.
+    pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
     pub(super) penalty: Option<Penalty>,
@@ -52,12 +55,14 @@ pub struct Limit {
     pub(super) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
-/// The percentage that may be used beyond a limit.
+/// Returns the detail of a request, if it has one.
+pub(super) type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+
+/// Splits the metrics of a limit.
 #[derive(Clone)]
-pub(super) struct Overage {
-    pub(super) percent: u32,
-    /// Whether the overage is available at present. If there is no signal, it always is.
-    pub(super) signal: Option<Arc<dyn Signal>>,
+pub(super) struct MetricDetail {
+    pub(super) compute: Arc<DetailFn>,
+    pub(super) reported: Arc<ReportedDetails>,
 }
 
 /// Returns the size of the limit for a request, if it differs from the limit's own.
@@ -115,6 +120,7 @@ impl Limit {
             condition: None,
             on_store_error: None,
             overage: None,
+            spare_capacity: None,
             is_shadow: false,
             is_quota: false,
             penalty: None,
@@ -234,7 +240,8 @@ impl Limit {
     /// # let _ = limit;
     /// ```
     pub fn metric_detail(self, detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { metric_detail: Some(MetricDetail::new(detail)), ..self }
+        let detail = MetricDetail { compute: Arc::new(detail), reported: Arc::default() };
+        Self { metric_detail: Some(detail), ..self }
     }
 
     /// Returns the name.
@@ -249,18 +256,12 @@ impl Limit {
         &self.algorithm
     }
 
-    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the
-    /// outermost descriptor inwards, as in `path=/login > remote_address`.
-    #[must_use]
-    pub fn rule_path(&self) -> Option<&str> {
-        self.rule_path.as_deref()
-    }
-
     pub(crate) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
 
-    pub(crate) fn shared_rule_path(&self) -> Option<&Arc<str>> {
+    /// Returns the path of the limit's descriptor, if the limit comes from a rules file.
+    pub(crate) fn rule_path(&self) -> Option<&Arc<str>> {
         self.rule_path.as_ref()
     }
 
@@ -297,17 +298,6 @@ impl Limit {
         }
     }
 
-    /// Returns the overage in percent, or 0.
-    pub(super) fn overage_percent(&self) -> u32 {
-        self.overage.as_ref().map_or(0, |overage| overage.percent)
-    }
-
-    /// Returns the signal of spare capacity, if the limit is elastic.
-    #[inline]
-    pub(super) fn signal(&self) -> Option<&dyn Signal> {
-        self.overage.as_ref()?.signal.as_deref()
-    }
-
     /// Returns the penalty. Only enforced limits have one.
     #[inline]
     pub(super) fn enforced_penalty(&self) -> Option<&Penalty> {
@@ -332,7 +322,7 @@ impl Limit {
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.with_overage(self.overage_percent()).hard_capacity();
+        let capacity = self.algorithm.with_overage(self.overage.unwrap_or_default()).hard_capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let own_cost = match self.rule_position {
                 None => "give the limit a cost of its own with `Limit::cost`",
@@ -368,21 +358,6 @@ impl IntoIterator for Limit {
 
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
-            .field("name", &self.name)
-            .field("algorithm", &self.algorithm)
-            .field("keyed", &self.is_keyed())
-            .field("on_missing_key", &self.on_missing_key)
-            .field("cost", &self.cost)
-            .field("conditional", &self.condition.is_some())
-            .field("on_store_error", &self.on_store_error)
-            .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
-            .field("shadow", &self.is_shadow)
-            .field("quota_mode", &self.is_quota)
-            .field("penalty", &self.penalty)
-            .field("overridable", &self.is_overridable)
-            .field("other_sizes", &self.sizes.len())
-            .field("settled", &self.actual_cost.is_some())
-            .finish()
+        f.debug_struct("Limit").field("name", &self.name).field("algorithm", &self.algorithm).finish_non_exhaustive()
     }
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::on_missing_key::OnMissingKey;
+use super::policy::OnMissingKey;
 use crate::key::{KeyBuf, KeyError, KeyPart};
 use crate::request::RequestHead;
 

@@ -1,33 +1,36 @@
 //! Limits that are decided together.
 
-use std::collections::HashSet;
-use std::fmt;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::{fmt, mem};
 
-use super::definition::Limit;
+use tokio::runtime::Handle;
+
+use super::definition::{Limit, MetricDetail};
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
-use super::metric_detail::DetailsByLimit;
 use crate::algorithm::Algorithm;
 use crate::cost::CostRule;
 use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
+use crate::reported_details::{ReportedDetails, RequestDetail};
 use crate::request::RequestHead;
+use crate::store::Store;
 use crate::store::escape;
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
-    limits: Box<[Limit]>,
-    names: Box<[Arc<str>]>,
+    limits: Arc<[Limit]>,
+    names: Arc<[Arc<str>]>,
     /// The cell of each limit, for no key yet.
     cells: Box<[Cell]>,
     /// Whether a limit is elastic or has a penalty.
     has_special: bool,
     /// The limits that are checked one by one.
-    unindexed: Box<[u16]>,
+    unindexed: Arc<[u16]>,
     /// The limits that are found together.
-    indexed: Box<[IndexedLimits]>,
+    indexed: Arc<[IndexedLimits]>,
     /// Whether the size or the metrics of a limit depend on the request.
     has_variable: bool,
     settles_by_response: bool,
@@ -41,6 +44,8 @@ const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
 const MAX_PER_REQUEST: usize = 64;
+/// The number of limits that are dropped without delay.
+const MANY_LIMITS: usize = 1_000;
 /// The maximum number of limits of a limiter.
 const MAX_LIMITS: usize = 8_192;
 
@@ -57,45 +62,47 @@ pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError
 }
 
 impl Limits {
-    /// Creates a set of limits, with cells for a store that hashes with `hasher`. The set may be empty.
+    /// Creates a set of limits, which may be empty. Its cells are those of no store.
     ///
     /// # Errors
     ///
     /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name,
     /// if one can never allow its constant cost, has an impossible overage, or is in quota mode and has a penalty.
-    pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
+    pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
+        let limits: Vec<Limit> = limits.into_iter().collect();
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
         check_max_matches(&limits, &unindexed, &indexed)?;
+        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some();
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
+            has_special: limits.iter().any(is_special),
             has_variable: limits.iter().any(is_variable),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
             cells: Box::default(),
-            has_special: false,
-            hasher: *hasher,
+            hasher: KeyHasher::with_secret([0; 16]),
             has_names: false,
         };
         limits.derive_cells();
         Ok(limits)
     }
 
-    /// Sets the hasher of the store, and whether that needs readable names.
-    pub(crate) fn set_store(&mut self, hasher: &KeyHasher, has_names: bool) {
-        (self.hasher, self.has_names) = (*hasher, has_names);
+    /// Derives the cells for a store, and puts all limits into shadow mode if `is_shadow` is set.
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
+        (self.hasher, self.has_names) = (store.hasher(), store.has_readable_keys());
+        if is_shadow {
+            Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
+        }
         self.derive_cells();
     }
 
     fn derive_cells(&mut self) {
-        let limits = || (0..).zip(&self.limits);
-        let cells = limits().map(|(index, limit)| self.new_cell(index, limit, limit.algorithm)).collect();
-        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.signal().is_some();
-        self.has_special = self.limits.iter().any(is_special);
-        self.cells = cells;
+        let cells = (0..).zip(&*self.limits).map(|(index, limit)| self.new_cell(index, limit, limit.algorithm));
+        self.cells = cells.collect();
     }
 
     /// Creates the cell of a limit at a size, for no key yet.
@@ -110,15 +117,9 @@ impl Limits {
             (false, true) => Veto::Quota,
             (false, false) => Veto::Enforced,
         });
-        cell.set_overage(limit.overage_percent());
+        cell.set_overage(limit.overage.unwrap_or_default());
         cell.is_overridable = limit.is_overridable;
         cell
-    }
-
-    /// Puts all limits into shadow mode.
-    pub(crate) fn shadow(&mut self) {
-        self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
-        self.derive_cells();
     }
 
     /// Adds the cells of a limit to those of a request.
@@ -133,22 +134,22 @@ impl Limits {
         }
     }
 
-    /// Returns the cells of all limits for one key.
-    #[inline]
-    pub(crate) fn cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+    /// Returns the cells of all limits for one key. Always inlined, because returning a cell moves it.
+    #[inline(always)]
+    pub(crate) fn cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         // Filled in place, because moving a cell takes 30 instructions.
         match &*self.cells {
-            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost(0))]),
+            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost)]),
             _ => self.all_cells_of(key, cost),
         }
     }
 
-    fn all_cells_of(&self, key: KeyHash, cost: impl Fn(usize) -> u64) -> Cells {
+    fn all_cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         if !self.has_special {
-            return self.cells.iter().map(|cell| cell.with_key(key, cost(cell.limit()))).collect();
+            return self.cells.iter().map(|cell| cell.with_key(key, cost)).collect();
         }
         let mut cells = Cells::new();
-        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost(limit)));
+        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost));
         cells
     }
 
@@ -162,8 +163,8 @@ impl Limits {
     fn complete_last(&self, cells: &mut Cells) {
         let Some(cell) = cells.last_mut() else { return };
         let limit = &self.limits[cell.limit()];
-        if let Some(signal) = limit.signal() {
-            cell.set_overage(if signal.has_spare_capacity() { limit.overage_percent() } else { 0 });
+        if let Some(spare_capacity) = &limit.spare_capacity {
+            cell.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
         if let Some(penalty) = limit.enforced_penalty() {
             let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);
@@ -187,24 +188,30 @@ impl Limits {
             }
             let limit = &self.limits[cell.limit()];
             if let Some(size) = limit.size_for(head) {
-                let sized = self.new_cell(cell.limit, limit, size);
-                (cell.identity, cell.texts) = (sized.identity, sized.texts);
                 cell.set_algorithm(size);
-                if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                    *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                if limit.algorithm.with_size(size.size()) != Some(size) {
+                    // Another algorithm or period has states of its own.
+                    let sized = self.new_cell(cell.limit, limit, size);
+                    (cell.identity, cell.texts) = (sized.identity, sized.texts);
+                    if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
+                        *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                    }
                 }
             }
-            if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail.of(head)) {
+            if let Some(MetricDetail { compute, reported }) = &limit.metric_detail
+                && let Some(value) = compute(head)
+            {
+                let detail = RequestDetail { value, reported: reported.clone() };
                 Arc::make_mut(cell.texts.get_or_insert_default()).detail = Some(detail);
             }
         }
     }
 
-    /// Shares the reported details of limits with those of the same names.
-    pub(super) fn share_details(&mut self, details: &mut DetailsByLimit) {
-        for limit in &mut self.limits {
-            if let Some(detail) = &mut limit.metric_detail {
-                detail.share(&limit.name, details);
+    /// Has limits continue with the reported details of those of the same names.
+    pub(super) fn share_details(&mut self, details: &mut HashMap<Arc<str>, Arc<ReportedDetails>>) {
+        for limit in Arc::make_mut(&mut self.limits) {
+            if let Some(MetricDetail { reported, .. }) = &mut limit.metric_detail {
+                *reported = details.entry(limit.name.clone()).or_insert_with(|| reported.clone()).clone();
             }
         }
     }
@@ -346,9 +353,21 @@ fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimi
     Ok(())
 }
 
+impl Drop for Limits {
+    /// Drops thousands of limits on a blocking thread: that takes milliseconds, and a request may have used them last.
+    fn drop(&mut self) {
+        if self.limits.len() > MANY_LIMITS
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let limits = (mem::take(&mut self.limits), mem::take(&mut self.indexed));
+            runtime.spawn_blocking(move || drop(limits));
+        }
+    }
+}
+
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.limits).finish()
+        f.debug_list().entries(&*self.limits).finish()
     }
 }
 
@@ -364,7 +383,7 @@ mod tests {
         let is_spare = Arc::new(AtomicBool::new(false));
         let signal = is_spare.clone();
         let limit = Limit::new("limit", FixedWindow::per_day(10)).elastic(50, move || signal.load(Ordering::Relaxed));
-        let limits = Limits::new(vec![limit], &KeyHasher::random()).unwrap();
+        let limits = Limits::new([limit]).unwrap();
         let mut cells = Cells::new();
         limits.add(&mut cells, 0, KeyHash::ZERO, 1);
         is_spare.store(true, Ordering::Relaxed);

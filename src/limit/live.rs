@@ -1,17 +1,20 @@
 //! Limits that can be replaced at runtime.
+//!
+//! Layers and limiters derive their configurations from the limits. A replacement derives all configurations anew, and
+//! then puts them in force. A request keeps the configuration with which it began.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use arc_swap::ArcSwap;
 use tokio::task::AbortHandle;
 
 use super::definition::Limit;
-use super::limits::check_needs_no_request;
-use super::metric_detail::DetailsByLimit;
-use super::snapshot::{LimitsSnapshot, Prepare, Retired, checked};
+use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Recorder, Recorders};
+use crate::reported_details::ReportedDetails;
 
 /// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
 /// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.
@@ -46,30 +49,60 @@ use crate::recorder::{Event, Recorder, Recorders};
 #[derive(Clone)]
 #[must_use]
 pub struct LiveLimits {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    /// The number of replacements so far.
-    version: AtomicU64,
-    /// Held during a replacement, and while the constraints on limits change. Requests never wait for it.
-    replacing: Mutex<()>,
+pub(super) struct Inner {
+    /// The limits in force, with cells that each store replaces by its own.
+    limits: ArcSwap<Limits>,
+    /// Locked during a replacement. Requests never wait for it.
     state: Mutex<State>,
 }
 
-struct State {
-    snapshot: Arc<LimitsSnapshot>,
-    /// The details of all limits so far.
-    details: DetailsByLimit,
-    /// The largest constant cost of a layer's requests, which all enforced limits must be able to allow.
-    largest_cost: u64,
-    /// Whether a limiter uses the limits, which must therefore need no request.
-    need_no_request: bool,
-    recorders: Recorders,
+#[derive(Default)]
+pub(super) struct State {
+    /// The configurations of the layers and limiters in use.
+    configurations: Vec<Weak<dyn Replace>>,
+    /// The reported details of all limits so far, by name. They outlive the limits, because exporters keep their series.
+    details: HashMap<Arc<str>, Arc<ReportedDetails>>,
+    pub(super) recorders: Recorders,
     /// Tasks that watch documents. Aborted when the limits are dropped.
-    watchers: Vec<AbortHandle>,
-    /// Derive the configurations of the layers and limiters in use.
-    preparers: Vec<Arc<Prepare>>,
+    pub(super) watchers: Vec<AbortHandle>,
+}
+
+/// A configuration that is derived from live limits, and replaced with them.
+pub(crate) struct Live<T> {
+    limits: LiveLimits,
+    current: ArcSwap<T>,
+    derive: Derive<T>,
+}
+
+/// Derives a configuration for other limits from an earlier one.
+type Derive<T> = fn(&T, &Arc<Limits>) -> Result<T, ConfigError>;
+
+/// A configuration that can be replaced.
+trait Replace: Send + Sync {
+    /// Derives the configuration for other limits, and returns a closure that puts it in force.
+    fn prepare(self: Arc<Self>, limits: &Arc<Limits>) -> Result<Box<dyn FnOnce()>, ConfigError>;
+}
+
+impl<T: Send + Sync + 'static> Replace for Live<T> {
+    fn prepare(self: Arc<Self>, limits: &Arc<Limits>) -> Result<Box<dyn FnOnce()>, ConfigError> {
+        let next = (self.derive)(&self.current.load(), limits)?;
+        Ok(Box::new(move || self.current.store(Arc::new(next))))
+    }
+}
+
+impl<T> Live<T> {
+    /// Returns the configuration in force, which a request keeps to its end.
+    #[inline]
+    pub(crate) fn current(&self) -> Arc<T> {
+        self.current.load_full()
+    }
+
+    pub(crate) fn limits(&self) -> &LiveLimits {
+        &self.limits
+    }
 }
 
 impl LiveLimits {
@@ -91,18 +124,10 @@ impl LiveLimits {
     /// same name, if one can never allow its constant cost, or has an impossible [overage](Limit::soft), or if one in
     /// [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        let (mut limits, mut details) = (checked(limits)?, DetailsByLimit::new());
-        limits.share_details(&mut details);
-        let state = State {
-            snapshot: Arc::new(LimitsSnapshot { version: 0, limits }),
-            details,
-            largest_cost: 0,
-            need_no_request: false,
-            recorders: Recorders::default(),
-            watchers: Vec::new(),
-            preparers: Vec::new(),
-        };
-        let inner = Inner { version: AtomicU64::new(0), replacing: Mutex::default(), state: Mutex::new(state) };
+        let mut limits = Limits::new(limits)?;
+        let mut state = State::default();
+        limits.share_details(&mut state.details);
+        let inner = Inner { limits: ArcSwap::from_pointee(limits), state: Mutex::new(state) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -118,51 +143,21 @@ impl LiveLimits {
     /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
-        self.replace_retaining(limits).map(drop)
-    }
-
-    /// Replaces the limits. Returns the configurations that were in use before, so that the caller can drop them on a
-    /// thread where that delays no request.
-    ///
-    /// The configurations of all layers are prepared first. Then the version is published, and the prepared
-    /// configurations are activated. A request in between sees the new version, and uses the prepared configuration.
-    pub(crate) fn replace_retaining(
-        &self,
-        limits: impl IntoIterator<Item = Limit>,
-    ) -> Result<Vec<Retired>, ConfigError> {
-        let mut limits = checked(limits)?;
+        let mut limits = Limits::new(limits)?;
         let count = limits.as_slice().len();
-        let (retired, recorders) = {
-            let _replacing = self.lock_replacing();
-            let (version, preparers) = {
-                let mut state = self.state();
-                limits.check_cost(state.largest_cost)?;
-                if state.need_no_request {
-                    check_needs_no_request(limits.as_slice())?;
-                }
-                limits.share_details(&mut state.details);
-                (state.snapshot.version + 1, state.preparers.clone())
-            };
-            let snapshot = Arc::new(LimitsSnapshot { version, limits });
-            let prepared: Vec<_> = preparers.iter().map(|prepare| prepare(&snapshot)).collect();
-            let (previous, recorders) = {
-                let mut state = self.state();
-                let previous = std::mem::replace(&mut state.snapshot, snapshot);
-                self.inner.version.store(version, Ordering::Release);
-                let dropped = preparers.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_none());
-                let dropped: Vec<_> = dropped.map(|(preparer, _)| preparer).collect();
-                state.preparers.retain(|preparer| !dropped.iter().any(|dropped| Arc::ptr_eq(dropped, preparer)));
-                (previous, state.recorders.clone())
-            };
-            let mut retired: Vec<Retired> = prepared.into_iter().flatten().filter_map(|activate| activate()).collect();
-            // Dropped last, because the others refer to it.
-            retired.push(previous);
-            (retired, recorders)
-        };
+        let mut state = self.state();
+        limits.share_details(&mut state.details);
+        let limits = Arc::new(limits);
+        let in_use = state.configurations.iter().filter_map(Weak::upgrade);
+        let prepared = in_use.map(|configuration| configuration.prepare(&limits)).collect::<Result<Vec<_>, _>>()?;
+        self.inner.limits.store(limits);
+        prepared.into_iter().for_each(|put_in_force| put_in_force());
+        let recorders = state.recorders.clone();
+        drop(state);
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
         recorders.event(&Event::LimitsReplaced { limits: count });
-        Ok(retired)
+        Ok(())
     }
 
     /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once,
@@ -182,77 +177,27 @@ impl LiveLimits {
     /// Returns the limits in force, in order.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
-        self.snapshot().limits.as_slice().to_vec()
+        self.inner.limits.load().as_slice().to_vec()
     }
 
-    /// Requires all enforced limits, present and future, to be able to allow `cost`.
-    pub(crate) fn require_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let _replacing = self.lock_replacing();
+    /// Derives a configuration from `base` and the limits in force. As long as it is used, each replacement derives the
+    /// next one, and fails if that does.
+    pub(crate) fn derive<T: Send + Sync + 'static>(
+        &self,
+        base: &T,
+        derive: Derive<T>,
+    ) -> Result<Arc<Live<T>>, ConfigError> {
         let mut state = self.state();
-        state.snapshot.limits.check_cost(cost)?;
-        state.largest_cost = state.largest_cost.max(cost);
-        Ok(())
+        let current = ArcSwap::from_pointee(derive(base, &self.inner.limits.load())?);
+        let live = Arc::new(Live { limits: self.clone(), current, derive });
+        state.configurations.retain(|configuration| configuration.strong_count() > 0);
+        state.configurations.push(Arc::downgrade(&live) as Weak<dyn Replace>);
+        Ok(live)
     }
 
-    /// Requires all limits, present and future, to need no request.
-    pub(crate) fn require_no_request(&self) -> Result<(), ConfigError> {
-        let _replacing = self.lock_replacing();
-        let mut state = self.state();
-        check_needs_no_request(state.snapshot.limits.as_slice())?;
-        state.need_no_request = true;
-        Ok(())
-    }
-
-    pub(crate) fn snapshot(&self) -> Arc<LimitsSnapshot> {
-        self.state().snapshot.clone()
-    }
-
-    /// Returns the number of replacements so far.
-    #[inline]
-    pub(super) fn version(&self) -> u64 {
-        self.inner.version.load(Ordering::Acquire)
-    }
-
-    /// Calls `prepare` with future limits before they take effect.
-    pub(super) fn add_preparer(&self, prepare: Arc<Prepare>) {
-        self.state().preparers.push(prepare);
-    }
-
-    /// Aborts `task` when the limits are dropped.
-    #[cfg(feature = "rules")]
-    pub(super) fn add_watcher(&self, task: AbortHandle) {
-        self.state().watchers.push(task);
-    }
-
-    /// Returns a weak reference, as a function that upgrades it.
-    #[cfg(feature = "rules")]
-    pub(super) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
-        let inner = Arc::downgrade(&self.inner);
-        move || Some(Self { inner: inner.upgrade()? })
-    }
-
-    /// Reports a rejected document.
-    #[cfg(feature = "rules")]
-    pub(super) fn report_rejected(&self, error: &(dyn std::error::Error + 'static)) {
-        #[cfg(feature = "tracing")]
-        tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
-        let recorders = self.state().recorders.clone();
-        recorders.event(&Event::LimitsRejected { error });
-    }
-
-    fn lock_replacing(&self) -> MutexGuard<'_, ()> {
-        self.inner.replacing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Joins the lines of an error, so that it is one line in the log.
-#[cfg(all(feature = "rules", feature = "tracing"))]
-fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
-    error.to_string().replace('\n', "; ")
 }
 
 impl Drop for Inner {
@@ -264,17 +209,23 @@ impl Drop for Inner {
 
 impl fmt::Debug for LiveLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiveLimits").field(&self.snapshot().limits).finish()
+        f.debug_tuple("LiveLimits").field(&*self.inner.limits.load()).finish()
     }
 }
 
-#[cfg(all(test, feature = "rules", feature = "tracing"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_several_lines_are_one_line_in_the_log() {
-        let error: Box<dyn std::error::Error> = "1:1: this\n2:1: that".into();
-        assert_eq!(one_line(&*error), "1:1: this; 2:1: that");
+    fn dropped_layers_leave_nothing_behind() {
+        let limits = LiveLimits::new([]);
+        let derive = || limits.derive(&(), |(), _| Ok(())).expect("no limits suit everything");
+        let used = derive();
+        (0..100).for_each(|_| drop(derive()));
+        assert!(limits.state().configurations.len() <= 2);
+        let value = Arc::downgrade(&used.current());
+        drop(used);
+        assert!(value.upgrade().is_none());
     }
 }

@@ -2,33 +2,28 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], and its settings in [`on_missing_key`], [`sizes`], [`overage`], [`mode`], [`settle`] and [`metric_detail`] |
+//! | One limit | [`definition`], [`options`], [`policy`], [`spare_capacity`] |
 //! | The limits of a limiter | [`limits`], [`index`] |
-//! | Live limits | [`live`], [`snapshot`], [`derived`], `watch` |
+//! | Live limits | [`live`], `watch` |
 
 mod definition;
-mod derived;
 mod index;
 mod limits;
 mod live;
-mod metric_detail;
-mod mode;
-mod on_missing_key;
-mod overage;
-mod settle;
-mod sizes;
-mod snapshot;
+mod options;
+mod policy;
+mod spare_capacity;
 #[cfg(feature = "rules")]
 mod watch;
 
 pub use self::definition::Limit;
-pub(crate) use self::derived::Derived;
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};
 pub(crate) use self::index::{Match, PendingMatches};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
+pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
-pub use self::on_missing_key::OnMissingKey;
-pub(crate) use self::snapshot::LimitsSnapshot;
+pub use self::policy::{OnMissingKey, OnStoreError, Share};
+pub use self::spare_capacity::{InFlight, InFlightGuard, SpareCapacity};
 #[cfg(feature = "rules")]
 pub(crate) use self::watch::{Apply, Document};

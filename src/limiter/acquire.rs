@@ -1,16 +1,18 @@
-//! Decides operations at once.
+//! Decides operations at once, and explains decisions.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Limiter;
-use super::error::AcquireError;
 #[cfg(doc)]
-use crate::builder::Builder;
-use crate::decision::{AllowedDecision, Cells, Decision, Verdict};
+use super::builder::Builder;
+use crate::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::key::Key;
+use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
+use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::GuardedStore;
@@ -33,7 +35,7 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(live) = &self.live {
-            return acquire(&live.get(&self.client, GuardedStore::with_limits), &key, cost);
+            return acquire(&live.current(), &key, cost);
         }
         acquire(&self.client, &key, cost)
     }
@@ -67,23 +69,6 @@ impl Limiter {
         }
     }
 
-    /// Decides as [`acquire`](Self::acquire) does, with a cost for each limit, in the order in which the limits were
-    /// given. A cost of 0 takes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the number of costs differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
-    /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
-    /// to reject.
-    pub fn acquire_costs(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
-        let client = self.current_client();
-        if let Err(error) = check_count(&client, costs.len()) {
-            return StoreFuture::ready(Err(error));
-        }
-        let key = key.hash_with(client.hasher());
-        client.acquire(client.limits().cells_of(key, |limit| costs[limit]))
-    }
-
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
     /// limits were given. A cost of 0 takes nothing.
     ///
@@ -111,12 +96,14 @@ impl Limiter {
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let client = self.current_client();
-        if let Err(error) = check_count(&client, charges.len()) {
-            return StoreFuture::ready(Err(error));
+        let limits = client.limits();
+        let count = limits.as_slice().len();
+        if charges.len() != count {
+            return StoreFuture::ready(Err(StoreError::charge_count(charges.len(), count)));
         }
         let mut cells = Cells::new();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), *cost);
+            limits.add(&mut cells, limit, key.hash_with(client.hasher()), *cost);
         }
         client.acquire(cells)
     }
@@ -129,18 +116,104 @@ impl Limiter {
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
-        client.peek(client.limits().cells_of(key, |_| cost))
+        client.peek(client.limits().cells_of(key, cost))
+    }
+
+    /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
+    /// [`explain`](crate::explain).
+    ///
+    /// Unlike [`peek`](Self::peek), it reports what would be left after the tokens were taken. The key is shown,
+    /// because the caller knows it.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let mails = Limiter::new([Limit::new("daily", FixedWindow::per_day(20))]);
+    /// let explanation = mails.explain("ann@example.org", 21).await;
+    /// assert!(!explanation.is_allowed());
+    /// assert!(explanation.to_string().starts_with(
+    ///     "\
+    /// denied: the cost exceeds the capacity, decided by the store (memory)
+    ///   daily: denied, 20 of 20 left, cost 21, by key ann@example.org, fingerprint "
+    /// ));
+    /// # });
+    /// ```
+    pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
+        let client = self.current_client();
+        let mut written = KeyBuf::default();
+        key.write(&mut written);
+        let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
+        let cells = client.limits().cells_of(key.hash_with(client.hasher()), cost);
+        let explain = |(limit, cell): (_, &Cell)| {
+            let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
+            LimitExplanation::new(limit, applied, Some(parts.clone()))
+        };
+        let of_limits = cells.iter().filter(|cell| !cell.is_of_penalty());
+        let limits = client.limits().as_slice().iter().zip(of_limits).map(explain).collect();
+        Explanation::decided(&client, cells, limits, false).await
     }
 }
 
 #[inline]
 fn acquire(client: &Arc<GuardedStore>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
     let key = key.hash_with(client.hasher());
-    client.acquire(client.limits().cells_of(key, |_| cost))
+    client.acquire(client.limits().cells_of(key, cost))
 }
 
-/// Returns an error if there is not one cost for each limit.
-fn check_count(client: &GuardedStore, given: usize) -> Result<(), StoreError> {
-    let limits = client.limits().as_slice().len();
-    if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
+/// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
+///
+/// The message includes the causes of failures, and is for operators. For clients, use [`response`](Self::response).
+/// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it. It converts
+/// from a [`StoreError`], so that `?` works on the other methods of a limiter, too.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// A limit denies the operation.
+    #[non_exhaustive]
+    Denied {
+        /// The shortest wait after which it would be allowed, if nothing else is charged. `None` if no wait can help,
+        /// because the cost exceeds the capacity. If a queue would delay the operation for longer than
+        /// [`wait_at_most`](crate::Limiter::wait_at_most) may wait, it is that delay. Zero if the limits
+        /// would allow it, but earlier operations were still waiting.
+        retry_after: Option<Duration>,
+    },
+    /// The store could not decide, and the [policy](crate::OnStoreError) is to reject.
+    Store(StoreError),
+}
+
+impl AcquireError {
+    /// Returns whether a limit denies the operation, rather than the store having failed.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Denied { .. })
+    }
+}
+
+impl From<StoreError> for AcquireError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded: retry after {wait:?}"),
+            Self::Denied { retry_after: None } => {
+                f.write_str("rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost")
+            }
+            Self::Store(error) => write!(f, "rate limit not decided: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Denied { .. } => None,
+            // The store's error is part of this one's text, so its cause comes next.
+            Self::Store(error) => error.source(),
+        }
+    }
 }

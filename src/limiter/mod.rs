@@ -1,12 +1,11 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! [`build`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
-//! explains decisions. [`error`] is the error of a denial.
+//! A [`builder`] configures a limiter. [`acquire`] decides at once, [`wait`] waits until the limits allow an operation. A
+//! [`handle`] gives access to single keys.
 
 mod acquire;
-mod build;
-mod error;
-mod explain;
+mod builder;
+mod handle;
 mod queues;
 mod wait;
 
@@ -14,15 +13,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::error::AcquireError;
+pub use self::acquire::AcquireError;
+pub use self::builder::Builder;
+pub use self::handle::{LimitHandle, OverrideError};
 use self::queues::Queues;
-use crate::builder::Builder;
 use crate::decision::Receipt;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
-use crate::limit::{Derived, Limit, LiveLimits};
-use crate::limit_handle::LimitHandle;
-use crate::overrides::Overrides;
+use crate::limit::{Limit, Live, LiveLimits, check_needs_no_request};
 use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
 
@@ -61,11 +59,14 @@ use crate::store::StoreFuture;
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
 ///
 /// [`explain`](Self::explain) reports why an operation is allowed or denied.
+#[doc(alias = "throttle")]
+#[doc(alias = "governor")]
+#[doc(alias = "websocket")]
 #[derive(Clone)]
 pub struct Limiter {
     client: Arc<GuardedStore>,
-    /// Derives the client for the current limits, if they can be replaced.
-    live: Option<Derived<GuardedStore>>,
+    /// The client for the current limits, if they can be replaced.
+    live: Option<Arc<Live<GuardedStore>>>,
     queues: Queues,
 }
 
@@ -136,7 +137,7 @@ impl Limiter {
         client.reset(key.hash_with(client.hasher()))
     }
 
-    /// Returns a handle that inspects and resets single keys of the limit called `name`.
+    /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
     ///
     /// # Errors
     ///
@@ -146,22 +147,43 @@ impl Limiter {
         LimitHandle::new(move || limiter.current_client().into_owned(), name)
     }
 
-    /// Returns the overrides of the limit called `name`: other sizes of it for single keys.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no limit has that name, or it is not [overridable](Limit::overridable).
-    pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
-        Overrides::new(self.limit(name)?)
-    }
-
     /// Returns the client for the current limits.
     #[inline]
     fn current_client(&self) -> Cow<'_, Arc<GuardedStore>> {
         match &self.live {
             None => Cow::Borrowed(&self.client),
-            Some(live) => Cow::Owned(live.get(&self.client, GuardedStore::with_limits)),
+            Some(live) => Cow::Owned(live.current()),
         }
+    }
+}
+
+impl Builder {
+    /// Builds the limiter.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[must_use]
+    #[track_caller]
+    pub fn build(self) -> Limiter {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the [configuration is invalid](Self#errors).
+    pub fn try_build(self) -> Result<Limiter, ConfigError> {
+        check_needs_no_request(&self.limits())?;
+        let (client, limits, ()) = self.into_client()?;
+        let live = limits.map(|limits| {
+            limits.derive(&client, |client, limits| {
+                check_needs_no_request(limits.as_slice())?;
+                Ok(client.with_limits(limits))
+            })
+        });
+        Ok(Limiter { client: Arc::new(client), live: live.transpose()?, queues: Queues::default() })
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Limiter;
-use super::error::AcquireError;
+use super::acquire::AcquireError;
 #[cfg(doc)]
-use crate::builder::Builder;
+use super::builder::Builder;
 use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
 use crate::key::Key;
 use crate::resilience::ReservationGuard;
@@ -42,6 +42,7 @@ impl Limiter {
     ///
     /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
+    #[doc(alias = "throttle")]
     pub async fn wait(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
         self.wait_at_most(key, cost, Duration::MAX).await
     }
@@ -65,7 +66,7 @@ impl Limiter {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
         let cells = || {
-            let mut cells = client.limits().cells_of(key, |_| cost);
+            let mut cells = client.limits().cells_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
             cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
             cells

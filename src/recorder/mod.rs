@@ -18,7 +18,7 @@ pub use self::decision_record::{DecisionRecord, DecisionSource, LimitOutcome, Li
 pub use self::event::{BreakerState, Event, Fallback};
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
-pub use self::rejection_record::RejectionRecord;
+pub use self::rejection_record::{Reason, RejectionRecord};
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
 pub use self::trace::TraceRecorder;

@@ -1,11 +1,31 @@
-//! A rejected request as recorders see it.
+//! A rejected request as recorders see it, and the reason.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::decision_record::{LimitOutcome, LimitRecord};
 use crate::decision::Decision;
-use crate::reason::Reason;
+use crate::key::KeyError;
 use crate::request::RequestHead;
+use crate::select::ListAction;
+
+/// The reason why a request is rejected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit denies the request.
+    Limited {
+        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can
+        /// help.
+        retry_after: Option<Duration>,
+    },
+    /// The request lacks the key of a limit.
+    MissingKey(KeyError),
+    /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
+    Listed(ListAction),
+    /// The store failed, and the policy is to reject.
+    StoreFailed,
+}
 
 /// A request that a layer rejects, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]

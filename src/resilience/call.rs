@@ -210,7 +210,7 @@ impl GuardedStore {
 
     /// Resets a key under every limit.
     pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> StoreFuture<()> {
-        self.reset_cells(&self.limits.cells_of(key, |_| 0))
+        self.reset_cells(&self.limits.cells_of(key, 0))
     }
 
     /// Resets the keys of cells.

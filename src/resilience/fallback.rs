@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
 use crate::key::hash::KeyHasher;
+use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits};
-use crate::on_store_error::OnStoreError;
 use crate::recorder::Fallback;
 use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
 
@@ -158,10 +158,10 @@ mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, SlidingLog};
     use crate::key::hash::KeyHash;
-    use crate::on_store_error::Share;
+    use crate::limit::Share;
 
     fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {
-        let limits = Limits::new(limits, &KeyHasher::random()).unwrap();
+        let limits = Limits::new(limits).unwrap();
         let local = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
         (limits, local)
     }

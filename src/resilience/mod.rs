@@ -30,9 +30,9 @@ use self::outage_log::{LogContext, OutageLog};
 use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
-use crate::limit::{Limit, Limits, LimitsSnapshot};
-use crate::on_store_error::OnStoreError;
-use crate::reason::Reason;
+use crate::limit::OnStoreError;
+use crate::limit::{Limit, Limits};
+use crate::recorder::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Recorders, RejectionRecord};
 use crate::request::RequestHead;
 use crate::store::{MemoryStore, Purpose, Store};
@@ -109,10 +109,7 @@ impl GuardedStore {
             return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
         let store = config.store().clone();
-        limits.set_store(&store.hasher(), store.has_readable_keys());
-        if config.is_shadow {
-            limits.shadow();
-        }
+        limits.set_store(&*store, config.is_shadow);
         Ok(Self {
             hasher: store.hasher(),
             store,
@@ -130,11 +127,9 @@ impl GuardedStore {
     }
 
     /// Returns the same store for other limits: it shares the breakers and the local store.
-    pub(crate) fn with_limits(&self, snapshot: &Arc<LimitsSnapshot>) -> Self {
-        let mut guarded = Self { limits: snapshot.limits(&*self.store), ..self.clone() };
-        if guarded.is_shadow {
-            guarded.limits.shadow();
-        }
+    pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
+        let mut guarded = Self { limits: limits.clone(), ..self.clone() };
+        guarded.limits.set_store(&*self.store, self.is_shadow);
         guarded.local.set_policies(&guarded.limits, guarded.on_store_error);
         guarded
     }
@@ -146,11 +141,6 @@ impl GuardedStore {
     /// Returns the name of the store, if it has one.
     pub(crate) fn store_name(&self) -> Option<String> {
         self.store.name()
-    }
-
-    /// Returns whether all limits are in shadow mode, now and after a replacement.
-    pub(crate) fn is_shadow(&self) -> bool {
-        self.is_shadow
     }
 
     #[inline]

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
+use crate::error::validation;
 use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Prefixes;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
-use crate::validation;
 
 /// Maps the keys of descriptors to extractors.
 ///

@@ -111,9 +111,7 @@ impl Document for WatchedFile {
         let Contents { text, hash } = self.read().await.filter(|settled| settled.hash == found.hash)?;
         self.seen = hash;
         let (file, extractors) = (self.file.clone(), self.extractors.clone());
-        Some(Box::new(move |live| {
-            Ok(Rules::load(&text?, Some(file), &extractors, |limits| live.replace_retaining(limits))?)
-        }))
+        Some(Box::new(move |live| Ok(Rules::load(&text?, Some(file), &extractors, |limits| live.replace(limits))?)))
     }
 }
 

@@ -9,10 +9,10 @@ use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
+use crate::error::validation::{DAY, HOUR, MINUTE, SECOND};
 use crate::error::{ConfigError, Fault};
 use crate::limit::{Limit, OnMissingKey};
-use crate::on_store_error::{OnStoreError, Share};
-use crate::validation::{DAY, HOUR, MINUTE, SECOND};
+use crate::limit::{OnStoreError, Share};
 
 /// A `rate_limit` block.
 #[derive(Clone, Debug)]

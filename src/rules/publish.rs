@@ -131,7 +131,7 @@ impl PublishedRules {
             let deleted = || RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
             let text = text.ok_or_else(deleted)?;
             let text = String::from_utf8_lossy(&text);
-            Ok(Rules::load(&text, None, &extractors, |limits| live.replace_retaining(limits))?)
+            Ok(Rules::load(&text, None, &extractors, |limits| live.replace(limits))?)
         })))
     }
 }

@@ -149,7 +149,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         StoreUsage::default()
     }
 
-    /// Returns the store's [overrides](crate::Overrides) of limits for single keys, if it supports them. Defaults to
+    /// Returns the store's [overrides](crate::LimitHandle#overrides) of limits for single keys, if it supports them. Defaults to
     /// `None`: setting an override is then an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
     fn overrides(&self) -> Option<&dyn OverrideStore> {
@@ -238,14 +238,14 @@ impl StoreUsage {
     }
 }
 
-/// The capability of a [`Store`] to keep [overrides](crate::Overrides): another size of a limit for a
+/// The capability of a [`Store`] to keep [overrides](crate::LimitHandle#overrides): another size of a limit for a
 /// single key. Return it from [`Store::overrides`].
 ///
 /// Such a store decides by the override of a key wherever a limit is [overridable](Cell::is_overridable): it reads the
 /// override with the state of the key, and [applies](Cell::apply_override) it.
 pub trait OverrideStore: Send + Sync {
     /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's
-    /// kind and period, which [`Overrides`](crate::Overrides) checks.
+    /// kind and period, which [`Overrides`](crate::LimitHandle#overrides) checks.
     fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
 
     /// Returns the override of the key, if it has one that has not expired.

@@ -1,5 +1,6 @@
 //! The subject of the tests: limits in memory, with a manual clock.
 
+use support::limits::acquire_costs;
 use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, Verdict};
 
 use crate::oracle::{Answer, ExpectedOutcome};
@@ -36,7 +37,7 @@ impl Subject {
     }
 
     pub(crate) fn acquire_as(&self, key: &str, costs: &[u64]) -> Decision {
-        self.limiter.acquire_costs(key, costs).into_ready().unwrap().unwrap()
+        acquire_costs(&self.limiter, key, costs).into_ready().unwrap().unwrap()
     }
 
     pub(crate) fn peek(&self, cost: u64) -> Decision {

@@ -9,6 +9,7 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Deserialize;
 use serde_json::Number;
 use support::limits::Patient;
+use support::limits::acquire_costs;
 use support::memcached_server::MemcachedServer;
 use support::redis_server::RedisServer;
 use tower_ratelimit::{
@@ -180,7 +181,7 @@ async fn differences(trace: &Trace, subject: &Subject) -> Vec<String> {
     let limiter = (subject.limiter)(limits, clock.clone());
     for (index, step) in trace.steps.iter().enumerate() {
         clock.set(Timestamp::from_micros(step.at));
-        let decision = limiter.acquire_costs(trace.name.as_str(), &step.costs).await.expect("a decision");
+        let decision = acquire_costs(&limiter, trace.name.as_str(), &step.costs).await.expect("a decision");
         let (answer, expected) = (Answer::from(decision), Answer::from(step));
         if answer != expected {
             let (name, costs) = (&trace.name, &step.costs);

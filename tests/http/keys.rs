@@ -95,7 +95,7 @@ async fn unknown_methods_share_a_bucket() {
 #[tokio::test]
 async fn an_override_of_unknown_methods_applies_to_all_of_them() {
     let limits = RateLimitLayer::builder([one().by(key::method()).overridable()]).store(paused_store()).build();
-    limits.overrides("one").unwrap().set("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
+    limits.limit("one").unwrap().set_override("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
     let service = limits.layer(Hello::default());
     for (method, left) in [("PURGE", 2), ("LINK", 1), ("PURGE", 0), ("POST", 0)] {
         let request = Request::builder().method(method).body(()).unwrap();
@@ -111,9 +111,9 @@ async fn alternatives_of_an_asynchronous_key_are_named_like_those_of_others() {
     });
     let limit = one().by(later.or(key::header("x-team"))).overridable();
     let limits = RateLimitLayer::builder([limit]).store(paused_store()).build();
-    let overrides = limits.overrides("one").unwrap();
-    overrides.set(key::first("ann"), FixedWindow::per_minute(3), None).await.unwrap();
-    overrides.set(key::second("ann"), FixedWindow::per_minute(5), None).await.unwrap();
+    let overrides = limits.limit("one").unwrap();
+    overrides.set_override(key::first("ann"), FixedWindow::per_minute(3), None).await.unwrap();
+    overrides.set_override(key::second("ann"), FixedWindow::per_minute(5), None).await.unwrap();
     let service = limits.layer(Hello::default());
     assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining(), 2);
     assert_eq!(ask(&service, with(&[("x-team", "ann")])).await.remaining(), 4);

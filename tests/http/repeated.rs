@@ -225,7 +225,7 @@ async fn forwarding_headers_may_have_many_lines() {
 #[tokio::test]
 async fn one_of_two_header_lines_does_not_select_an_override() {
     let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(paused_store()).build();
-    limits.overrides("one").unwrap().set("vip", FixedWindow::per_day(100), None).await.unwrap();
+    limits.limit("one").unwrap().set_override("vip", FixedWindow::per_day(100), None).await.unwrap();
     let requests: [&[&str]; 6] = [&["vip"], &["vip"], &["ann"], &["ann"], &["vip", "ann"], &["ann", "vip"]];
     assert_eq!(statuses(limits, &requests).await, [200, 200, 200, 429, 400, 400]);
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::cmd;
 use support::limits::Patient;
+use support::limits::acquire_costs;
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
 use tower_ratelimit::explain::Decider;
@@ -391,7 +392,7 @@ async fn cached_denials_agree_with_redis() {
                     3 => subject.peek("key", costs[0]).await.map(Some),
                     4..10 => subject.acquire("key", 1).await.map(Some),
                     10 => subject.acquire("key", u64::from(tokens) + 1).await.map(Some),
-                    _ => subject.acquire_costs("key", &costs).await.map(Some),
+                    _ => acquire_costs(subject, "key", &costs).await.map(Some),
                 };
                 let Some(decision) = decision.expect("an answer") else { continue };
                 if index == 0 {

@@ -170,8 +170,8 @@ async fn overrides_and_refunds_that_lose_every_race_end() {
     let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let receipt = limiter.acquire("key", 1).await.unwrap().into_receipt();
     database.conflicts.store(u64::MAX, Ordering::Relaxed);
-    let overrides = limiter.overrides("many").unwrap();
-    let error = overrides.set("key", FixedWindow::new(5, Duration::from_secs(10)), None).await.unwrap_err();
+    let overrides = limiter.limit("many").unwrap();
+    let error = overrides.set_override("key", FixedWindow::new(5, Duration::from_secs(10)), None).await.unwrap_err();
     assert!(error.to_string().contains("too many requests"), "{error}");
     drop(limiter.refund(receipt).await);
     tokio::time::sleep(Duration::from_secs(1)).await;

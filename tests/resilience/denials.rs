@@ -126,10 +126,10 @@ async fn a_refund_a_reset_and_an_override_end_a_denial() {
         limiter.reset("key").await.expect("a reset");
         assert!(is_allowed(&limiter).await, "{algorithm:?}: a reset");
         exhaust(&limiter).await;
-        let overrides = limiter.overrides("limit").expect("overrides");
-        overrides.set("key", larger, None).await.expect("an override");
+        let overrides = limiter.limit("limit").expect("overrides");
+        overrides.set_override("key", larger, None).await.expect("an override");
         assert!(is_allowed(&limiter).await, "{algorithm:?}: an override");
-        overrides.remove("key").await.expect("a removal");
+        overrides.remove_override("key").await.expect("a removal");
         assert!(!is_allowed(&limiter).await, "{algorithm:?}: the override is removed");
     }
 }

@@ -19,7 +19,6 @@ const LEVELS: &[&str] = &[
     // Foundation
     "store::node",
     "error",
-    "validation",
     "time",
     "key::cidrs",
     "key::hash",
@@ -51,20 +50,14 @@ const LEVELS: &[&str] = &[
     "request",
     "grpc",
     "response",
-    "signal",
     "key",
     "select",
-    "reason",
     "cost",
     "recorder",
     "recorder::metrics",
-    "on_store_error",
     "limit",
     // Around a store
     "resilience",
-    "builder",
-    "limit_handle",
-    "overrides",
     "explain",
     // Limits from files or from Redis
     "rules",

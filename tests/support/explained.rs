@@ -409,8 +409,8 @@ async fn set_override(layer: &RateLimitLayer, live: &LiveLimits, user: &str, per
     let limits = live.limits();
     let Some(limit) = limits.iter().find(|limit| limit.is_overridable()) else { return false };
     let Some(size) = resized(limit.algorithm(), percent) else { return false };
-    let overrides = layer.overrides(limit.name()).expect("the limit is overridable");
-    overrides.set(user, size, None).await.is_ok()
+    let overrides = layer.limit(limit.name()).expect("the limit is overridable");
+    overrides.set_override(user, size, None).await.is_ok()
 }
 
 /// Returns the same algorithm with the same period, in another size.

@@ -3,10 +3,18 @@
 use std::time::Duration;
 
 pub use crate::patient::Patient;
+use tower_ratelimit::key::Key;
+use tower_ratelimit::store::StoreFuture;
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket, Weekday,
+    Algorithm, CalendarWindow, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
+
+/// Charges one key, with a cost for each limit.
+pub fn acquire_costs(limiter: &Limiter, key: impl Key + Sync, costs: &[u64]) -> StoreFuture<Decision> {
+    let charges: Vec<(&(dyn Key + Sync), u64)> = costs.iter().map(|cost| (&key as _, *cost)).collect();
+    limiter.acquire_charges(&charges)
+}
 
 /// Returns the name of an algorithm, without its numbers: `a token bucket`.
 pub fn kind(algorithm: &Algorithm) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::settings::{Algorithm, Kind, Refill};
 use crate::error::ConfigError;
-use crate::validation::{self, DAY, HOUR, MINUTE, SECOND, checked};
+use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND, checked};
 
 /// The constructors, and the setter of the capacity, of a limit with a capacity and an amount per interval. The
 /// literals are sentences of their documentation.

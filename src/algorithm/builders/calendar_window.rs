@@ -6,8 +6,8 @@ use super::super::calendar::{NamedZone, Zone};
 use super::super::settings::{Algorithm, Kind};
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
+use crate::error::validation::{self, checked};
 use crate::error::{ConfigError, Fault};
-use crate::validation::{self, checked};
 
 /// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`,
 /// with the feature `time-zones`).

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::super::settings::{Algorithm, Kind, Rounding};
+use crate::error::validation::{DAY, HOUR, MINUTE, SECOND, checked};
 use crate::error::{ConfigError, Fault};
-use crate::validation::{DAY, HOUR, MINUTE, SECOND, checked};
 
 /// The constructors of a limit of tokens per period. `$new` and `$per` are the words before the period in their
 /// documentation.

@@ -16,7 +16,7 @@ use super::per_label::PerLabel;
 use super::{BreakerState, DecisionRecord, DecisionSource, Event, Fallback, Recorder, RejectionRecord};
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
-use crate::reason::Reason;
+use crate::recorder::Reason;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///

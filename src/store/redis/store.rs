@@ -35,7 +35,7 @@ use crate::time::{Clock, SystemClock};
 ///
 /// # Overrides
 ///
-/// An [override](crate::Overrides) has a key of its own, `prefix:{hash}:limit:rule:override`, which the script reads with
+/// An [override](crate::LimitHandle#overrides) has a key of its own, `prefix:{hash}:limit:rule:override`, which the script reads with
 /// the state of the key.
 ///
 /// # In a Cluster

@@ -18,11 +18,11 @@ async fn an_override_that_has_expired_is_not_returned_while_its_value_is_kept() 
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     let mails = Limit::new("mails", FixedWindow::per_day(10)).overridable();
     let limiter = Limiter::builder([mails]).store(Map::store(clock.clone(), Fault::None)).build();
-    let overrides = limiter.overrides("mails").unwrap();
-    overrides.set(1_u64, FixedWindow::per_day(50), Some(Duration::from_secs(60))).await.unwrap();
+    let overrides = limiter.limit("mails").unwrap();
+    overrides.set_override(1_u64, FixedWindow::per_day(50), Some(Duration::from_secs(60))).await.unwrap();
     for (seconds, expected) in [(59, true), (1, false), (1, false)] {
         clock.advance(Duration::from_secs(seconds));
-        assert_eq!(overrides.get(1_u64).await.unwrap().is_some(), expected, "{:?}", clock.now());
+        assert_eq!(overrides.get_override(1_u64).await.unwrap().is_some(), expected, "{:?}", clock.now());
     }
 }
 

@@ -72,7 +72,7 @@ impl Store for Remote {
 async fn a_store_of_another_crate_reports_the_sizes_of_overrides() {
     let limit = Limit::new("mails", TokenBucket::per_day(20)).overridable();
     let limiter = Limiter::builder([limit]).store(Remote(Arc::new(MemoryStore::new()))).build();
-    limiter.overrides("mails").unwrap().set("ann", TokenBucket::per_day(50), None).await.unwrap();
+    limiter.limit("mails").unwrap().set_override("ann", TokenBucket::per_day(50), None).await.unwrap();
     let capacity = async || limiter.explain("ann", 1).await.limit("mails").unwrap().applied().unwrap().capacity;
     assert_eq!(capacity().await, 50);
 

@@ -15,19 +15,19 @@ const MICRO: Duration = Duration::from_micros(1);
 async fn an_override_applies_until_the_microsecond_of_its_expiry() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
-        let overrides = limiter.overrides("daily").unwrap();
+        let overrides = limiter.limit("daily").unwrap();
         let span = Duration::from_micros(1_234_567);
-        overrides.set("42", FixedWindow::per_day(200), Some(span)).await.unwrap();
+        overrides.set_override("42", FixedWindow::per_day(200), Some(span)).await.unwrap();
         assert!(is_allowed(&limiter, "42", 150).await, "{}", backend.name);
-        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(span), "{}", backend.name);
+        assert_eq!(overrides.get_override("42").await.unwrap().unwrap().expires_after, Some(span), "{}", backend.name);
 
         backend.clock.advance(span - MICRO);
         assert_eq!(left(&limiter, "42").await, 50, "{}", backend.name);
-        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(MICRO), "{}", backend.name);
+        assert_eq!(overrides.get_override("42").await.unwrap().unwrap().expires_after, Some(MICRO), "{}", backend.name);
 
         backend.clock.advance(MICRO);
         assert_eq!(left(&limiter, "42").await, 0, "{}", backend.name);
-        assert_eq!(overrides.get("42").await.unwrap(), None, "{}", backend.name);
+        assert_eq!(overrides.get_override("42").await.unwrap(), None, "{}", backend.name);
         assert!(!is_allowed(&limiter, "42", 1).await, "{}", backend.name);
     })
     .await;
@@ -40,11 +40,11 @@ async fn a_denial_ends_with_the_size_that_denied() {
         for limit in [Limit::new("window", FixedWindow::per_day(9)), Limit::new("log", SlidingLog::per_day(9))] {
             let name = limit.name().to_owned();
             let limiter = backend.limiter([limit.overridable()]);
-            let overrides = limiter.overrides(&name).unwrap();
+            let overrides = limiter.limit(&name).unwrap();
             let span = Duration::from_millis(500);
             match name.as_str() {
-                "log" => overrides.set("42", SlidingLog::per_day(1), Some(span)).await.unwrap(),
-                _ => overrides.set("42", FixedWindow::per_day(1), Some(span)).await.unwrap(),
+                "log" => overrides.set_override("42", SlidingLog::per_day(1), Some(span)).await.unwrap(),
+                _ => overrides.set_override("42", FixedWindow::per_day(1), Some(span)).await.unwrap(),
             }
             assert!(is_allowed(&limiter, "42", 1).await);
             assert!(!is_allowed(&limiter, "42", 1).await);
@@ -63,12 +63,12 @@ async fn a_denial_ends_with_the_size_that_denied() {
 async fn the_last_expiry_of_an_override_applies() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
-        let overrides = limiter.overrides("daily").unwrap();
+        let overrides = limiter.limit("daily").unwrap();
         let second = Duration::from_secs(1);
         for (first, then) in [(Some(second), None), (Some(second), Some(2 * second)), (None, Some(2 * second))] {
-            overrides.set("42", FixedWindow::per_day(200), first).await.unwrap();
+            overrides.set_override("42", FixedWindow::per_day(200), first).await.unwrap();
             assert_eq!(left(&limiter, "42").await, 200);
-            overrides.set("42", FixedWindow::per_day(200), then).await.unwrap();
+            overrides.set_override("42", FixedWindow::per_day(200), then).await.unwrap();
             backend.clock.advance(second);
             assert_eq!(left(&limiter, "42").await, 200, "{first:?}, {then:?} in {}", backend.name);
             backend.clock.advance(second);
@@ -84,16 +84,21 @@ async fn expiries_out_of_range_are_errors() {
     const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
-        let overrides = limiter.overrides("daily").unwrap();
+        let overrides = limiter.limit("daily").unwrap();
         let size = FixedWindow::per_day(200);
         for after in [Duration::ZERO, LONGEST + Duration::from_nanos(1), Duration::MAX] {
-            let error = overrides.set("42", size, Some(after)).await.unwrap_err();
+            let error = overrides.set_override("42", size, Some(after)).await.unwrap_err();
             assert!(matches!(error, OverrideError::Invalid(_)), "{error}");
             assert!(error.to_string().contains(&format!("{after:?}")), "{error}");
         }
         for (after, kept) in [(Duration::from_nanos(1), MICRO), (LONGEST, LONGEST)] {
-            overrides.set("42", size, Some(after)).await.unwrap();
-            assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(kept), "{}", backend.name);
+            overrides.set_override("42", size, Some(after)).await.unwrap();
+            assert_eq!(
+                overrides.get_override("42").await.unwrap().unwrap().expires_after,
+                Some(kept),
+                "{}",
+                backend.name
+            );
         }
     })
     .await;
@@ -108,34 +113,34 @@ async fn the_memory_store_keeps_at_most_max_overrides() {
     let empty = store.bytes();
     let limiter =
         Limiter::builder([Limit::new("daily", FixedWindow::per_day(100)).overridable()]).store(store.clone()).build();
-    let overrides = limiter.overrides("daily").unwrap();
+    let overrides = limiter.limit("daily").unwrap();
     let size = FixedWindow::per_day(200);
     for round in 0..3_u64 {
         for n in 0..100_u64 {
-            overrides.set((round, n), size, Some(DAY)).await.unwrap();
+            overrides.set_override((round, n), size, Some(DAY)).await.unwrap();
         }
         assert!(store.bytes() > empty);
-        let Err(OverrideError::Store(error)) = overrides.set("one more", size, None).await else {
+        let Err(OverrideError::Store(error)) = overrides.set_override("one more", size, None).await else {
             panic!("there is room for one more")
         };
         assert_eq!(error.kind(), tower_ratelimit::StoreErrorKind::Full);
         assert!(error.to_string().contains("has 100 overrides"), "{error}");
         // Each override can be set again in its own entry.
-        overrides.set((round, 7_u64), FixedWindow::per_day(300), Some(DAY)).await.unwrap();
+        overrides.set_override((round, 7_u64), FixedWindow::per_day(300), Some(DAY)).await.unwrap();
         clock.advance(DAY);
     }
     // One expired override is removed when it is read, and the others when space is needed.
-    assert_eq!(overrides.get((2_u64, 7_u64)).await.unwrap(), None);
+    assert_eq!(overrides.get_override((2_u64, 7_u64)).await.unwrap(), None);
     for n in 0..100_u64 {
-        overrides.set(n, size, None).await.unwrap();
+        overrides.set_override(n, size, None).await.unwrap();
     }
-    assert!(overrides.set("one more", size, None).await.is_err());
+    assert!(overrides.set_override("one more", size, None).await.is_err());
     for n in 0..100_u64 {
-        overrides.remove(n).await.unwrap();
-        overrides.remove(n).await.unwrap();
+        overrides.remove_override(n).await.unwrap();
+        overrides.remove_override(n).await.unwrap();
     }
     assert_eq!(store.bytes(), empty, "nothing is left of them");
-    overrides.set("one more", size, None).await.unwrap();
+    overrides.set_override("one more", size, None).await.unwrap();
 }
 
 /// A cached denial, by whichever override.
@@ -146,11 +151,11 @@ async fn a_cached_denial_does_not_outlive_an_expired_override() {
     let limiter = Limiter::builder([Limit::new("limit", year(100)).overridable()]).patient();
     let (clock, hour) = (ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000)), Duration::from_secs(3_600));
     let limiter = limiter.store(on(&server).await.remember_denials(hour).clock(clock.clone())).build();
-    let overrides = limiter.overrides("limit").unwrap();
-    overrides.set("key", year(10), None).await.unwrap();
+    let overrides = limiter.limit("limit").unwrap();
+    overrides.set_override("key", year(10), None).await.unwrap();
     assert!(limiter.acquire("key", 10).await.unwrap().is_allowed());
     assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
-    overrides.set("key", year(9), Some(DAY)).await.unwrap();
+    overrides.set_override("key", year(9), Some(DAY)).await.unwrap();
     assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
     clock.advance(DAY);
     assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());

@@ -41,11 +41,11 @@ async fn taking<T>(server: &RedisServer, of: impl Future<Output = T>) -> (u64, T
 async fn the_next_decision_of_any_node_uses_the_override() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
-    let overrides = one.overrides("daily").unwrap();
+    let overrides = one.limit("daily").unwrap();
     for node in [&one, &other] {
         assert_eq!(left(node, "42").await, 100);
     }
-    overrides.set("42", window(200), None).await.unwrap();
+    overrides.set_override("42", window(200), None).await.unwrap();
     // The script applies it, also for the process that has not set it.
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 200));
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 200));
@@ -53,15 +53,15 @@ async fn the_next_decision_of_any_node_uses_the_override() {
         assert_eq!(taking(&server, left(node, "42")).await, (1, left_then));
         assert_eq!(taking(&server, is_allowed(node, "42", 1)).await, (1, true));
     }
-    overrides.set("42", window(50), None).await.unwrap();
+    overrides.set_override("42", window(50), None).await.unwrap();
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 48));
-    overrides.remove("42").await.unwrap();
+    overrides.remove_override("42").await.unwrap();
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 98));
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 98));
     // A new node.
-    overrides.set("42", window(300), None).await.unwrap();
+    overrides.set_override("42", window(300), None).await.unwrap();
     let new = node(&server).await;
-    assert_eq!(new.overrides("daily").unwrap().get("42").await.unwrap().unwrap().algorithm, window(300).into());
+    assert_eq!(new.limit("daily").unwrap().get_override("42").await.unwrap().unwrap().algorithm, window(300).into());
     assert_eq!(taking(&server, left(&new, "42")).await, (1, 298));
 }
 
@@ -70,7 +70,7 @@ async fn the_next_decision_of_any_node_uses_the_override() {
 async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
     let server = RedisServer::start();
     let node = node(&server).await;
-    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
     let flood = async {
         for n in 0..500_u64 {
             assert!(node.acquire(n, 1).await.unwrap().is_allowed());
@@ -86,10 +86,10 @@ async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
 async fn an_override_expires_by_the_clock_of_redis() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
-    let overrides = one.overrides("daily").unwrap();
+    let overrides = one.limit("daily").unwrap();
     let span = Duration::from_millis(400);
     let before = Instant::now();
-    overrides.set("42", window(200), Some(span)).await.unwrap();
+    overrides.set_override("42", window(200), Some(span)).await.unwrap();
     let set = Instant::now();
     let mut seen = [0, 0];
     loop {
@@ -132,7 +132,7 @@ async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
         }
         let (asked, denied) = taking(&server, is_allowed(&one, "42", 1)).await;
         assert_eq!((asked, denied), (0, false), "{name}: a denial is remembered");
-        one.overrides(name).unwrap().set("42", large, None).await.unwrap();
+        one.limit(name).unwrap().set_override("42", large, None).await.unwrap();
         assert!(is_allowed(&one, "42", 1).await, "{name}");
         let set = Instant::now();
         while !is_allowed(&other, "42", 1).await {
@@ -140,7 +140,7 @@ async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // After the removal of the larger size, the cached denial ends, and the smaller size denies.
-        one.overrides(name).unwrap().remove("42").await.unwrap();
+        one.limit(name).unwrap().remove_override("42").await.unwrap();
         assert!(!is_allowed(&one, "42", 1).await, "{name}");
     }
 }
@@ -152,7 +152,7 @@ async fn each_request_of_a_call_is_decided_by_its_own_size() {
     let sizes = |customer: u32| if customer.is_multiple_of(3) { 100 } else { 10 + customer };
     let first = node(&server).await;
     for customer in (0..32_u32).filter(|customer| sizes(*customer) != 100) {
-        first.overrides("daily").unwrap().set(customer, window(sizes(customer)), None).await.unwrap();
+        first.limit("daily").unwrap().set_override(customer, window(sizes(customer)), None).await.unwrap();
     }
     let cold = node(&server).await;
     let (made, taken) = taking(&server, async {
@@ -186,7 +186,7 @@ async fn each_request_of_a_call_is_decided_by_its_own_size() {
 async fn a_restart_without_persistence_resets_limits() {
     let mut server = RedisServer::start();
     let node = node(&server).await;
-    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
     assert_eq!(left(&node, "42").await, 200);
     server.restart();
     let until = Instant::now() + Duration::from_secs(20);
@@ -210,8 +210,8 @@ async fn a_local_decision_uses_no_override() {
         [Limit::new("daily", window(100)).overridable().on_store_error(policy)]
     };
     let first = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
-    let overrides = first.overrides("daily").unwrap();
-    overrides.set("42", window(200), None).await.unwrap();
+    let overrides = first.limit("daily").unwrap();
+    overrides.set_override("42", window(200), None).await.unwrap();
     let limiter = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
     assert_eq!(left(&limiter, "42").await, 200);
     server.stop();
@@ -230,20 +230,20 @@ async fn a_local_decision_uses_no_override() {
 async fn an_unreadable_override_fails_only_its_own_key() {
     let server = RedisServer::start();
     let node = node(&server).await;
-    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
     let key: Vec<String> = server.ask(cmd("KEYS").arg("*:override"));
     for garbage in ["", "garbage", "eighteen bytes, no", "a text that is somewhat longer than that"] {
         server.ask::<()>(cmd("SET").arg(&key[0]).arg(garbage));
         let error = node.peek("42", 1).await.expect_err(garbage);
         assert_eq!(error.kind(), StoreErrorKind::Failed);
-        node.overrides("daily").unwrap().get("42").await.expect_err(garbage);
+        node.limit("daily").unwrap().get_override("42").await.expect_err(garbage);
         assert_eq!(left(&node, "43").await, 100);
     }
     server.ask::<()>(cmd("DEL").arg(&key[0]));
     server.ask::<()>(cmd("LPUSH").arg(&key[0]).arg("a list"));
     node.peek("42", 1).await.unwrap_err();
     // Removing or setting the override again repairs it.
-    node.overrides("daily").unwrap().remove("42").await.unwrap();
+    node.limit("daily").unwrap().remove_override("42").await.unwrap();
     assert_eq!(left(&node, "42").await, 100);
 }
 
@@ -255,6 +255,6 @@ async fn prefixes_keep_overrides_apart() {
     let limit = || [Limit::new("log", SlidingLog::new(9, LONG)).overridable()];
     let shop = Limiter::builder(limit()).patient().store(store.clone().prefix("shop")).build();
     let blog = Limiter::builder(limit()).patient().store(store.prefix("blog")).build();
-    shop.overrides("log").unwrap().set("42", SlidingLog::new(20, LONG), None).await.unwrap();
+    shop.limit("log").unwrap().set_override("42", SlidingLog::new(20, LONG), None).await.unwrap();
     assert_eq!((left(&shop, "42").await, left(&blog, "42").await), (20, 9));
 }

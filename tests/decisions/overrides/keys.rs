@@ -33,14 +33,14 @@ fn request() -> Request<Body> {
 /// Returns whether an override of `key` applies to the request above, and overrides of `others` do not.
 async fn is_of(backend: &Backend, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
     let layer = backend.layer([limit.overridable()]).build();
-    let overrides = layer.overrides("daily").unwrap();
+    let overrides = layer.limit("daily").unwrap();
     let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
     for other in others {
-        overrides.set(other, FixedWindow::per_day(300), None).await.unwrap();
+        overrides.set_override(other, FixedWindow::per_day(300), None).await.unwrap();
     }
     let before = ask(&app, request()).await;
     assert_eq!((before.status.as_u16(), before.remaining()), (200, 99), "{what} in {}", backend.name);
-    overrides.set(key, FixedWindow::per_day(200), None).await.unwrap();
+    overrides.set_override(key, FixedWindow::per_day(200), None).await.unwrap();
     let after = ask(&app, request()).await;
     assert_eq!((after.status.as_u16(), after.remaining()), (200, 198), "{what} in {}", backend.name);
     // The next test uses the same names.
@@ -159,7 +159,7 @@ async fn an_override_is_of_one_limit() {
         let limits =
             |size| ["daily", "other"].map(|name| Limit::new(name, size).by(key::header("x-customer")).overridable());
         let layer: RateLimitLayer = backend.layer(limits(FixedWindow::per_day(100))).build();
-        layer.overrides("daily").unwrap().set("42", FixedWindow::per_day(200), None).await.unwrap();
+        layer.limit("daily").unwrap().set_override("42", FixedWindow::per_day(200), None).await.unwrap();
         let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
         let answer = ask(&app, request()).await;
         assert_eq!((answer.remaining_of("daily"), answer.remaining_of("other")), (199, 99), "{}", backend.name);

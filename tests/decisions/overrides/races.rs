@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(366 * 86_400);
 async fn race(stores: [Arc<dyn Store>; 2]) {
     let limit = || [Limit::new("daily", FixedWindow::new(200, LONG)).by(key::header("x-customer")).overridable()];
     let layers = stores.map(|store| layer(limit(), store).build());
-    let overrides = layers[0].overrides("daily").unwrap();
+    let overrides = layers[0].limit("daily").unwrap();
     let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
     let is_over = Arc::new(AtomicBool::new(false));
     // Requests start after the first override is set.
@@ -47,13 +47,13 @@ async fn race(stores: [Arc<dyn Store>; 2]) {
     }
     let over = is_over.clone();
     let setter = tokio::spawn(async move {
-        overrides.set("42", FixedWindow::new(100, LONG), None).await.unwrap();
+        overrides.set_override("42", FixedWindow::new(100, LONG), None).await.unwrap();
         start.wait().await;
         while !over.load(Ordering::Relaxed) {
             for size in [100, 300, 200] {
                 match size {
-                    200 => overrides.remove("42").await.unwrap(),
-                    _ => overrides.set("42", FixedWindow::new(size, LONG), None).await.unwrap(),
+                    200 => overrides.remove_override("42").await.unwrap(),
+                    _ => overrides.set_override("42", FixedWindow::new(size, LONG), None).await.unwrap(),
                 }
                 tokio::task::yield_now().await;
             }

@@ -6,29 +6,29 @@ use axum::extract::{Path, State};
 use axum::routing::{get, put};
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, Limit, OverrideError, Overrides, Permit, RateLimitLayer, Reset, TokenBucket, key, when,
+    FixedWindow, HeaderStyle, Limit, LimitHandle, OverrideError, Permit, RateLimitLayer, Reset, TokenBucket, key, when,
 };
 
 use crate::overrides::DAY;
 use crate::overrides::backend::on_each_backend;
 use support::answer::{Answer, Member, ask};
 
-async fn raise(State(daily): State<Overrides>, Path(customer): Path<String>, body: String) -> StatusCode {
+async fn raise(State(daily): State<LimitHandle>, Path(customer): Path<String>, body: String) -> StatusCode {
     let Ok(limit) = body.parse() else { return StatusCode::BAD_REQUEST };
     let Ok(size) = FixedWindow::try_new(limit, DAY) else { return StatusCode::BAD_REQUEST };
-    match daily.set(&customer, size, None).await {
+    match daily.set_override(&customer, size, None).await {
         Ok(()) => StatusCode::NO_CONTENT,
         Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
-async fn lower(State(daily): State<Overrides>, Path(customer): Path<String>) -> StatusCode {
-    daily.remove(&customer).await.map_or(StatusCode::SERVICE_UNAVAILABLE, |()| StatusCode::NO_CONTENT)
+async fn lower(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> StatusCode {
+    daily.remove_override(&customer).await.map_or(StatusCode::SERVICE_UNAVAILABLE, |()| StatusCode::NO_CONTENT)
 }
 
 fn app(layer: RateLimitLayer) -> Router {
-    let daily = layer.overrides("daily").unwrap();
+    let daily = layer.limit("daily").unwrap();
     let admin = Router::new().route("/customers/{customer}", put(raise).delete(lower)).with_state(daily);
     Router::new()
         .route("/", get(async || "cheap"))
@@ -129,15 +129,15 @@ async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
     on_each_backend(async |backend| {
         let bucket = Limit::new("bucket", TokenBucket::new(50, 50, DAY)).by(key::header("x-customer")).overridable();
         let layer = backend.layer([bucket]).permits().build();
-        let bucket = layer.overrides("bucket").unwrap();
+        let bucket = layer.limit("bucket").unwrap();
         let work = {
             let bucket = bucket.clone();
             async move |permit: Permit| {
-                bucket.set("42", TokenBucket::new(100, 50, DAY), None).await.unwrap();
+                bucket.set_override("42", TokenBucket::new(100, 50, DAY), None).await.unwrap();
                 let charged = permit.charge(60).await.unwrap();
                 assert!(charged.is_allowed());
                 let left_then = charged.outcomes()[0].remaining();
-                bucket.remove("42").await.unwrap();
+                bucket.remove_override("42").await.unwrap();
                 permit.refund().await.unwrap();
                 format!("{left_then} {}", permit.decision().outcomes()[0].remaining())
             }
@@ -156,11 +156,11 @@ async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
 async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
     on_each_backend(async |backend| {
         let layer = backend.layer([daily(10)]).permits().build();
-        let daily = layer.overrides("daily").unwrap();
-        daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
+        let daily = layer.limit("daily").unwrap();
+        daily.set_override("42", FixedWindow::new(100, DAY), None).await.unwrap();
         let work = async move |permit: Permit| {
             assert!(permit.charge(4).await.unwrap().is_allowed());
-            daily.remove("42").await.unwrap();
+            daily.remove_override("42").await.unwrap();
             let denied = permit.charge(6).await.unwrap();
             format!("{} {}", denied.is_allowed(), denied.outcomes()[0].remaining())
         };
@@ -176,7 +176,7 @@ async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
 async fn settling_uses_the_capacity_that_is_left() {
     on_each_backend(async |backend| {
         let layer = backend.layer([daily(10).soft(50)]).permits().build();
-        let daily = layer.overrides("daily").unwrap();
+        let daily = layer.limit("daily").unwrap();
         let work = async |permit: Permit, body: String| {
             let settled = permit.settle(body.parse().unwrap()).await.unwrap();
             format!("{} {}", settled.shortfall, settled.decision.outcomes()[0].remaining())
@@ -186,7 +186,7 @@ async fn settling_uses_the_capacity_that_is_left() {
             let request = Request::put("/").header("x-customer", "42").body(Body::from(actual.to_owned())).unwrap();
             ask(&app, request).await.body
         };
-        daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
+        daily.set_override("42", FixedWindow::new(100, DAY), None).await.unwrap();
         assert_eq!(settle("40").await, "0 60", "{}", backend.name);
         assert_eq!(settle("10").await, "0 50", "{}", backend.name);
         // 100 and an overage of 50 % are 150. 50 are used, so 100 can be charged.

@@ -17,26 +17,26 @@ async fn usage_carries_over_to_another_size() {
         for (name, small) in all(100, DAY) {
             let large = holding(small, 200);
             let limiter = backend.limiter([Limit::new(name, small).overridable()]);
-            let overrides = limiter.overrides(name).unwrap();
+            let overrides = limiter.limit(name).unwrap();
             let what = format!("{name} in {}", backend.name);
 
             assert!(is_allowed(&limiter, "42", 80).await, "{what}");
             assert_eq!(left(&limiter, "42").await, 20, "{what}");
-            assert_eq!(overrides.get("42").await.unwrap(), None, "{what}");
+            assert_eq!(overrides.get_override("42").await.unwrap(), None, "{what}");
 
-            overrides.set("42", large, None).await.unwrap();
+            overrides.set_override("42", large, None).await.unwrap();
             assert_eq!(left(&limiter, "42").await, 120, "{what}");
-            let is = overrides.get("42").await.unwrap().unwrap();
+            let is = overrides.get_override("42").await.unwrap().unwrap();
             assert_eq!((is.algorithm, is.expires_after), (large, None), "{what}");
             assert!(is_allowed(&limiter, "42", 120).await && !is_allowed(&limiter, "42", 1).await, "{what}");
 
             // Other keys are not affected.
             assert_eq!(left(&limiter, "43").await, 100, "{what}");
-            assert_eq!(overrides.get("43").await.unwrap(), None, "{what}");
+            assert_eq!(overrides.get_override("43").await.unwrap(), None, "{what}");
 
-            overrides.remove("42").await.unwrap();
+            overrides.remove_override("42").await.unwrap();
             assert_eq!(left(&limiter, "42").await, 0, "{what}");
-            assert_eq!(overrides.get("42").await.unwrap(), None, "{what}");
+            assert_eq!(overrides.get_override("42").await.unwrap(), None, "{what}");
             // The usage of 200 exceeds the new size of 100.
             assert!(!is_allowed(&limiter, "42", 1).await, "{what}");
         }
@@ -48,10 +48,10 @@ async fn usage_carries_over_to_another_size() {
 async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
-        let overrides = limiter.overrides("daily").unwrap();
+        let overrides = limiter.limit("daily").unwrap();
         assert!(is_allowed(&limiter, "42", 5).await);
         for (size, left_then) in [(5, 0), (3, 0), (6, 1), (u32::MAX, u64::from(u32::MAX) - 5)] {
-            overrides.set("42", FixedWindow::per_day(size), None).await.unwrap();
+            overrides.set_override("42", FixedWindow::per_day(size), None).await.unwrap();
             assert_eq!(left(&limiter, "42").await, left_then, "{size} in {}", backend.name);
             let decision = limiter.peek("42", 2).await.unwrap();
             assert_eq!(decision.is_allowed(), left_then >= 2, "{size} in {}", backend.name);
@@ -65,7 +65,7 @@ async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
 async fn a_cost_over_the_limit_needs_an_override() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
-        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(100), None).await.unwrap();
+        limiter.limit("daily").unwrap().set_override("42", FixedWindow::per_day(100), None).await.unwrap();
         assert!(is_allowed(&limiter, "42", 50).await && !is_allowed(&limiter, "43", 50).await, "{}", backend.name);
     })
     .await;
@@ -78,11 +78,11 @@ async fn a_cost_over_the_limit_needs_an_override() {
 async fn unsupported_algorithms_and_periods_are_errors() {
     let refused = async |limit: Algorithm, given: Algorithm| {
         let limiter = Limiter::new([Limit::new("limit", limit).overridable()]);
-        let overrides = limiter.overrides("limit").unwrap();
-        let Err(OverrideError::Invalid(error)) = overrides.set("42", given, None).await else {
+        let overrides = limiter.limit("limit").unwrap();
+        let Err(OverrideError::Invalid(error)) = overrides.set_override("42", given, None).await else {
             panic!("{given:?} is no other size of {limit:?}")
         };
-        assert_eq!(overrides.get("42").await.unwrap(), None);
+        assert_eq!(overrides.get_override("42").await.unwrap(), None);
         error.to_string()
     };
     let is_no_size = async |limit: Algorithm, is: &str, given: Algorithm, other: &str| {
@@ -129,9 +129,10 @@ async fn unsupported_algorithms_and_periods_are_errors() {
 async fn a_limit_that_does_not_exist_is_named_in_the_error() {
     let limits = || [Limit::new("daily", FixedWindow::per_day(1)), Limit::new("hourly", FixedWindow::per_hour(1))];
     let layer = RateLimitLayer::new(limits());
-    let error = layer.overrides("daily").unwrap_err().to_string();
+    let set = layer.limit("daily").unwrap().set_override("42", FixedWindow::per_day(2), None).await;
+    let error = set.unwrap_err().to_string();
     assert!(error.contains("\"daily\"") && error.contains("Limit::overridable"), "{error}");
-    let error = Limiter::new(limits()).overrides("weekly").unwrap_err().to_string();
+    let error = Limiter::new(limits()).limit("weekly").unwrap_err().to_string();
     assert!(error.contains("no limit named \"weekly\""), "{error}");
 }
 
@@ -140,7 +141,7 @@ async fn a_limit_that_does_not_exist_is_named_in_the_error() {
 async fn a_reset_leaves_the_size() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
-        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
+        limiter.limit("daily").unwrap().set_override("42", FixedWindow::per_day(20), None).await.unwrap();
         assert!(is_allowed(&limiter, "42", 15).await);
         limiter.reset("42").await.unwrap();
         assert_eq!(left(&limiter, "42").await, 20, "{}", backend.name);
@@ -158,8 +159,8 @@ async fn several_limits_have_a_size_each() {
             Limit::new("c", TokenBucket::per_day(10)).overridable(),
             Limit::new("d", SlidingWindow::per_day(10)).overridable(),
         ]);
-        limiter.overrides("a").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
-        limiter.overrides("d").unwrap().set("42", SlidingWindow::per_day(5), None).await.unwrap();
+        limiter.limit("a").unwrap().set_override("42", FixedWindow::per_day(20), None).await.unwrap();
+        limiter.limit("d").unwrap().set_override("42", SlidingWindow::per_day(5), None).await.unwrap();
         let decision = limiter.acquire("42", 4).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         assert_eq!((decision.is_allowed(), left), (true, vec![16, 6, 6, 1]), "{}", backend.name);
@@ -177,11 +178,11 @@ async fn refunds_use_the_limit_that_was_charged() {
     on_each_backend(async |backend| {
         let fast = TokenBucket::new(1_000, 1_000, DAY);
         let limiter = backend.limiter([Limit::new("bucket", fast).overridable()]);
-        let overrides = limiter.overrides("bucket").unwrap();
-        overrides.set("42", TokenBucket::new(1_000, 10, DAY), None).await.unwrap();
+        let overrides = limiter.limit("bucket").unwrap();
+        overrides.set_override("42", TokenBucket::new(1_000, 10, DAY), None).await.unwrap();
         let charged = limiter.acquire("42", 500).await.unwrap();
         assert!(charged.is_allowed());
-        overrides.remove("42").await.unwrap();
+        overrides.remove_override("42").await.unwrap();
         limiter.refund(charged.into_receipt()).await.unwrap();
         let decision = limiter.peek("42", 0).await.unwrap();
         let outcome = &decision.outcomes()[0];

@@ -37,17 +37,17 @@ async fn a_store_without_overrides_returns_an_error_and_still_decides() {
         .store(Plain(MemoryStore::new()))
         .circuit_breaker(CircuitBreaker::new().failures(1))
         .build();
-    let overrides = limiter.overrides("daily").unwrap();
+    let overrides = limiter.limit("daily").unwrap();
     let not_supported = |error: &StoreError| {
         assert_eq!(error.kind(), StoreErrorKind::NotSupported);
         assert!(error.to_string().contains("does not support overrides"), "{error}");
     };
-    let Err(OverrideError::Store(error)) = overrides.set("42", FixedWindow::per_day(5), None).await else {
+    let Err(OverrideError::Store(error)) = overrides.set_override("42", FixedWindow::per_day(5), None).await else {
         panic!("it is not kept")
     };
     not_supported(&error);
-    not_supported(&overrides.get("42").await.unwrap_err());
-    not_supported(&overrides.remove("42").await.unwrap_err());
+    not_supported(&overrides.get_override("42").await.unwrap_err());
+    not_supported(&overrides.remove_override("42").await.unwrap_err());
     // This does not count as a failure for the circuit breaker.
     assert!(is_allowed(&limiter, "42", 2).await && !is_allowed(&limiter, "42", 1).await);
 }
@@ -59,6 +59,6 @@ async fn a_limit_that_is_not_overridable_ignores_overrides() {
     let of = |limit| Limiter::builder([limit]).store(store.clone()).build();
     let open = of(Limit::new("daily", FixedWindow::per_day(2)).overridable());
     let plain = of(Limit::new("daily", FixedWindow::per_day(2)));
-    open.overrides("daily").unwrap().set("42", FixedWindow::per_day(5), None).await.unwrap();
+    open.limit("daily").unwrap().set_override("42", FixedWindow::per_day(5), None).await.unwrap();
     assert!(is_allowed(&open, "42", 3).await && !is_allowed(&plain, "42", 1).await && is_allowed(&open, "42", 2).await);
 }

@@ -11,7 +11,7 @@ use crate::overrides::backend::{is_allowed, left, on_each_backend};
 async fn overage_is_a_part_of_the_size_that_applies() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("log", SlidingLog::per_day(10)).soft(50).overridable()]);
-        limiter.overrides("log").unwrap().set("42", SlidingLog::per_day(20), None).await.unwrap();
+        limiter.limit("log").unwrap().set_override("42", SlidingLog::per_day(20), None).await.unwrap();
         let decision = limiter.acquire("42", 20).await.unwrap();
         assert!(decision.is_allowed() && !decision.outcomes()[0].uses_overage(), "{}", backend.name);
         assert_eq!(decision.outcomes()[0].remaining(), 0, "{}", backend.name);
@@ -29,7 +29,7 @@ async fn elastic_overage_follows_the_signal() {
         let signal = spare.clone();
         let limit = Limit::new("daily", FixedWindow::per_day(10)).elastic(100, move || signal.load(Ordering::Relaxed));
         let limiter = backend.limiter([limit.overridable()]);
-        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
+        limiter.limit("daily").unwrap().set_override("42", FixedWindow::per_day(20), None).await.unwrap();
         assert!(is_allowed(&limiter, "42", 30).await, "{}", backend.name);
         spare.store(false, Ordering::Relaxed);
         assert!(!is_allowed(&limiter, "42", 10).await, "{}", backend.name);
@@ -43,7 +43,7 @@ async fn elastic_overage_follows_the_signal() {
 async fn a_shadow_limit_stays_in_shadow_mode() {
     on_each_backend(async |backend| {
         let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).shadow().overridable()]);
-        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(2), None).await.unwrap();
+        limiter.limit("daily").unwrap().set_override("42", FixedWindow::per_day(2), None).await.unwrap();
         let decision = limiter.acquire("42", 3).await.unwrap();
         let outcome = &decision.outcomes()[0];
         assert!(decision.is_allowed() && !outcome.verdict().is_allowed() && !outcome.is_enforced(), "{}", backend.name);
@@ -55,13 +55,13 @@ async fn a_shadow_limit_stays_in_shadow_mode() {
 #[tokio::test]
 async fn a_limit_too_large_with_its_overage_is_an_error() {
     let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(10)).soft(50).overridable()]);
-    let overrides = limiter.overrides("daily").unwrap();
+    let overrides = limiter.limit("daily").unwrap();
     let most = u32::MAX / 3 * 2;
-    overrides.set("42", FixedWindow::per_day(most), None).await.unwrap();
-    let error = overrides.set("42", FixedWindow::per_day(most + 3), None).await.unwrap_err();
+    overrides.set_override("42", FixedWindow::per_day(most), None).await.unwrap();
+    let error = overrides.set_override("42", FixedWindow::per_day(most + 3), None).await.unwrap_err();
     let OverrideError::Invalid(error) = error else { panic!("{error}") };
     let error: ConfigError = error;
     assert!(error.to_string().contains("50 %"), "{error}");
-    let Ok(Some(is)) = overrides.get("42").await else { panic!("it keeps the one that it had") };
+    let Ok(Some(is)) = overrides.get_override("42").await else { panic!("it keeps the one that it had") };
     assert_eq!(is.algorithm, FixedWindow::per_day(most).into());
 }

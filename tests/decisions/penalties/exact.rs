@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use support::limits::acquire_costs;
 use tower_ratelimit::{ConfigError, FixedWindow, LeakyBucketQueue, Limit, Penalty, SlidingLog, TokenBucket, Verdict};
 
 use crate::penalties::backend::{DAY, MICRO, MINUTE, One, SECOND, on_each_backend, reporter};
@@ -183,7 +184,7 @@ async fn only_denials_of_the_limit_itself_are_strikes() {
             ])
             .observe(report)
             .build();
-        let ask = async |cost| limiter.acquire_costs("key", &[1, cost]).await.unwrap();
+        let ask = async |cost| acquire_costs(&limiter, "key", &[1, cost]).await.unwrap();
         assert!(ask(1).await.is_allowed());
         for _ in 0..4 {
             // The small limit denies. The large one allows, or has a cost of 0.
@@ -231,7 +232,7 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
         }
         assert_eq!(left().await, [99, 0, 99], "{}", backend.name);
         // Denials by other limits alone are not strikes, and a cost of 0 is allowed.
-        assert!(limiter.acquire_costs("key", &[1, 0, 1]).await.unwrap().is_allowed());
+        assert!(acquire_costs(&limiter, "key", &[1, 0, 1]).await.unwrap().is_allowed());
         assert_eq!(left().await, [98, 0, 98], "{}", backend.name);
         backend.advance(58 * SECOND);
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());

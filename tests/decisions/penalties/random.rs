@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use support::limits::acquire_costs;
 use tower_ratelimit::{Algorithm, Limit, Limiter, Penalty};
 
 use crate::penalties::backend::{Backend, START};
@@ -119,7 +120,7 @@ async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> 
             .collect();
         let takes = random.below(6) > 0;
         let decision = if takes {
-            limiter.acquire_costs("key", &costs).await.unwrap()
+            acquire_costs(&limiter, "key", &costs).await.unwrap()
         } else {
             // A peek uses one cost for all limits.
             limiter.peek("key", costs[0]).await.unwrap()

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
+use support::limits::acquire_costs;
 use tower_ratelimit::{Builder, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
 
 use crate::penalties::backend::{DAY, MINUTE, SECOND};
@@ -183,7 +184,7 @@ async fn a_cached_denial_of_another_limit_does_not_hide_a_strike() {
     let large = Limit::new("large", FixedWindow::new(5, 366 * DAY)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let alone = limiter(store.clone(), large.clone()).build();
     let limiter = Limiter::builder([small, large]).store(store).patient().build();
-    let ask = async |costs: [u64; 2]| limiter.acquire_costs("key", &costs).await.unwrap();
+    let ask = async |costs: [u64; 2]| acquire_costs(&limiter, "key", &costs).await.unwrap();
     assert!(ask([1, 1]).await.is_allowed());
     let before = calls(&server, "evalsha");
     for _ in 0..50 {

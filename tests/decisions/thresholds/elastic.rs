@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tokio::sync::Semaphore;
-use tower_ratelimit::{FixedWindow, InFlight, Limit, Signal, SlidingLog};
+use tower_ratelimit::{FixedWindow, InFlight, Limit, SlidingLog, SpareCapacity};
 
 use crate::thresholds::{DAY, app, on_each_backend, send};
 use support::answer::ask;
@@ -54,7 +54,7 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
     };
     let [first, second] = [go(), go()];
     count(2).await;
-    assert!(!in_flight.has_spare_capacity());
+    assert!(!in_flight.is_available());
     assert_eq!(ask(&app, request()).await.status, 429, "two are in flight, and more than one was used");
     second.abort();
     count(1).await;

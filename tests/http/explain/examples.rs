@@ -319,8 +319,8 @@ async fn the_capacity_is_that_of_the_request_and_its_key() {
         .size_when(when::header("x-plan", "pro"), FixedWindow::per_day(50))
         .overridable();
     let limits = layer([daily]);
-    let overrides = limits.overrides("daily").unwrap();
-    overrides.set("bob", FixedWindow::per_day(7), None).await.unwrap();
+    let overrides = limits.limit("daily").unwrap();
+    overrides.set_override("bob", FixedWindow::per_day(7), None).await.unwrap();
     for (headers, expected) in [
         (&[("x-user", "ann")][..], 10),
         (&[("x-user", "ann"), ("x-plan", "pro")], 50),

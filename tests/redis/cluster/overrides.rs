@@ -19,7 +19,7 @@ async fn overrides_apply_in_every_slot() {
     };
     let one = Limiter::builder(limits()).patient().store(store(&cluster).await).build();
     let other = Limiter::builder(limits()).patient().store(store(&cluster).await).build();
-    let (users, tenants) = (one.overrides("user").unwrap(), one.overrides("tenant").unwrap());
+    let (users, tenants) = (one.limit("user").unwrap(), one.limit("tenant").unwrap());
 
     let acquire = async |node: &Limiter, user: u64, cost: u64| {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&user, cost), (&"tenant", cost)];
@@ -32,21 +32,21 @@ async fn overrides_apply_in_every_slot() {
         assert_eq!(acquire(&one, user, 0).await, (true, 10, 10));
         assert_eq!(acquire(&other, user, 0).await, (true, 10, 10));
     }
-    tenants.set("tenant", TokenBucket::new(1_000, 10, DAY * 366), None).await.unwrap();
+    tenants.set_override("tenant", TokenBucket::new(1_000, 10, DAY * 366), None).await.unwrap();
     for user in 0..6_u64 {
-        users.set(user, FixedWindow::new(30 + user as u32, DAY * 366), None).await.unwrap();
+        users.set_override(user, FixedWindow::new(30 + user as u32, DAY * 366), None).await.unwrap();
     }
     let mut tenant = 1_000;
     for user in 0..6_u64 {
         tenant -= 20;
         assert_eq!(acquire(&other, user, 20).await, (true, 10 + user, tenant), "user {user}");
         assert_eq!(acquire(&one, user, 20).await, (false, 10 + user, tenant), "user {user}");
-        users.remove(user).await.unwrap();
+        users.remove_override(user).await.unwrap();
         assert_eq!(acquire(&other, user, 1).await, (false, 0, tenant), "user {user}");
-        assert_eq!(users.get(user).await.unwrap(), None);
+        assert_eq!(users.get_override(user).await.unwrap(), None);
     }
     // If another slot denies, a charge is refunded by the size of the charge.
-    users.set(9_u64, FixedWindow::new(5, DAY * 366), None).await.unwrap();
+    users.set_override(9_u64, FixedWindow::new(5, DAY * 366), None).await.unwrap();
     assert_eq!(acquire(&other, 9, 6).await, (false, 5, tenant));
     assert_eq!(acquire(&other, 9, 5).await, (true, 0, tenant - 5));
 

@@ -73,13 +73,13 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         .patient()
         .store(store.clone())
         .build();
-    let overrides = sizes.overrides("sizes")?;
+    let overrides = sizes.limit("sizes")?;
     for expires_after in [None, Some(HOUR)] {
-        overrides.set("key", FixedWindow::per_hour(20), expires_after).await?;
+        overrides.set_override("key", FixedWindow::per_hour(20), expires_after).await?;
         let _ = sizes.acquire("key", 1).await?;
-        let _ = overrides.get("key").await?;
+        let _ = overrides.get_override("key").await?;
     }
-    overrides.remove("key").await?;
+    overrides.remove_override("key").await?;
     {
         let text = "domain: d\ndescriptors:\n- key: path\n  rate_limit: {unit: hour, requests_per_unit: 1}\n";
         let extractors = tower_ratelimit::rules::Extractors::new();

@@ -51,6 +51,20 @@ fn a_limiter_rejects_limits_that_need_a_request() {
     assert!(Limiter::live_builder(&keyed).try_build().is_err());
 }
 
+#[test]
+fn a_layer_or_limiter_no_longer_constrains_replacements_once_it_is_dropped() {
+    let small = || [daily("a", 9)];
+    let rules = LiveLimits::new([Limit::new("a", FixedWindow::per_day(20))]);
+    let limits = RateLimitLayer::live_builder(&rules).build();
+    let big = limits.cost(10);
+    let limiter = Limiter::live_builder(&rules).build();
+    assert!(rules.replace(small()).is_err());
+    drop(big);
+    assert!(rules.replace(small()).unwrap_err().to_string().contains("request"));
+    drop(limiter);
+    rules.replace(small()).unwrap();
+}
+
 /// The breaker stays open, and local usage is kept.
 #[tokio::test]
 async fn breakers_stay_open_when_limits_are_replaced() {

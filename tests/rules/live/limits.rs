@@ -61,22 +61,22 @@ async fn overrides_apply_to_the_current_limit(fixture: StoreFixture) {
     let rules = LiveLimits::new([hourly().overridable()]);
     let limits = by(&rules, &fixture).build();
     let app = app(limits.clone());
-    let overrides = limits.overrides("limit").unwrap();
+    let overrides = limits.limit("limit").unwrap();
 
     rules.replace([daily("limit", 5).overridable()]).unwrap();
-    assert!(overrides.set("ann", FixedWindow::per_hour(50), None).await.is_err());
-    overrides.set("ann", FixedWindow::per_day(50), None).await.unwrap();
+    assert!(overrides.set_override("ann", FixedWindow::per_hour(50), None).await.is_err());
+    overrides.set_override("ann", FixedWindow::per_day(50), None).await.unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("limit", 49)]));
     assert_eq!(left(&visit(&app, "/", "bob").await), are(&[("limit", 4)]));
 
     for gone in [daily("limit", 5), daily("other", 5).overridable()] {
         rules.replace([gone]).unwrap();
-        assert!(overrides.set("ann", FixedWindow::per_day(60), None).await.is_err());
-        assert!(overrides.get("ann").await.is_err());
-        assert!(overrides.remove("ann").await.is_err());
+        assert!(overrides.set_override("ann", FixedWindow::per_day(60), None).await.is_err());
+        assert!(overrides.get_override("ann").await.is_err());
+        assert!(overrides.remove_override("ann").await.is_err());
     }
     rules.replace([daily("limit", 5).overridable()]).unwrap();
-    assert_eq!(overrides.get("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
+    assert_eq!(overrides.get_override("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
 }
 
 async fn a_removed_limit_keeps_its_usage_until_it_returns(fixture: StoreFixture) {

@@ -1,8 +1,10 @@
 //! Many limits, of which few apply to a request.
 
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 use tower_ratelimit::rules::{Extractors, Rules};
@@ -94,6 +96,34 @@ async fn headers_list_limits_of_a_file_and_of_code_in_order(fixture: StoreFixtur
         request.headers_mut().insert("x-two", HeaderValue::from_static("2"));
         assert_eq!(names(&ask(&app, request).await), ["first", "any", "n2", "last"]);
     }
+}
+
+/// Reports the thread that drops it.
+struct Dropped(mpsc::Sender<ThreadId>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::current().id());
+    }
+}
+
+/// A request may use them last, and would take milliseconds to drop them.
+#[tokio::test]
+async fn thousands_of_replaced_limits_are_dropped_on_a_blocking_thread() {
+    let (sender, receiver) = mpsc::channel();
+    let dropped = Dropped(sender);
+    let user = key::from_fn(move |head| {
+        let _ = &dropped;
+        head.header("x-user").map(str::to_owned)
+    });
+    let rules = LiveLimits::new([]);
+    let app = app(RateLimitLayer::live_builder(&rules).build());
+    let limits = Rules::from_yaml(&of_users(1_001)).unwrap().limits(&Extractors::new().register("user", user)).unwrap();
+    rules.replace(limits).unwrap();
+    assert_eq!(left(&visit(&app, "/", "u1001").await), are(&[("n1001", 1_000)]));
+    rules.replace([]).unwrap();
+    let dropper = tokio::task::spawn_blocking(move || receiver.recv_timeout(Duration::from_secs(60))).await.unwrap();
+    assert_ne!(dropper.unwrap(), thread::current().id());
 }
 
 /// The most limits of a limiter are all enforced. More are rejected.

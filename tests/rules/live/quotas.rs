@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use support::limits::acquire_costs;
 use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitLayer, TokenBucket, key};
 
@@ -60,7 +61,7 @@ async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: Stor
     assert!(!denied.is_allowed());
     assert_eq!(counts, [false, true, true]);
     // A cost of 0 is allowed by every quota.
-    assert!(limiter.acquire_costs("ann", &[1, 0, 0]).await.unwrap().is_allowed());
+    assert!(acquire_costs(&limiter, "ann", &[1, 0, 0]).await.unwrap().is_allowed());
 }
 
 async fn the_wait_is_that_of_the_quota_with_the_earliest_capacity(fixture: StoreFixture) {
@@ -117,7 +118,7 @@ async fn a_quota_uses_its_overage_before_the_request_is_denied(fixture: StoreFix
 
 async fn an_override_raises_a_quota_for_its_key_only(fixture: StoreFixture) {
     let limiter = limiter(&fixture, [quota("own", 1).overridable(), quota("team", 1)]);
-    limiter.overrides("own").unwrap().set("ann", FixedWindow::per_day(3), None).await.unwrap();
+    limiter.limit("own").unwrap().set_override("ann", FixedWindow::per_day(3), None).await.unwrap();
     for (key, admitted) in [("ann", 3), ("bob", 1)] {
         for number in 0..=admitted {
             assert_eq!(limiter.acquire(key, 1).await.unwrap().is_allowed(), number < admitted, "{key} {number}");

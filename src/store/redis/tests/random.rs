@@ -8,7 +8,7 @@ use crate::algorithm::{
 };
 
 pub(super) use super::split_mix::Random;
-use crate::validation;
+use crate::error::validation;
 
 /// Returns a bucket of this kind, with no more capacity than drains in the longest time.
 fn bucket(tag: &str, capacity: u32, amount: u32, micros: u64) -> Algorithm {

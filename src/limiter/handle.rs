@@ -1,35 +1,49 @@
-//! Overrides: other sizes of a limit for single keys, kept in the store.
+//! The handle of one limit: its state and its overrides for single keys.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::decision::{Cell, Cells};
+use crate::decision::{Cell, Cells, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
-use crate::limit_handle::LimitHandle;
 use crate::resilience::GuardedStore;
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 
-/// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the
-/// store, and shared by all processes that share the store.
+/// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
 ///
-/// Returned by [`RateLimitLayer::overrides`](crate::RateLimitLayer::overrides) and
-/// [`Limiter::overrides`](crate::Limiter::overrides), for limits that are [overridable](crate::Limit::overridable).
+/// Returned by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) and [`Limiter::limit`](crate::Limiter::limit).
+/// Clones refer to the same limit.
 ///
 /// ```
 /// use std::time::Duration;
 /// use axum::extract::{Path, State};
 /// use axum::http::StatusCode;
-/// use axum::{Router, routing::{get, put}};
-/// use tower_ratelimit::{FixedWindow, Limit, OverrideError, Overrides, RateLimitLayer, key};
+/// use axum::{Router, routing::get};
+/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, OverrideError, RateLimitLayer, key};
+///
+/// // GET /customers/42/daily
+/// async fn quota(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> Result<String, StatusCode> {
+///     let decision = daily.peek(&customer, 1).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+///     let left = decision.outcomes().first().map_or(0, |outcome| outcome.remaining());
+///     Ok(format!("{left} left"))
+/// }
+///
+/// // DELETE /customers/42/daily
+/// async fn reset(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> StatusCode {
+///     match daily.reset(&customer).await {
+///         Ok(()) => StatusCode::NO_CONTENT,
+///         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+///     }
+/// }
 ///
 /// // PUT /customers/42/daily, with the number as the body. Restrict it to administrators.
-/// async fn raise(State(daily): State<Overrides>, Path(customer): Path<String>, body: String) -> StatusCode {
+/// async fn raise(State(daily): State<LimitHandle>, Path(customer): Path<String>, body: String) -> StatusCode {
 ///     let Ok(limit) = body.parse() else { return StatusCode::BAD_REQUEST };
 ///     let Ok(size) = FixedWindow::try_new(limit, Duration::from_secs(86_400)) else { return StatusCode::BAD_REQUEST };
-///     match daily.set(&customer, size, None).await {
+///     match daily.set_override(&customer, size, None).await {
 ///         Ok(()) => StatusCode::NO_CONTENT,
 ///         Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
 ///         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -40,12 +54,15 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 ///     Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).overridable(),
 /// ]);
 /// let admin: Router = Router::new()
-///     .route("/customers/{customer}/daily", put(raise))
-///     .with_state(limits.overrides("daily").unwrap());
-/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limits).merge(admin);
+///     .route("/customers/{customer}/daily", get(quota).delete(reset).put(raise))
+///     .with_state(limits.limit("daily").unwrap());
+/// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
 /// ```
 ///
-/// # Effect
+/// # Overrides
+///
+/// Limits that are [overridable](crate::Limit::overridable) can have other sizes for single keys. Overrides are kept in
+/// the store, and shared by all processes that share it.
 ///
 /// An override has the algorithm and the period of the limit, but other numbers of tokens. Usage carries over: with 80
 /// of 100 used, an override of 200 leaves 120. The limit's overage is a percentage of the override; shadow mode stays
@@ -87,28 +104,63 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let client = (key::header("x-tenant"), key::header("x-api-key").or(key::peer_ip()));
 /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(client).overridable()]);
-/// let daily = limits.overrides("daily").unwrap();
+/// let daily = limits.limit("daily").unwrap();
 ///
 /// let size = FixedWindow::per_day(1_000);
-/// daily.set(("shop", key::first("secret")), size, None).await.unwrap();
+/// daily.set_override(("shop", key::first("secret")), size, None).await.unwrap();
 /// let address = "2001:db8::17".parse().unwrap();
-/// daily.set(("shop", key::second(key::peer_ip().network(address))), size, None).await.unwrap();
+/// daily.set_override(("shop", key::second(key::peer_ip().network(address))), size, None).await.unwrap();
 /// # });
 /// ```
 ///
 /// With [`Limiter::acquire`](crate::Limiter::acquire), it is the key that you pass.
 ///
 /// A key of another form is another key: its override is stored, but matches no request.
+#[doc(alias = "quota")]
 #[derive(Clone)]
-pub struct Overrides {
-    limit: LimitHandle,
+pub struct LimitHandle {
+    /// Returns the current client: live limits may have been replaced.
+    client: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
+    name: Arc<str>,
 }
 
-impl Overrides {
-    pub(crate) fn new(limit: LimitHandle) -> Result<Self, ConfigError> {
-        let overrides = Self { limit };
-        overrides.find(&overrides.limit.client())?;
-        Ok(overrides)
+impl LimitHandle {
+    pub(crate) fn new(
+        client: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
+        name: &str,
+    ) -> Result<Self, ConfigError> {
+        let handle = Self { client: Arc::new(client), name: name.into() };
+        handle.find(&handle.client())?;
+        Ok(handle)
+    }
+
+    /// Returns the limit's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Decides whether `key` could take `cost` tokens now, without charging anything.
+    ///
+    /// The decision has one outcome, for this limit alone. It uses the key's [override](Self::set_override), if it has
+    /// one. It does not use conditions and [other sizes](Limit::size_when), which depend on a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
+    /// has been removed from its [`LiveLimits`](crate::LiveLimits).
+    pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
+        self.call(&key, cost, |client, cells| client.peek(cells))
+    }
+
+    /// Resets `key`, as if it had never been used. Its override stays.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails, or if the limit has been removed from its
+    /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
+    pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
+        self.call(&key, 0, |client, cells| client.reset_cells(&cells))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -126,16 +178,15 @@ impl Overrides {
     /// Returns [`OverrideError::Store`] if the store fails, has its [maximum](crate::MemoryStore::max_overrides) of
     /// overrides, or does [not support](crate::StoreErrorKind::NotSupported) them. If the store did not answer, the
     /// override may have been set.
-    pub async fn set(
+    pub async fn set_override(
         &self,
         key: impl Key,
         size: impl Into<Algorithm>,
         expires_after: Option<Duration>,
     ) -> Result<(), OverrideError> {
         let algorithm = size.into();
-        let client = self.limit.client();
-        let (_, limit) = self.find(&client).map_err(OverrideError::Invalid)?;
-        limit.check_override(&algorithm).map_err(OverrideError::Invalid)?;
+        let check = |(_, limit): (_, &Limit)| limit.check_override(&algorithm);
+        self.find(&self.client()).and_then(check).map_err(OverrideError::Invalid)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Invalid(ConfigError::new(format!(
                 "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
@@ -143,7 +194,7 @@ impl Overrides {
             ))));
         }
         let value = Override::new(algorithm, expires_after);
-        self.call_store(&key, |store, cell| store.set(cell, value)).await.map_err(OverrideError::Store)
+        self.call_overrides(&key, |store, cell| store.set(cell, value)).await.map_err(OverrideError::Store)
     }
 
     /// Returns the override of `key`, if it has one.
@@ -151,8 +202,8 @@ impl Overrides {
     /// # Errors
     ///
     /// Returns an error if the store fails, or if the limit no longer exists.
-    pub fn get(&self, key: impl Key) -> StoreFuture<Option<Override>> {
-        self.call_store(&key, |store, cell| store.get(cell))
+    pub fn get_override(&self, key: impl Key) -> StoreFuture<Option<Override>> {
+        self.call_overrides(&key, |store, cell| store.get(cell))
     }
 
     /// Removes the override of `key`, if it has one.
@@ -161,50 +212,60 @@ impl Overrides {
     ///
     /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override
     /// may have been removed.
-    pub fn remove(&self, key: impl Key) -> StoreFuture<()> {
-        self.call_store(&key, |store, cell| store.remove(cell))
+    pub fn remove_override(&self, key: impl Key) -> StoreFuture<()> {
+        self.call_overrides(&key, |store, cell| store.remove(cell))
     }
 
-    /// Returns the limit in force.
-    fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
-        let (index, limit) = self.limit.find(client)?;
-        if !limit.is_overridable() {
-            return Err(ConfigError::new(format!(
-                "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
-                self.limit.name()
-            )));
+    fn call<T: Send + Unpin + 'static>(
+        &self,
+        key: &impl Key,
+        cost: u64,
+        call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let client = self.client();
+        match self.find(&client) {
+            Ok((limit, _)) => {
+                let mut cells = Cells::new();
+                client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), cost);
+                call(&client, cells)
+            }
+            Err(removed) => StoreFuture::ready(Err(StoreError::of_one_request(removed))),
         }
-        Ok((index, limit))
     }
 
-    fn call_store<T: Send + Unpin + 'static>(
+    fn client(&self) -> Arc<GuardedStore> {
+        (self.client)()
+    }
+
+    /// Finds the limit among those of a client.
+    fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
+        let found = client.limits().as_slice().iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
+        found.ok_or_else(|| {
+            ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
+        })
+    }
+
+    fn call_overrides<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
         call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let client = self.limit.client();
-        let key = key.hash_with(client.hasher());
-        match self.find(&client) {
-            Ok((limit, _)) => client.call([key].into_iter().collect(), |store| match store.overrides() {
-                Some(overrides) => {
-                    let mut cells = Cells::new();
-                    client.limits().add(&mut cells, limit, key, 0);
-                    call(overrides, &cells[0])
-                }
+        self.call(key, 0, |client, cells| {
+            client.call(cells.iter().map(Cell::key).collect(), |store| match store.overrides() {
+                Some(overrides) => call(overrides, &cells[0]),
                 None => StoreFuture::ready(Err(StoreError::not_supported())),
-            }),
-            Err(error) => StoreFuture::ready(Err(StoreError::of_one_request(error))),
-        }
+            })
+        })
     }
 }
 
-impl fmt::Debug for Overrides {
+impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Overrides").field("limit", &self.limit.name()).finish_non_exhaustive()
+        f.debug_struct("LimitHandle").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// The error of [`Overrides::set`].
+/// The error of [`LimitHandle::set_override`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OverrideError {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use crate::error::{ConfigError, Fault};
+use super::config::ConfigError;
+use super::fault::Fault;
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;

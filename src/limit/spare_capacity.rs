@@ -1,28 +1,28 @@
-//! Signals of spare capacity, for elastic limits.
+//! Spare capacity of the application, for elastic limits.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Reports whether the application has spare capacity, for [`Limit::elastic`](crate::Limit::elastic). [`InFlight`] and
-/// closures `Fn() -> bool` are signals. Called inline for each request; must be fast and must not block.
+/// Reports whether the application has spare capacity, for [`Limit::elastic`](crate::Limit::elastic). Implemented by
+/// [`InFlight`] and closures `Fn() -> bool`. Called inline for each request; must be fast and must not block.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not signal spare capacity",
-    label = "expected a `Signal`",
+    message = "`{Self}` does not report spare capacity",
+    label = "expected `SpareCapacity`",
     note = "use `InFlight::below(…)`, or a closure: `move || is_idle.load(Ordering::Relaxed)`"
 )]
-pub trait Signal: Send + Sync + 'static {
+pub trait SpareCapacity: Send + Sync + 'static {
     /// Returns whether there is spare capacity at present.
-    fn has_spare_capacity(&self) -> bool;
+    fn is_available(&self) -> bool;
 }
 
-impl<F: Fn() -> bool + Send + Sync + 'static> Signal for F {
-    fn has_spare_capacity(&self) -> bool {
+impl<F: Fn() -> bool + Send + Sync + 'static> SpareCapacity for F {
+    fn is_available(&self) -> bool {
         self()
     }
 }
 
-/// A signal of spare capacity while few requests are in flight. Clones share the count.
+/// Spare capacity while few requests are in flight. Clones share the count.
 ///
 /// As a layer, it counts requests from the call of the inner service until the response, or until the request is
 /// cancelled. Place it inside the limiter, so that rejected requests don't count.
@@ -49,7 +49,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Creates a signal of spare capacity while fewer than `requests` are in flight. With 0, there is never any.
+    /// Creates spare capacity while fewer than `requests` are in flight. With 0, there is never any.
     pub fn below(requests: usize) -> Self {
         Self { count: Arc::default(), below: requests }
     }
@@ -68,8 +68,8 @@ impl InFlight {
     }
 }
 
-impl Signal for InFlight {
-    fn has_spare_capacity(&self) -> bool {
+impl SpareCapacity for InFlight {
+    fn is_available(&self) -> bool {
         self.count() < self.below
     }
 }

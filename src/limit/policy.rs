@@ -1,9 +1,33 @@
-//! The policies for requests that the store does not decide.
+//! The policies for requests that a limit can't decide: without a key, or while the store fails.
 
 use std::num::NonZeroU32;
 
+use crate::error::validation::checked;
 use crate::error::{ConfigError, Fault};
-use crate::validation::checked;
+use crate::key::KeyError;
+
+/// The policy of a limit for requests without a key. Set it with
+/// [`Limit::on_missing_key`](crate::Limit::on_missing_key).
+///
+/// It does not apply to [ambiguous](crate::key::KeyError::Ambiguous) keys: those requests are always rejected.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum OnMissingKey {
+    /// Rejects the request: with 400, or with 500 if the server provides the key for no request.
+    #[default]
+    Reject,
+    /// Does not apply the limit to the request.
+    Skip,
+    /// Charges one bucket for all requests without a key: that of [`key::Shared`](crate::key::Shared).
+    Share,
+}
+
+impl OnMissingKey {
+    /// Returns whether a request whose key is missing for this reason is charged to the shared bucket.
+    pub(crate) fn shares(self, error: KeyError) -> bool {
+        self == Self::Share && !matches!(error, KeyError::NotApplicable | KeyError::Ambiguous)
+    }
+}
 
 /// The policy for requests that the store does not decide: because it fails, does not reply before the deadline, or is
 /// skipped while its [circuit breaker](crate::CircuitBreaker) is open.
@@ -26,7 +50,7 @@ pub enum OnStoreError {
     /// The table holds up to 100,000 keys, and is allocated when it is first needed. Keys start unused. If the store
     /// fails again later, a key continues with its local state from the previous outage. Usage belongs to the name, the
     /// algorithm and the period of the limit, and to the period of the share, so that most replacements of
-    /// [live limits](crate::LiveLimits) keep it. [Overrides](crate::Overrides) do not apply.
+    /// [live limits](crate::LiveLimits) keep it. [Overrides](crate::LimitHandle#overrides) do not apply.
     ///
     /// Denied requests get the usual response. A cost that fits the limit but exceeds the share is rejected as by
     /// `Reject`, since only the store could ever allow it. `RateLimit-Policy` and similar headers describe the whole

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
+use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits, LiveLimits};
-use crate::on_store_error::OnStoreError;
 use crate::recorder::{Event, Recorder};
 use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
 use crate::store::Store;
@@ -48,29 +48,21 @@ use crate::store::Store;
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder<T = ()> {
-    limits: LimitSource,
+    limits: Vec<Limit>,
+    /// The limits in place of those, if they can be replaced.
+    live: Option<LiveLimits>,
     client: GuardedStoreConfig,
     pub(crate) options: T,
 }
 
-/// The limits to build with.
-#[derive(Clone)]
-enum LimitSource {
-    Fixed(Vec<Limit>),
-    Live(LiveLimits),
-}
-
 impl<T: Default> Builder<T> {
     pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self::from_source(LimitSource::Fixed(limits.into_iter().collect()))
+        let limits = limits.into_iter().collect();
+        Self { limits, live: None, client: GuardedStoreConfig::default(), options: T::default() }
     }
 
     pub(crate) fn live(limits: &LiveLimits) -> Self {
-        Self::from_source(LimitSource::Live(limits.clone()))
-    }
-
-    fn from_source(limits: LimitSource) -> Self {
-        Self { limits, client: GuardedStoreConfig::default(), options: T::default() }
+        Self { live: Some(limits.clone()), ..Self::new([]) }
     }
 }
 
@@ -160,28 +152,13 @@ impl<T> Builder<T> {
 
     /// Returns the limits as they are now.
     pub(crate) fn limits(&self) -> Vec<Limit> {
-        match &self.limits {
-            LimitSource::Fixed(limits) => limits.clone(),
-            LimitSource::Live(limits) => limits.limits(),
-        }
+        self.live.as_ref().map_or_else(|| self.limits.clone(), LiveLimits::limits)
     }
 
-    /// Returns the live limits, if the limits can be replaced.
-    pub(crate) fn live_limits(&self) -> Option<&LiveLimits> {
-        match &self.limits {
-            LimitSource::Fixed(_) => None,
-            LimitSource::Live(limits) => Some(limits),
-        }
-    }
-
-    /// Builds the client of the store, and returns the remaining options.
-    pub(crate) fn into_client(mut self) -> Result<(GuardedStore, T), ConfigError> {
-        let store = self.client.store().clone();
-        let limits = match self.limits {
-            LimitSource::Fixed(limits) => Limits::new(limits, &store.hasher())?,
-            LimitSource::Live(limits) => limits.snapshot().limits(&*store),
-        };
-        Ok((GuardedStore::new(limits, self.client)?, self.options))
+    /// Builds the client of the store. Returns the live limits, if there are any, and the remaining options, too.
+    pub(crate) fn into_client(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
+        let limits = Limits::new(self.limits())?;
+        Ok((GuardedStore::new(limits, self.client)?, self.live, self.options))
     }
 }
 
