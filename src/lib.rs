@@ -67,12 +67,10 @@
 pub mod algorithm;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod cost;
 mod decision;
 pub mod dry_run;
 mod error;
 pub mod explain;
-mod grpc;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
 // still rendered.
 #[cfg_attr(docsrs, doc(cfg(all())))]
@@ -90,10 +88,7 @@ pub mod key;
 mod limit;
 mod limiter;
 mod recorder;
-mod reported_details;
-mod request;
 mod resilience;
-mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod select;
@@ -101,7 +96,6 @@ pub mod store;
 mod time;
 
 pub use algorithm::*;
-pub use cost::CostTable;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
@@ -109,12 +103,13 @@ pub use http::{
     KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody, ResponseFuture,
     RouteCost, Settled, WrapBody,
 };
-pub use limit::{InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
+pub use key::heads::{RequestHead, ResponseHead};
+pub use limit::{
+    CostTable, InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity,
+};
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
 pub use recorder::*;
-pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
-pub use response::ResponseHead;
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cell::{Cell, Report, Verdict};
 use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, State};
-use crate::reported_details::RequestDetail;
+use crate::decision::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {

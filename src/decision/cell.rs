@@ -6,8 +6,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, Size};
+use crate::decision::RequestDetail;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::reported_details::RequestDetail;
 
 /// One limit of a request, for one key: the question that a [`Store`](crate::Store) is asked, and its answer.
 ///

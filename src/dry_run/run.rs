@@ -6,9 +6,9 @@ use super::report::Report;
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::http::{HttpOptions, RateLimitLayer};
+use crate::key::heads::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
-use crate::request::RequestHead;
 use crate::store::MemoryStore;
 use crate::time::{Clock, ManualClock, Timestamp};
 

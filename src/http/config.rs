@@ -14,14 +14,14 @@ use super::merge::is_first_report;
 use super::options::HttpOptions;
 use super::rejection::Rejection;
 use super::rejection_format::RejectionFormat;
-use crate::cost::CostRule;
 use crate::decision::Decision;
 use crate::error::ConfigError;
+use crate::key::heads::RequestHead;
+use crate::limit::CostRule;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{Limits, Live, LiveLimits};
 use crate::recorder::Reason;
-use crate::request::RequestHead;
 use crate::resilience::GuardedStore;
 
 /// The configuration of a layer.

@@ -27,7 +27,7 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const INTERNAL: u64 = 13;
 const UNAVAILABLE: u64 = 14;
 
-/// Builds the response to a gRPC request. `content_type` is the result of [`content_type`](crate::grpc::content_type).
+/// Builds the response to a gRPC request. `content_type` is the one of the request.
 /// Reserves room for `more_headers` headers.
 pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more_headers: usize) -> Response<Bytes> {
     let status = match rejection.status() {

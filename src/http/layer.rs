@@ -10,12 +10,12 @@ use super::body::KeepBody;
 use super::config::LayerConfig;
 use super::options::HttpOptions;
 use super::service::RateLimit;
-use crate::cost::{CostRule, CostTable};
 use crate::error::{ConfigError, or_panic};
+use crate::key::heads::RequestHead;
+use crate::limit::{CostRule, CostTable};
 use crate::limit::{Limit, LiveLimits};
 use crate::limiter::Builder;
 use crate::limiter::LimitHandle;
-use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::explain::{ListExplanation, ListKind};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::select::Condition;
 use crate::select::ListAction;
 

@@ -8,10 +8,10 @@ use super::lists::Lists;
 use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
 use super::rejection_response::{IntoRejectionResponse, complete};
-use crate::cost::{CostRule, CostTable};
 use crate::explain::ListKind;
+use crate::key::heads::RequestHead;
+use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
-use crate::request::RequestHead;
 use crate::select::Condition;
 use crate::select::ListAction;
 

@@ -6,8 +6,8 @@ use http::StatusCode;
 
 use super::values::{Text, push_number};
 use crate::key::KeyError;
+use crate::key::heads::RequestHead;
 use crate::recorder::Reason;
-use crate::request::RequestHead;
 use crate::select::ListAction;
 use crate::time::ceil_seconds;
 

@@ -9,7 +9,7 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
 use super::part::KeyPart;
 use crate::error::validation::checked;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`ClientIp::ipv6_prefix`] changes that.

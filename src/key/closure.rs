@@ -9,7 +9,7 @@ use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as};
 use super::hash::KeyHasher;
 use super::part::KeyPart;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Makes an extractor of a closure that returns an owned key. The key is missing if the closure returns `None`, and
 /// ambiguous if it reads a [repeated header](super#repeated-headers) by [`RequestHead::header`].

@@ -3,7 +3,7 @@
 use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, KeyError, KeyExtractor, Or};
 use super::part::KeyPart;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 // These parts keep the alternatives apart: otherwise a header with the bytes of an address would share the address's
 // bucket.

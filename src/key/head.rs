@@ -12,8 +12,7 @@ use super::hops::is_token;
 use super::part::{KeyPart, text};
 use crate::error::or_panic;
 use crate::error::validation;
-use crate::grpc;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///
@@ -137,7 +136,7 @@ impl HeadKey {
             Self::Path => head.path(),
             Self::Route => head.matched_path().unwrap_or_else(|| {
                 let is_routed = head.original_uri().is_some();
-                if !is_routed && grpc::content_type(head).is_some() { head.path() } else { "" }
+                if !is_routed && head.grpc_content_type().is_some() { head.path() } else { "" }
             }),
             Self::Method => match head_as_get(head.method).as_str() {
                 method if is_standard(method) => method,

@@ -60,6 +60,7 @@ mod encoding;
 mod extractor;
 pub(crate) mod hash;
 mod head;
+pub(crate) mod heads;
 mod hops;
 mod part;
 
@@ -73,6 +74,6 @@ pub(crate) use self::extractor::{Hashed, PendingKey};
 #[cfg(feature = "rules")]
 pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};
+pub use self::heads::RoutePattern;
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;
-pub use crate::request::RoutePattern;

@@ -9,12 +9,12 @@ use super::index::LimitIndex;
 use super::policy::{OnMissingKey, OnStoreError};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
-use crate::cost::CostRule;
+use crate::decision::ReportedDetails;
 use crate::error::{ConfigError, RulePosition, or_panic};
+use crate::key::heads::RequestHead;
+use crate::key::heads::ResponseHead;
 use crate::key::{KeyExtractor, KeyPart};
-use crate::reported_details::ReportedDetails;
-use crate::request::RequestHead;
-use crate::response::ResponseHead;
+use crate::limit::CostRule;
 use crate::select::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.

@@ -9,12 +9,12 @@ use tokio::runtime::Handle;
 use super::definition::{Limit, MetricDetail};
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
-use crate::cost::CostRule;
 use crate::decision::{Cell, Cells, Texts, Veto};
+use crate::decision::{ReportedDetails, RequestDetail};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::reported_details::{ReportedDetails, RequestDetail};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
+use crate::limit::CostRule;
 use crate::store::Store;
 use crate::store::escape;
 

@@ -6,6 +6,7 @@
 //! | The limits of a limiter | [`limits`], [`index`] |
 //! | Live limits | [`live`], `watch` |
 
+mod cost;
 mod definition;
 mod index;
 mod limits;
@@ -16,6 +17,8 @@ mod spare_capacity;
 #[cfg(feature = "rules")]
 mod watch;
 
+pub(crate) use self::cost::CostRule;
+pub use self::cost::CostTable;
 pub use self::definition::Limit;
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::decision_record::{LimitOutcome, LimitRecord};
 use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::select::ListAction;
 
 /// The reason why a request is rejected.

@@ -30,11 +30,11 @@ use self::outage_log::{LogContext, OutageLog};
 use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
+use crate::key::heads::RequestHead;
 use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits};
 use crate::recorder::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Recorders, RejectionRecord};
-use crate::request::RequestHead;
 use crate::store::{MemoryStore, Purpose, Store};
 
 /// The store of a limiter, the settings for its failures, and the recorders.

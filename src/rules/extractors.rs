@@ -10,8 +10,8 @@ use super::fields::{closest, one_of};
 use crate::error::validation;
 use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Prefixes;
+use crate::key::heads::RequestHead;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
-use crate::request::RequestHead;
 
 /// Maps the keys of descriptors to extractors.
 ///

@@ -11,8 +11,8 @@ use super::Condition;
 use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
+use crate::key::heads::RequestHead;
 use crate::key::{AddressError, ClientAddress, Hashed, Key, KeyError, KeyExtractor};
-use crate::request::RequestHead;
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
 /// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests from one of them.

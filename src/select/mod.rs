@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 pub use self::list::{AddressList, KeyList, ListAction};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Decides whether something applies to a request.
 ///

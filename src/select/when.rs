@@ -27,7 +27,7 @@ pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
 pub use super::{Condition, not};
 use crate::error::or_panic;
 use crate::error::validation;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Matches requests by method. `GET` also matches HEAD.
 #[must_use]

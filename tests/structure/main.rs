@@ -26,7 +26,6 @@ const LEVELS: &[&str] = &[
     "algorithm::calendar",
     "algorithm",
     "algorithm::builders",
-    "reported_details",
     // Decisions
     "decision",
     // Stores
@@ -47,12 +46,10 @@ const LEVELS: &[&str] = &[
     "store::redis::operations",
     "store::redis",
     // Limits: keys, conditions and costs
-    "request",
-    "grpc",
-    "response",
+    "key::heads",
     "key",
     "select",
-    "cost",
+    "limit::cost",
     "recorder",
     "recorder::metrics",
     "limit",

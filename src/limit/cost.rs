@@ -8,7 +8,7 @@ use http::Method;
 
 use crate::error::ConfigError;
 use crate::error::validation;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///
