@@ -54,10 +54,10 @@ pub enum HeaderStyle {
     IetfDraft10,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or
     /// else the limit with the fewest remaining tokens.
-    XRateLimit(Reset),
+    XRateLimit(ResetFormat),
     /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, for the same limit as
     /// [`XRateLimit`](Self::XRateLimit).
-    XRateLimitDashed(Reset),
+    XRateLimitDashed(ResetFormat),
     /// `RateLimit-Overage`, on responses to allowed requests that used the overage of [soft](crate::Limit::soft) or
     /// [elastic](crate::Limit::elastic) limits: the names of these limits. Not a standard.
     ///
@@ -95,7 +95,7 @@ impl IntoIterator for HeaderStyle {
 /// The format of an `…-Reset` header, which reports when the limit is entirely unused again.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Reset {
+pub enum ResetFormat {
     /// The number of seconds until then.
     #[default]
     Seconds,

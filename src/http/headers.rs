@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::header_style::{HeaderStyle, Reset};
+use super::header_style::{HeaderStyle, ResetFormat};
 use super::merge::merge;
 use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
@@ -193,7 +193,7 @@ impl Headers {
     fn write_triple(
         &self,
         [limit, remaining, reset]: &[HeaderName; 3],
-        format: Reset,
+        format: ResetFormat,
         decision: &Decision,
         headers: &mut HeaderMap,
     ) {
@@ -205,8 +205,10 @@ impl Headers {
             return;
         }
         let seconds = ceil_seconds(match format {
-            Reset::Seconds => outcome.reset_after(),
-            Reset::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after()),
+            ResetFormat::Seconds => outcome.reset_after(),
+            ResetFormat::Epoch => {
+                Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
+            }
         });
         insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
         let [left, seconds] = numbers(outcome.remaining(), seconds);

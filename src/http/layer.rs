@@ -89,10 +89,10 @@ impl RateLimitLayer {
     /// Returns a builder of a layer with these limits, which are decided together.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, key};
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat, key};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .headers(HeaderStyle::XRateLimit(Reset::Seconds))
+    ///     .headers(HeaderStyle::XRateLimit(ResetFormat::Seconds))
     ///     .problem_json()
     ///     .build();
     /// # let _ = limits;

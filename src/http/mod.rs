@@ -40,7 +40,7 @@ mod service;
 mod values;
 
 pub use body::{BodyPolicy, KeepBody, ResponseBody, WrapBody};
-pub use header_style::{HeaderStyle, Reset};
+pub use header_style::{HeaderStyle, ResetFormat};
 pub use in_flight::{CountInFlight, InFlightFuture};
 pub use layer::{KeepBodyLayer, RateLimitLayer, RouteCost};
 pub use options::HttpOptions;

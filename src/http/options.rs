@@ -141,13 +141,13 @@ impl Builder<HttpOptions> {
     /// Sets the response headers that report the remaining tokens of limits. Defaults to [`HeaderStyle::IETF`].
     ///
     /// Takes one style or several; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
-    /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first one is used.
+    /// only in their [`ResetFormat`](crate::ResetFormat) or in the version of the draft, the first one is used.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
-    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
+    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)])
     ///     .build();
     /// # let _ = limits;
     /// ```
