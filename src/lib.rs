@@ -70,12 +70,10 @@ mod builder;
 mod cidrs;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod cost;
 mod decision;
 pub mod dry_run;
 mod error;
 pub mod explain;
-mod grpc;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
 // still rendered.
 #[cfg_attr(docsrs, doc(cfg(all())))]
@@ -100,10 +98,7 @@ mod on_store_error;
 mod overrides;
 mod reason;
 mod recorder;
-mod reported_details;
-mod request;
 mod resilience;
-mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod signal;
@@ -114,7 +109,6 @@ pub mod when;
 
 pub use algorithm::*;
 pub use builder::Builder;
-pub use cost::CostTable;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
@@ -122,7 +116,8 @@ pub use http::{
     KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody,
     ResponseFuture, RouteCost, Settled, WrapBody,
 };
-pub use limit::{Limit, LiveLimits, OnMissingKey};
+pub use key::heads::{RequestHead, ResponseHead};
+pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;
 pub use limiter::{AcquireError, Limiter};
 pub use list::{AddressList, KeyList, ListAction};
@@ -130,9 +125,7 @@ pub use on_store_error::{OnStoreError, Share};
 pub use overrides::{OverrideError, Overrides};
 pub use reason::Reason;
 pub use recorder::*;
-pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
-pub use response::ResponseHead;
 pub use signal::{InFlight, InFlightGuard, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

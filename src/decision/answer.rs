@@ -4,9 +4,9 @@ use std::mem;
 use std::time::Duration;
 
 use super::cell::{Cell, Report};
+use super::detail::RequestDetail;
 use super::verdict::Verdict;
 use crate::algorithm::{Algorithm, Availability, ChargeMark, CompactState, Lockout, QuotaSnapshot, State};
-use crate::reported_details::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {

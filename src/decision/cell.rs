@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::detail::RequestDetail;
 use crate::algorithm::{Algorithm, Availability, ChargeMark, Lockout, QuotaSnapshot, Size};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::reported_details::RequestDetail;
 
 /// One limit of a request, for one key: the question that a [`Store`](crate::Store) is asked, and its answer.
 ///

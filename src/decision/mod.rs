@@ -4,6 +4,7 @@ mod allowed;
 mod answer;
 mod cell;
 mod decided_by;
+mod detail;
 mod receipt;
 mod verdict;
 
@@ -13,6 +14,7 @@ pub use self::allowed::AllowedDecision;
 pub use self::cell::{Cell, Veto};
 pub(crate) use self::cell::{Cells, Texts};
 pub use self::decided_by::DecidedBy;
+pub(crate) use self::detail::{ReportedDetails, RequestDetail};
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
 use crate::time::{Clock, SystemClock, Timestamp};

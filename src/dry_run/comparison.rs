@@ -5,7 +5,7 @@ use std::fmt;
 use super::report::{MAX_SAMPLES, SampleLimit, SampleRequest};
 use super::run::DryRun;
 use crate::explain::Explanation;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::time::Timestamp;
 
 /// Compares the decisions of two sets of limits about the same requests. See the [module](crate::dry_run).

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::explain::KeyParts;
 use crate::key::KeyPart;
+use crate::key::heads::RequestHead;
 use crate::limit::Limit;
-use crate::request::RequestHead;
 use crate::time::Timestamp;
 
 /// The most samples that are kept of each kind.

@@ -7,8 +7,8 @@ use crate::builder::Builder;
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::http::{HttpOptions, RateLimitLayer};
+use crate::key::heads::RequestHead;
 use crate::limit::Limit;
-use crate::request::RequestHead;
 use crate::store::MemoryStore;
 use crate::time::{Clock, ManualClock, Timestamp};
 

@@ -2,7 +2,7 @@
 
 use super::report::{LimitReport, MAX_SAMPLES, Report, SampleLimit, SampleRequest};
 use crate::explain::{Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::time::Timestamp;
 
 impl Report {

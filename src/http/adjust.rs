@@ -9,10 +9,10 @@ use tokio::runtime::Handle;
 use super::ledger::{Balance, Ledger, TargetCost};
 use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
+use crate::key::heads::ResponseHead;
 use crate::reason::Reason;
 use crate::recorder::DecisionSource;
 use crate::recorder::Event;
-use crate::response::ResponseHead;
 use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.

@@ -3,10 +3,10 @@
 use super::config::LayerConfig;
 use crate::decision::Cells;
 use crate::hash::KeyHash;
+use crate::key::heads::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
 use crate::reason::Reason;
-use crate::request::RequestHead;
 
 /// Whether a limit applies to a request.
 pub(super) enum Finding<'k> {

@@ -14,14 +14,13 @@ use super::merge::is_first_report;
 use super::options::HttpOptions;
 use super::rejection::Rejection;
 use super::rejection_format::RejectionFormat;
-use crate::cost::CostRule;
 use crate::decision::Decision;
 use crate::error::ConfigError;
+use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
-use crate::limit::{Derived, LimitsSnapshot};
+use crate::limit::{CostRule, Derived, LimitsSnapshot};
 use crate::reason::Reason;
-use crate::request::RequestHead;
 use crate::resilience::StoreClient;
 
 /// The configuration of a layer.

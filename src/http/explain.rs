@@ -6,8 +6,8 @@ use super::layer::RateLimitLayer;
 use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::KeyError;
+use crate::key::heads::RequestHead;
 use crate::reason::Reason;
-use crate::request::RequestHead;
 
 impl RateLimitLayer {
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).

@@ -13,11 +13,11 @@ use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::explain::ListKind;
+use crate::key::heads::RequestHead;
+use crate::key::heads::ResponseHead;
 use crate::reason::Reason;
 use crate::recorder::Event;
-use crate::request::RequestHead;
 use crate::resilience::ReservationGuard;
-use crate::response::ResponseHead;
 use crate::store::StoreFuture;
 
 /// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.

@@ -27,8 +27,8 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const INTERNAL: u64 = 13;
 const UNAVAILABLE: u64 = 14;
 
-/// Builds the response to a gRPC request. `content_type` is the result of [`content_type`](crate::grpc::content_type).
-/// Reserves room for `more_headers` headers.
+/// Builds the response to a gRPC request. [`grpc_content_type`](crate::RequestHead::grpc_content_type) returns its content
+/// type. Reserves room for `more_headers` headers.
 pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more_headers: usize) -> Response<Bytes> {
     let status = match rejection.status() {
         StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,

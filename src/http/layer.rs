@@ -11,12 +11,11 @@ use super::config::LayerConfig;
 use super::options::HttpOptions;
 use super::service::RateLimit;
 use crate::builder::Builder;
-use crate::cost::{CostRule, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Derived, Limit, LiveLimits};
+use crate::key::heads::RequestHead;
+use crate::limit::{CostRule, CostTable, Derived, Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
-use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
 ///

@@ -9,8 +9,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::config::LayerConfig;
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
+use crate::key::heads::{OwnedHead, RequestHead};
 use crate::reason::Reason;
-use crate::request::{OwnedHead, RequestHead};
 use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::explain::{ListExplanation, ListKind};
+use crate::key::heads::RequestHead;
 use crate::list::ListAction;
-use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// The lists of a layer, which are checked before anything else: those that reject requests, then those that exempt

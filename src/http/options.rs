@@ -9,10 +9,10 @@ use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
 use super::rejection_response::{IntoRejectionResponse, complete};
 use crate::builder::Builder;
-use crate::cost::{CostRule, CostTable};
 use crate::explain::ListKind;
+use crate::key::heads::RequestHead;
+use crate::limit::{CostRule, CostTable};
 use crate::list::ListAction;
-use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its

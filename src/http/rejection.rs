@@ -6,9 +6,9 @@ use http::StatusCode;
 
 use super::values::{Text, push_number};
 use crate::key::KeyError;
+use crate::key::heads::RequestHead;
 use crate::list::ListAction;
 use crate::reason::Reason;
-use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 
 /// A rejected request, for the closure that builds the response: see

@@ -13,10 +13,9 @@ use super::rejection::Rejection;
 use super::values::{Text, insert, insert_missing};
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::grpc::content_type;
+use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
 use crate::reason::Reason;
-use crate::request::RequestHead;
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -61,7 +60,7 @@ impl Default for RejectionFormat {
 impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
-        if self.grpc { content_type(head) } else { None }
+        if self.grpc { head.grpc_content_type() } else { None }
     }
 
     /// Returns whether the response depends on the head of the request.

@@ -6,7 +6,7 @@ use std::future::Future;
 use super::bucket_key::Key;
 use super::extractor::{Extracted, KeyError, KeyExtractor, write};
 use super::key_buf::KeyBuf;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Makes an extractor of a closure that returns an owned key. The key is missing if the closure returns `None`, and
 /// ambiguous if it reads a [repeated header](super#repeated-headers) by [`RequestHead::header`].

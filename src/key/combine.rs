@@ -4,7 +4,7 @@ use super::extractor::{Extracted, KeyError, KeyExtractor};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::or::{FIRST, Or, SECOND};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {

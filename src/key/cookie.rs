@@ -5,7 +5,7 @@ use http::header::COOKIE;
 use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the value of the cookie `name`, as bytes.
 ///

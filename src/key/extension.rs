@@ -8,7 +8,7 @@ use super::bucket_key::Key;
 use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated.
 ///

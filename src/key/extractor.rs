@@ -13,7 +13,7 @@ use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::or::Or;
 use crate::hash::{KeyHash, KeyHasher};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts a key from a request.
 ///

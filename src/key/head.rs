@@ -5,8 +5,7 @@ use http::Method;
 use super::extractor::{Extracted, KeyExtractor, describe_shown, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
-use crate::grpc;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many spellings,
 /// each with a bucket of its own: prefer [`matched_route`], except for services without a router.
@@ -46,7 +45,7 @@ impl KeyExtractor for MatchedRoute {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         let route = head.matched_path().unwrap_or_else(|| {
             let is_routed = head.original_uri().is_some();
-            if !is_routed && grpc::content_type(head).is_some() { head.path() } else { "" }
+            if !is_routed && head.grpc_content_type().is_some() { head.path() } else { "" }
         });
         write(route, key)
     }

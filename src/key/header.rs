@@ -7,7 +7,7 @@ use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use crate::error::or_panic;
 use crate::hash::KeyHasher;
-use crate::request::{Repeated, RequestHead};
+use crate::key::heads::{Repeated, RequestHead};
 use crate::validation;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.

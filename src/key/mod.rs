@@ -60,6 +60,7 @@ mod extension;
 mod extractor;
 mod head;
 mod header;
+pub(crate) mod heads;
 mod key_buf;
 mod key_part;
 mod or;
@@ -67,7 +68,6 @@ mod peer;
 mod prefix;
 mod query;
 
-pub use crate::request::RoutePattern;
 pub(crate) use bucket_key::hash;
 pub use bucket_key::{Key, Shared};
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
@@ -81,6 +81,7 @@ pub use head::{MatchedRoute, MethodKey, Path, matched_route, method, path};
 #[cfg(feature = "rules")]
 pub(crate) use head::{OTHER_METHODS, head_as_get, is_standard};
 pub use header::{Header, header};
+pub use heads::RoutePattern;
 pub use key_buf::KeyBuf;
 #[cfg(feature = "rules")]
 pub(crate) use key_buf::only_part;

@@ -12,7 +12,7 @@ use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
 use super::prefix::Prefixes;
 use crate::hash::KeyHasher;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`PeerIp::ipv6_prefix`] changes that.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Extracts the value of the query parameter `name`, as text.
 ///

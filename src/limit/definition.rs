@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::{fmt, iter};
 
+use super::cost::CostRule;
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
 use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
-use crate::cost::CostRule;
 use crate::error::{ConfigError, RulePosition, or_panic};
+use crate::key::heads::RequestHead;
+use crate::key::heads::ResponseHead;
 use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
-use crate::request::RequestHead;
-use crate::response::ResponseHead;
 use crate::signal::Signal;
 use crate::when::Condition;
 

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::on_missing_key::OnMissingKey;
+use crate::key::heads::RequestHead;
 use crate::key::{KeyBuf, KeyError, KeyPart};
-use crate::request::RequestHead;
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.
 pub(crate) trait LimitIndex: Send + Sync + 'static {

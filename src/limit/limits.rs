@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
+use super::cost::CostRule;
 use super::definition::Limit;
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use super::metric_detail::DetailsByLimit;
 use crate::algorithm::Algorithm;
-use crate::cost::CostRule;
 use crate::decision::{Cell, Cells, Texts, Veto};
 use crate::error::ConfigError;
 use crate::hash::{KeyHash, KeyHasher};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::store::key_name::escape;
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.

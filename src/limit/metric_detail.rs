@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::reported_details::{ReportedDetails, RequestDetail};
-use crate::request::RequestHead;
+use crate::decision::{ReportedDetails, RequestDetail};
+use crate::key::heads::RequestHead;
 
 /// Computes the details of requests under a limit.
 #[derive(Clone)]

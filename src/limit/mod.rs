@@ -2,10 +2,11 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], and its settings in [`on_missing_key`], [`sizes`], [`overage`], [`mode`], [`settle`] and [`metric_detail`] |
+//! | One limit | [`definition`], and its settings in [`on_missing_key`], [`sizes`], [`overage`], [`mode`], [`cost`], [`settle`] and [`metric_detail`] |
 //! | The limits of a limiter | [`limits`], [`index`] |
 //! | Live limits | [`live`], [`snapshot`], [`derived`], `watch` |
 
+mod cost;
 mod definition;
 mod derived;
 mod index;
@@ -21,6 +22,8 @@ mod snapshot;
 #[cfg(feature = "rules")]
 mod watch;
 
+pub(crate) use self::cost::CostRule;
+pub use self::cost::CostTable;
 pub use self::definition::Limit;
 pub(crate) use self::derived::Derived;
 #[cfg(feature = "rules")]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::definition::{ActualCostFn, Limit};
-use crate::response::ResponseHead;
+use crate::key::heads::ResponseHead;
 
 impl Limit {
     /// Sets which requests count, by their responses. Defaults to all. Every request is charged before it is forwarded,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::definition::Limit;
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::when::Condition;
 
 impl Limit {

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use crate::cidrs::Cidrs;
 use crate::error::{ConfigError, or_panic};
 use crate::key::AddressSource;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::when::Condition;
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and

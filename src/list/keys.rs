@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 
 use crate::error::{ConfigError, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
+use crate::key::heads::RequestHead;
 use crate::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
-use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// A list of keys, for [`never_limit`](crate::Builder::never_limit) and

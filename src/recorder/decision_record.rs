@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::decision::RequestDetail;
 use crate::decision::{Cell, Decision, Verdict, Veto};
-use crate::reported_details::RequestDetail;
 use crate::store::{Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).

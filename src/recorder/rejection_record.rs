@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::decision_record::{LimitOutcome, LimitRecord};
 use crate::decision::Decision;
+use crate::key::heads::RequestHead;
 use crate::reason::Reason;
-use crate::request::RequestHead;
 
 /// A request that a layer rejects, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::per_label::PerLabel;
 use super::top_keys::TopKeys;
 use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, RejectionRecord};
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// The longest display of a key, in bytes. Clients may choose a part of it.
 const MAX_DISPLAY: usize = 128;

@@ -8,10 +8,10 @@ use super::client::StoreClient;
 use super::outage_log::LogContext;
 use crate::decision::{Cell, Decision};
 use crate::error::StoreError;
+use crate::key::heads::RequestHead;
 use crate::limit::Limit;
 use crate::reason::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
-use crate::request::RequestHead;
 use crate::store::Purpose;
 
 /// The recording of a decision that is being made.

@@ -15,9 +15,9 @@ use super::limit::Rule;
 use super::tree::{Branch, Group, Tree, TreeIndex};
 use super::yaml::Node;
 use crate::error::RulePosition;
+use crate::key::heads::RequestHead;
 use crate::key::{KeyExtractor, KeyPart};
 use crate::limit::{Limit, LimitIndex, OnMissingKey};
-use crate::request::RequestHead;
 
 /// A descriptor: the value that a request must have, the limit that then applies, and nested descriptors.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::fields::{closest, one_of};
 use crate::error::{ConfigError, Fault, or_panic};
+use crate::key::heads::RequestHead;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
-use crate::request::RequestHead;
 use crate::validation;
 
 /// Maps the keys of descriptors to extractors.

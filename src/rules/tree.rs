@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
 use super::limit::Rule;
+use crate::key::heads::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey, only_part};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
-use crate::request::RequestHead;
 
 /// All descriptors of a file.
 #[derive(Default)]

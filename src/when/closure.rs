@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::condition::Condition;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Makes a condition of a closure that returns whether it holds.
 ///

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 
 /// Decides whether something applies to a request.
 ///

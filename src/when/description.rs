@@ -18,7 +18,7 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::request::RequestHead;
+    use crate::key::heads::RequestHead;
     use crate::when;
 
     #[test]

@@ -6,7 +6,7 @@ use http::{HeaderName, Method};
 
 use super::condition::Condition;
 use crate::error::or_panic;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::validation;
 
 /// Matches requests by method. `GET` also matches HEAD.

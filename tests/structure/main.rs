@@ -27,7 +27,6 @@ const LEVELS: &[&str] = &[
     "algorithm::calendar",
     "algorithm",
     "algorithm::builders",
-    "reported_details",
     // Decisions
     "decision",
     // Stores
@@ -48,16 +47,14 @@ const LEVELS: &[&str] = &[
     "store::redis::operations",
     "store::redis",
     // Limits: keys, conditions and costs
-    "request",
-    "grpc",
-    "response",
+    "key::heads",
     "signal",
     "when",
     "key",
     "key::client",
     "list",
     "reason",
-    "cost",
+    "limit::cost",
     "recorder",
     "recorder::metrics",
     "on_store_error",

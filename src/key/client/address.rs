@@ -8,7 +8,7 @@ use super::error::AddressError;
 use super::proxies::TrustedProxies;
 use super::{forwarded, node};
 use crate::error::or_panic;
-use crate::request::{Repeated, RequestHead};
+use crate::key::heads::{Repeated, RequestHead};
 use crate::validation;
 
 /// Finds the client's address by one header that [`TrustedProxies`] write.

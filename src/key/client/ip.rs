@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use super::address::ClientAddress;
 use super::error::AddressError;
 use crate::key::extractor::{Extracted, KeyError, KeyExtractor};
+use crate::key::heads::RequestHead;
 use crate::key::key_buf::KeyBuf;
 use crate::key::key_part::KeyPart;
 use crate::key::prefix::Prefixes;
-use crate::request::RequestHead;
 
 /// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as
 /// with [`peer_ip`](crate::key::peer_ip): the same address is the same key with both.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use super::error::AddressError;
 use crate::cidrs::Cidrs;
 use crate::error::{ConfigError, or_panic};
+use crate::key::heads::RequestHead;
 use crate::key::peer::Peer;
-use crate::request::RequestHead;
 
 /// The proxies that are trusted to report client addresses. [`x_forwarded_for`](Self::x_forwarded_for),
 /// [`forwarded`](Self::forwarded) and [`single_valued`](Self::single_valued) choose the header that they write, and

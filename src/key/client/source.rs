@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use super::address::ClientAddress;
 use super::error::AddressError;
 use super::ip::ClientIp;
+use crate::key::heads::RequestHead;
 use crate::key::peer::{Peer, PeerIp};
-use crate::request::RequestHead;
 
 /// Finds the IP address of a request, for an [`AddressList`](crate::AddressList): [`peer_ip`](crate::key::peer_ip),
 /// [`client_ip`](crate::key::client_ip), [`ClientAddress`], or a closure in [`address_from_fn`].

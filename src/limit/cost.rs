@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::error::ConfigError;
-use crate::request::RequestHead;
+use crate::key::heads::RequestHead;
 use crate::validation;
 
 /// The costs of all endpoints in one place: tokens by method and route.

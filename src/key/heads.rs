@@ -1,9 +1,10 @@
-//! The head of a request, which keys, costs and conditions are computed from.
+//! The head of a request, which keys, costs and conditions are computed from, and the head of a response, which the
+//! actual cost is computed from.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::AsHeaderName;
-use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
+use http::header::{AsHeaderName, CONTENT_TYPE};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 
 /// The head of a request: everything except the body.
 ///
@@ -117,6 +118,37 @@ impl<'a> RequestHead<'a> {
         }
         None
     }
+
+    /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other request.
+    ///
+    /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has one
+    /// content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is a constant rather
+    /// than a copy of the client's text.
+    pub(crate) fn grpc_content_type(&self) -> Option<&'static str> {
+        const GRPC: &str = "application/grpc";
+        const KNOWN: [&str; 9] = [
+            GRPC,
+            "application/grpc+proto",
+            "application/grpc+json",
+            "application/grpc-web",
+            "application/grpc-web+proto",
+            "application/grpc-web+json",
+            "application/grpc-web-text",
+            "application/grpc-web-text+proto",
+            "application/grpc-web-text+json",
+        ];
+        let known = |text: &str| KNOWN.into_iter().find(|known| known.eq_ignore_ascii_case(text));
+        if *self.method != Method::POST {
+            return None;
+        }
+        let media_type = str::from_utf8(self.single_header(CONTENT_TYPE).ok()??).ok()?.split(';').next()?.trim();
+        let (base, format) = media_type.split_once('+').unwrap_or((media_type, "proto"));
+        let base = known(base).filter(|base| *base != GRPC || self.version >= Version::HTTP_2)?;
+        // Requests in a format of their own are genuine, too, if its name is a token of RFC 9110.
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        let is_token = !format.is_empty() && format.bytes().all(is_allowed);
+        is_token.then(|| known(media_type).unwrap_or(base))
+    }
 }
 
 /// The pattern of the route that a router other than Axum's has matched, as an extension of the request.
@@ -172,5 +204,43 @@ impl OwnedHead {
     pub(crate) fn as_head(&self) -> RequestHead<'_> {
         let Self { method, uri, version, headers, extensions } = self;
         RequestHead { method, uri, version: *version, headers, extensions, ambiguity: None }
+    }
+}
+
+/// The head of a response: everything except the body.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tower_ratelimit::ResponseHead;
+///
+/// let response = Response::builder().status(401).header("x-reason", "password").body(()).unwrap();
+/// let head = ResponseHead::of(&response);
+/// assert_eq!((head.status, head.header("x-reason")), (StatusCode::UNAUTHORIZED, Some("password")));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ResponseHead<'a> {
+    /// The status. gRPC reports failures by `grpc-status`, in the headers or in the trailers, instead.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The extensions that the handler and the inner layers have set.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Returns the head of `response`.
+    #[must_use]
+    pub fn of<B>(response: &'a Response<B>) -> Self {
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
+    }
+
+    /// Returns the value of the first header `name`, if there is one and it is visible ASCII.
+    ///
+    /// Unlike [`RequestHead::header`](crate::RequestHead::header), this accepts repeated headers, because the
+    /// application has written them.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.get(name)?.to_str().ok()
     }
 }
