@@ -175,13 +175,17 @@ impl Ledger {
         }
     }
 
-    /// Resets the keys of the limits for which `is_for` holds, and removes their charges.
+    /// Resets the keys of the limits for which `is_for` holds, and removes their charges, unless the reset fails.
     pub(super) async fn reset(&self, is_for: impl Fn(usize) -> bool + Send + Sync) -> Result<(), StoreError> {
-        // A refund after the reset would be taken from later charges.
-        drop(self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid }));
         let mut balances = self.balances(&|_, _| 0);
         balances.retain(|balance| is_for(balance.limit()));
-        self.config.client.reset_cells(&self.cells(&balances, |_| 0)).await
+        // A refund during the reset would be taken from later charges.
+        let taken = self.take_payments(&is_for);
+        let result = self.config.client.reset_cells(&self.cells(&balances, |_| 0)).await;
+        if result.is_err() {
+            self.return_payments(taken);
+        }
+        result
     }
 
     /// Requests the current state of all limits that apply. Returns `None` if there are none.

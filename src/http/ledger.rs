@@ -48,7 +48,7 @@ struct Account {
 
 /// A charge that can be refunded.
 #[derive(Clone, Debug)]
-struct Payment {
+pub(super) struct Payment {
     by: DecidedBy,
     charged: Cell,
     /// The instant at which the charge no longer counts.
@@ -176,6 +176,23 @@ impl Ledger {
         receipts
     }
 
+    /// Removes the payments to the limits for which `is_for` holds.
+    pub(super) fn take_payments(&self, is_for: impl Fn(usize) -> bool) -> Vec<Payment> {
+        let mut entries = self.entries();
+        let accounts = entries.accounts.iter_mut().filter(|account| is_for(account.asked.limit()));
+        let payments = accounts.flat_map(|account| {
+            account.paid = 0;
+            account.payments.drain(..)
+        });
+        payments.collect()
+    }
+
+    /// Returns payments that were taken.
+    pub(super) fn return_payments(&self, payments: Vec<Payment>) {
+        let mut entries = self.entries();
+        payments.into_iter().for_each(|payment| entries.pay(payment));
+    }
+
     /// Removes everything, so that nothing more is charged or reported.
     pub(super) fn clear(&self) {
         let mut entries = self.entries();
@@ -192,16 +209,19 @@ impl Entries {
     fn add(&mut self, decision: Decision) {
         for charged in decision.outcomes().iter().filter(|_| decision.is_charged()) {
             // A limit that is not enforced may have had no capacity.
-            let is_account = |account: &&mut Account| account.asked.limit() == charged.limit() && charged.is_allowed();
-            if let Some(account) = self.accounts.iter_mut().find(is_account) {
-                account.add(Payment {
-                    by: decision.decided_by(),
-                    charged: charged.clone(),
-                    end: decision.at().saturating_add(charged.reset_after()),
-                });
+            if charged.is_allowed() {
+                let end = decision.at().saturating_add(charged.reset_after());
+                self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
             }
         }
         self.last = Some(decision);
+    }
+
+    fn pay(&mut self, payment: Payment) {
+        let is_account = |account: &&mut Account| account.asked.limit() == payment.charged.limit();
+        if let Some(account) = self.accounts.iter_mut().find(is_account) {
+            account.add(payment);
+        }
     }
 }
 

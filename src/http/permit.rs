@@ -213,7 +213,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails.
+    /// Returns an error if the store fails. The charges of the request can then still be refunded.
     pub async fn reset(&self) -> Result<(), StoreError> {
         self.ledger.reset(|limit| self.is_for(limit)).await?;
         self.peek().await;
