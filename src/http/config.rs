@@ -20,7 +20,9 @@ use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{CostRule, Derived, LimitsSnapshot};
+use crate::list::ListAction;
 use crate::reason::Reason;
+use crate::recorder::Event;
 use crate::resilience::StoreClient;
 
 /// The configuration of a layer.
@@ -147,6 +149,21 @@ impl LayerConfig {
         self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response()
     }
 
+    /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
+    #[cold]
+    pub(super) fn report_lists(&self, matched: &[ListAction], extensions: &mut Extensions) {
+        if self.group.has_several_layers() {
+            let ListReporters(reporters) = extensions.get_or_insert_default();
+            match reporters.iter().find(|(group, _)| Arc::ptr_eq(group, &self.group)) {
+                Some((_, layer)) if *layer != self.layer => return,
+                // Another request with the extensions of one that this layer has reported.
+                Some(_) => {}
+                None => reporters.push((self.group.clone(), self.layer.clone())),
+            }
+        }
+        matched.iter().for_each(|&action| self.client.report_event(&Event::ListMatched { action }));
+    }
+
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
@@ -199,6 +216,10 @@ pub(super) struct ReportOnce(AtomicBool);
 /// The layers that a request has passed, among its extensions.
 #[derive(Clone, Default)]
 struct PassedLayers(SmallVec<[LayerId; 2]>);
+
+/// The layers that have reported the lists that a request is on, at most one of each limiter, among its extensions.
+#[derive(Clone, Default)]
+struct ListReporters(SmallVec<[(Arc<LayerGroup>, LayerId); 1]>);
 
 /// The number of requests of a limiter that are marked to detect layers that are applied twice. Later requests are not
 /// marked, because a mark costs up to two allocations.

@@ -60,7 +60,7 @@ async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> E
         cells: Cells::new(),
         missing_key: None,
     };
-    let conclusion = match config.lists.find(head, |_| {}) {
+    let conclusion = match config.lists.find(head).0 {
         Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
         Some(ListKind::Exempts) => Some(Conclusion::Exempt),
         None => {

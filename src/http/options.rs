@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use smallvec::SmallVec;
+
 use super::body::{IntoRejectionResponse, complete};
 use super::headers::HeaderStyle;
 use super::rejection::Rejection;
@@ -231,18 +233,24 @@ impl Lists {
         self.0.sort_by_key(|(kind, _)| *kind == ListKind::Exempts);
     }
 
-    /// Returns the kind of list that a request is on. A rejection takes precedence over an exemption. Calls `report` for
-    /// each list of requests to reject that the request is on, up to the first that is not in shadow mode.
-    pub(super) fn find(&self, head: &RequestHead<'_>, report: impl Fn(ListAction)) -> Option<ListKind> {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the kind of list that a request is on. A rejection takes precedence over an exemption. Also returns the
+    /// lists of requests to reject that the request is on, up to the first that is not in shadow mode.
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> (Option<ListKind>, SmallVec<[ListAction; 1]>) {
+        let mut matched = SmallVec::new();
         for (kind, _) in self.0.iter().filter(|list| is_on(list, head)) {
             if let ListKind::Rejects(action) = kind {
-                report(*action);
+                matched.push(*action);
             }
             if *kind != ListKind::Rejects(ListAction::Shadow) {
-                return Some(*kind);
+                return (Some(*kind), matched);
             }
         }
-        None
+        (None, matched)
     }
 
     /// Explains which lists a request is on.

@@ -24,7 +24,6 @@ use crate::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::explain::ListKind;
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::reason::Reason;
-use crate::recorder::Event;
 use crate::resilience::ReservationGuard;
 use crate::store::StoreFuture;
 
@@ -277,12 +276,12 @@ impl RequestContext {
     /// Decides about the request, and charges it if it is allowed, unless it has to wait.
     pub(super) fn first_step<B>(&self, request: &mut Request<B>) -> Result<Step, Box<PendingDecision>> {
         let LayerConfig { client, lists, cost, .. } = &*self.config;
-        let head = &RequestHead::of(request);
-        match lists.find(head, |action| client.report_event(&Event::ListMatched { action })) {
-            Some(ListKind::Rejects(action)) => return Ok(self.reject(Reason::Listed(action), head)),
-            Some(ListKind::Exempts) => return Ok(self.next_step(Decision::uncounted(), request)),
-            None => {}
+        if !lists.is_empty()
+            && let Some(step) = self.check_lists(request)
+        {
+            return Ok(step);
         }
+        let head = &RequestHead::of(request);
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
@@ -307,6 +306,18 @@ impl RequestContext {
             Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
             Err(decision) => Err(Box::new(PendingDecision::Store(decision))),
         }
+    }
+
+    /// Returns the next step of a request that is on a list.
+    fn check_lists<B>(&self, request: &mut Request<B>) -> Option<Step> {
+        let (listed, matched) = self.config.lists.find(&RequestHead::of(request));
+        if !matched.is_empty() {
+            self.config.report_lists(&matched, request.extensions_mut());
+        }
+        Some(match listed? {
+            ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),
+            ListKind::Exempts => self.next_step(Decision::uncounted(), request),
+        })
     }
 
     /// Waits for a decision, and for the request's turn if it is delayed.
