@@ -140,7 +140,7 @@ impl LayerConfig {
             violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
         client.record_rejection(reason, denied, head);
-        let rejection = Rejection { reason, violated: &violated, head: *head };
+        let rejection = Rejection { reason, violated: &violated, jitter: format.jitter(), head: *head };
         format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -155,6 +156,28 @@ impl Builder<HttpOptions> {
     /// ```
     pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
         self.options.styles = styles.into_iter().collect();
+        self
+    }
+
+    /// Adds a random time of up to `longest` to the wait that each rejected request is told, so that clients that were
+    /// denied together do not all return at the same instant. Defaults to [`Duration::ZERO`].
+    ///
+    /// A client is never told less than the exact wait. The jitter is included in `Retry-After`,
+    /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a span
+    /// in which your service can serve all clients that wait, of at least some seconds, since `Retry-After` is in whole
+    /// seconds.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .retry_after_jitter(Duration::from_secs(10))
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn retry_after_jitter(mut self, longest: Duration) -> Self {
+        self.options.format.longest_jitter = longest;
         self
     }
 

@@ -18,6 +18,7 @@ use crate::error::StoreError;
 use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
 use crate::reason::Reason;
+use crate::time::random_up_to;
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -32,6 +33,8 @@ pub(super) struct RejectionFormat {
     pub(super) body: Body,
     /// Whether genuine gRPC requests are answered with a gRPC status.
     pub(super) grpc: bool,
+    /// The longest random part of `Retry-After`.
+    pub(super) longest_jitter: Duration,
 }
 
 /// The body of a rejection over plain HTTP.
@@ -55,7 +58,7 @@ impl fmt::Debug for Body {
 
 impl Default for RejectionFormat {
     fn default() -> Self {
-        Self { body: Body::default(), grpc: true }
+        Self { body: Body::default(), grpc: true, longest_jitter: Duration::ZERO }
     }
 }
 
@@ -63,6 +66,11 @@ impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
         if self.grpc { head.grpc_content_type() } else { None }
+    }
+
+    /// Returns the random part of a wait.
+    pub(super) fn jitter(&self) -> Duration {
+        if self.longest_jitter.is_zero() { Duration::ZERO } else { random_up_to(self.longest_jitter) }
     }
 
     /// Returns whether the response depends on the head of the request.
@@ -205,8 +213,8 @@ impl StoreError {
 
 fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
-    let rejection = Rejection { reason, violated: &[], head: RequestHead::of(&request) };
-    let format = RejectionFormat { body: Body::PlainText, grpc: false };
+    let rejection = Rejection { reason, violated: &[], jitter: Duration::ZERO, head: RequestHead::of(&request) };
+    let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
     format.response(&rejection, None, &Headers::new([], &[]), None)
 }
 
@@ -243,10 +251,8 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
     insert(headers, CONTENT_TYPE, HeaderValue::from_static(content_type));
     insert(headers, GRPC_STATUS, number(status));
     let wait = match rejection.reason() {
-        Reason::Limited { retry_after } => Some(retry_after),
-        Reason::StoreFailed => Some(rejection.retry_after_seconds().map(Duration::from_secs)),
-        Reason::Listed(_) => Some(None),
         Reason::MissingKey(_) => None,
+        _ => Some(rejection.jittered_wait()),
     };
     if let Some(details) = details(status, &message, wait.flatten(), rejection.violated()) {
         insert(headers, GRPC_STATUS_DETAILS, details);

@@ -1,5 +1,6 @@
 //! The rate limit headers of responses.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
@@ -582,4 +583,40 @@ async fn a_custom_rejection_with_very_many_headers_is_sent() {
         // The most important header comes first.
         assert_eq!(response.headers().contains_key("retry-after"), room > 0);
     }
+}
+
+/// The wait of each denial is told with a random addition, the same in all places.
+#[tokio::test]
+async fn a_jitter_is_added_to_the_wait_that_clients_are_told() {
+    let spread = |longest| {
+        let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(paused_store());
+        let layer = layer.headers([HeaderStyle::XRetryAfter, HeaderStyle::IETF]).retry_after_jitter(longest);
+        layer.build().layer(Hello::default())
+    };
+    let (exact, jittered) = (spread(Duration::ZERO), spread(Duration::from_secs(8)));
+    let mut told = BTreeSet::new();
+    for service in [&exact, &jittered] {
+        assert!(!ask(service, Request::new(())).await.is_refused());
+    }
+    for _ in 0..200 {
+        assert_eq!(ask(&exact, Request::new(())).await.header("retry-after"), Some("60"));
+        let answer = ask(&jittered, Request::new(())).await;
+        let seconds: u64 = answer.header("retry-after").expect("a wait").parse().unwrap();
+        assert!((60..=68).contains(&seconds), "{seconds}");
+        assert_eq!(answer.header("x-ratelimit-retry-after"), answer.header("retry-after"));
+        let text = match seconds - 60 {
+            0 => "1 minute".to_owned(),
+            1 => "1 minute 1 second".to_owned(),
+            more => format!("1 minute {more} seconds"),
+        };
+        assert_eq!(answer.body, format!("Too many requests: try again in {text}.\n"));
+        assert_eq!(answer.header("ratelimit"), Some("\"one\";r=0;t=60"));
+        told.insert(seconds);
+
+        let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let answer = ask(&jittered, call.body(()).unwrap()).await;
+        let pushback: u64 = answer.header("grpc-retry-pushback-ms").expect("a wait").parse().unwrap();
+        assert!((60_000..=68_000).contains(&pushback), "{pushback}");
+    }
+    assert!(told.len() > 4, "the waits hardly differ: {told:?}");
 }
