@@ -104,8 +104,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let mut balances = self.ledger.balances(&|_, paid| paid).into_iter();
-        let applies = balances.any(|balance| balance.limit() == index) && self.is_for(index);
+        let applies = self.ledger.applicable().contains(&index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
