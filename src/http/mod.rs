@@ -6,7 +6,7 @@
 //! | --- | --- |
 //! | Configure | [`options`], [`layer`], [`config`] |
 //! | Accept a request | [`service`] (a request's way to its response) |
-//! | Decide | [`charges`]; [`explain`] reports what it finds |
+//! | Decide or explain | [`charges`] |
 //! | Reject | [`rejection`], [`response`] |
 //! | Charge more or less later | [`ledger`], [`adjust`], [`permit`] |
 //! | Respond | [`headers`], [`values`], [`body`] |
@@ -17,7 +17,6 @@ mod adjust;
 mod body;
 mod charges;
 mod config;
-mod explain;
 mod headers;
 mod in_flight;
 mod layer;
