@@ -154,7 +154,8 @@ impl Ledger {
         self.entries().accounts.iter().map(missing).filter(|(_, tokens)| *tokens > 0).collect()
     }
 
-    /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to it.
+    /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to
+    /// it.
     pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
         let ask = |account: &Account| (account.asked.clone(), cost(account.asked.limit(), account.paid));
         let asked: Vec<(Cell, u64)> = self.entries().accounts.iter().map(ask).collect();

@@ -163,9 +163,9 @@ impl Builder<HttpOptions> {
     /// denied together do not all return at the same instant. Defaults to [`Duration::ZERO`].
     ///
     /// A client is never told less than the exact wait. The jitter is included in `Retry-After`,
-    /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a span
-    /// in which your service can serve all clients that wait, of at least some seconds, since `Retry-After` is in whole
-    /// seconds.
+    /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a
+    /// span in which your service can serve all clients that wait, of at least some seconds, since `Retry-After` is in
+    /// whole seconds.
     ///
     /// ```
     /// use std::time::Duration;

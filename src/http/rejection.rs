@@ -55,7 +55,8 @@ impl<'a> Rejection<'a> {
     }
 
     /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) with its
-    /// [jitter](crate::Builder::retry_after_jitter), in whole seconds, rounded up, at least 1. `None` if no wait can help.
+    /// [jitter](crate::Builder::retry_after_jitter), in whole seconds, rounded up, at least 1. `None` if no wait can
+    /// help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.jittered_wait().map(|wait| ceil_seconds(wait).max(1))

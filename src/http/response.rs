@@ -230,10 +230,10 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const INTERNAL: u64 = 13;
 const UNAVAILABLE: u64 = 14;
 
-/// Builds the response to a gRPC request, which is "trailers-only": HTTP 200, no body, and the gRPC status in the headers.
-/// This also works for gRPC-Web, whose clients look for `grpc-status` in the headers before they read the body.
-/// [`grpc_content_type`](crate::RequestHead::grpc_content_type) returns its content
-/// type. Reserves room for `more_headers` headers.
+/// Builds the response to a gRPC request, which is "trailers-only": HTTP 200, no body, and the gRPC status in the
+/// headers. This also works for gRPC-Web, whose clients look for `grpc-status` in the headers before they read the
+/// body. [`grpc_content_type`](crate::RequestHead::grpc_content_type) returns its content type. Reserves room for
+/// `more_headers` headers.
 fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_headers: usize) -> Response<Bytes> {
     let status = match rejection.status() {
         StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,

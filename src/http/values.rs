@@ -144,8 +144,8 @@ pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
         return;
     }
     repeated.iter().for_each(|name| report(name));
-    // The position of the item to keep, counted among those of the same name, or the last if there are fewer. Items that
-    // the first list lacks are all kept.
+    // The position of the item to keep, counted among those of the same name, or the last if there are fewer. Items
+    // that the first list lacks are all kept.
     let position = |item: &Item<'_>| {
         let of_name = lists[0].iter().filter(|other| other.is_like(item)).enumerate();
         of_name.min_by_key(|(_, item)| item.remaining()).map(|(position, _)| position)

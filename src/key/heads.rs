@@ -119,11 +119,12 @@ impl<'a> RequestHead<'a> {
         None
     }
 
-    /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other request.
+    /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other
+    /// request.
     ///
-    /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has one
-    /// content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is a constant rather
-    /// than a copy of the client's text.
+    /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has
+    /// one content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is a constant
+    /// rather than a copy of the client's text.
     pub(crate) fn grpc_content_type(&self) -> Option<&'static str> {
         const GRPC: &str = "application/grpc";
         const KNOWN: [&str; 9] = [
