@@ -23,7 +23,7 @@ use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
     AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, ListAction, LiveLimits,
-    ManualClock, MemoryStore, Penalty, RateLimitLayer, Reset, Timestamp, TokenBucket, key, when,
+    ManualClock, MemoryStore, Penalty, RateLimitLayer, ResetFormat, Timestamp, TokenBucket, key, when,
 };
 
 /// The system allocator, with a count of the calls of each thread.
@@ -339,7 +339,7 @@ fn the_first_request_under_a_limit_does_not_copy_the_counts_of_others() {
 fn headers_allocate_little() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]);
     let two = || layer([limit("a").by(key::peer_ip()), bucket("b")]);
-    let triple = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let triple = [HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     allocates("draft, one limit", &by_peer().build(), ALLOWED, DRAFT);
     allocates("draft, two limits", &two().build(), ALLOWED, DRAFT + SEVERAL);
     allocates("triple", &two().headers(triple).build(), ALLOWED, TRIPLE + SEVERAL);

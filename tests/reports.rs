@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimit,
-    RateLimitLayer, RedisConfig, Reset, Share, Store, TraceRecorder, key,
+    RateLimitLayer, RedisConfig, ResetFormat, Share, Store, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -292,7 +292,7 @@ fn is_one_warning(reports: &[String], words: &[&str]) {
 fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
     for (name, styles) in [
         ("twice-told", vec![HeaderStyle::IETF]),
-        ("twice-triple", vec![HeaderStyle::XRateLimit(Reset::Seconds)]),
+        ("twice-triple", vec![HeaderStyle::XRateLimit(ResetFormat::Seconds)]),
         ("twice-untold", vec![]),
     ] {
         let limits = RateLimitLayer::builder([minutely(name)]).headers(styles.clone()).build();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tower_ratelimit::key::{self, KeyExtractor};
 use tower_ratelimit::{
-    Algorithm, Builder, HeaderStyle, HttpOptions, Limit, MetricsRecorder, RateLimitLayer, Reset, Store,
+    Algorithm, Builder, HeaderStyle, HttpOptions, Limit, MetricsRecorder, RateLimitLayer, ResetFormat, Store,
 };
 
 /// The store and the recorder of all layers.
@@ -21,6 +21,6 @@ pub(crate) fn limit(name: &str, algorithm: impl Into<Algorithm>) -> Limit {
 
 /// Returns the builder of a layer with the settings that all routes have in common.
 pub(crate) fn layer(backend: &Backend, limits: Vec<Limit>) -> Builder<HttpOptions> {
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     RateLimitLayer::builder(limits).store(backend.store.clone()).recorder(backend.metrics.clone()).headers(styles)
 }

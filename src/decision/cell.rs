@@ -142,7 +142,7 @@ impl Cell {
         let identity = format!("{} {} {name}", algorithm.tag(), algorithm.state_period());
         Self {
             key: KeyHash::ZERO,
-            identity: hasher.hash(identity.as_bytes()),
+            identity: hasher.hash_limit(&identity),
             texts: None,
             cost: 0,
             algorithm,

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
-use super::ledger::{Balance, Ledger, TargetCost};
+use super::ledger::{Ledger, TargetCost, receipts};
 use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::key::heads::ResponseHead;
@@ -31,11 +31,11 @@ pub(super) struct Adjustment {
 impl Ledger {
     /// Charges the tokens that are missing to the target cost, all or nothing. Returns `None` if no limit applies.
     pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Option<Decision>, StoreError> {
-        let balances = self.balances(target);
-        if balances.is_empty() {
+        let cells = self.cells(|limit, paid| target(limit, paid).saturating_sub(paid));
+        if cells.is_empty() {
             return Ok(None);
         }
-        let decision = self.acquire(self.cells(&balances, Balance::missing)).await?;
+        let decision = self.decide(cells, Purpose::Take).await?;
         Ok(Some(self.record(decision)))
     }
 
@@ -43,28 +43,23 @@ impl Ledger {
     /// capacity.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<Adjustment, StoreError> {
         let has_refunded = self.refund_excess(target).await?;
-        let mut balances = self.balances(target);
-        if balances.iter().all(|balance| balance.missing() == 0) {
+        let missing = self.missing(target);
+        if missing.is_empty() {
             return Ok(Adjustment { decision: None, has_refunded, shortfall: 0 });
         }
-        let owed: Vec<u64> = balances.iter().map(|balance| balance.target).collect();
-        let mut retries = 1..=MAX_RETRIES;
-        let decision = loop {
-            // A denial here is not the client's fault, so it is no strike.
-            let decision = self.acquire(without_strikes(self.cells(&balances, Balance::missing))).await?;
+        let mut charged = missing.clone();
+        let mut decision = self.charge_without_strikes(&charged).await?;
+        for _ in 0..MAX_RETRIES {
             if decision.is_allowed() {
-                break decision;
+                break;
             }
-            if retries.next().is_none() {
-                balances.iter_mut().for_each(|balance| balance.target = balance.paid);
-                break decision;
-            }
-            lower_to_available(&mut balances, &decision);
-        };
+            lower_to_available(&mut charged, &decision);
+            decision = self.charge_without_strikes(&charged).await?;
+        }
         let mut shortfall = 0;
-        for (balance, owed) in balances.iter().zip(owed) {
-            let limit = self.config.client.limits().get(balance.limit());
-            let tokens = owed.saturating_sub(balance.target.max(balance.paid));
+        for (&(limit, missing), (_, charged)) in missing.iter().zip(charged) {
+            let limit = self.config.client.limits().get(limit);
+            let tokens = if decision.is_allowed() { missing - charged } else { missing };
             if tokens > 0 && !limit.is_shadow() {
                 self.config.client.report_event(&Event::Shortfall { limit: limit.name(), tokens });
                 shortfall = shortfall.max(tokens);
@@ -74,6 +69,12 @@ impl Ledger {
         // Another task may have adjusted the same request meanwhile.
         let has_refunded = self.refund_excess(target).await?;
         Ok(Adjustment { decision, has_refunded, shortfall })
+    }
+
+    /// Charges these tokens to these limits, all or nothing. A denial is not the client's fault, so it is no strike.
+    async fn charge_without_strikes(&self, missing: &[(usize, u64)]) -> Result<Decision, StoreError> {
+        let tokens = |limit, _| missing.iter().find(|(owing, _)| *owing == limit).map_or(0, |(_, tokens)| *tokens);
+        self.decide(without_strikes(self.cells(tokens)), Purpose::Take).await
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -88,15 +89,14 @@ impl Ledger {
         let client = &self.config.client;
         let own_cost = |limit: usize| client.limits().get(limit).own_cost();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
-        let balances = self.balances(&target);
-        let full = self.cells(&balances, |balance| balance.target);
+        let full = self.cells(target);
         // If the difference is denied, only the denial of the full cost counts towards penalties.
-        let difference = without_strikes(self.cells(&self.balances(&target), Balance::missing));
+        let difference = without_strikes(self.cells(|limit, paid| target(limit, paid).saturating_sub(paid)));
         let recording = client.start_recording(Purpose::Take);
         let mut denied = None;
         let refund = async |target: &TargetCost<'_>| {
             let mut result = Ok(());
-            for receipt in self.take_excess(target) {
+            for receipt in receipts(self.take_excess(target)) {
                 result = result.and(client.refund_by(receipt).await);
             }
             result
@@ -130,7 +130,7 @@ impl Ledger {
             client.record(recording, source, decision);
         }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
-            for receipt in self.take_excess(&|_, _| 0) {
+            for receipt in receipts(self.take_excess(&|_, _| 0)) {
                 client.refund_in_background(receipt);
             }
         }
@@ -148,9 +148,8 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits.get(limit).actual_cost()?(head);
-        let balances = self.balances(&|_, paid| paid);
-        let applicable = balances.iter().map(Balance::limit);
-        let actual: Vec<(usize, u64)> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
+        let actual = self.applicable().into_iter().filter_map(|limit| Some((limit, actual(limit)?)));
+        let actual: Vec<(usize, u64)> = actual.collect();
         if actual.is_empty() {
             return;
         }
@@ -175,19 +174,23 @@ impl Ledger {
         }
     }
 
-    /// Resets the keys of the limits for which `is_for` holds, and removes their charges.
+    /// Resets the keys of the limits for which `is_for` holds, and removes their charges, unless the reset fails.
     pub(super) async fn reset(&self, is_for: impl Fn(usize) -> bool + Send + Sync) -> Result<(), StoreError> {
-        // A refund after the reset would be taken from later charges.
-        drop(self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid }));
-        let mut balances = self.balances(&|_, _| 0);
-        balances.retain(|balance| is_for(balance.limit()));
-        self.config.client.reset_cells(&self.cells(&balances, |_| 0)).await
+        let mut cells = self.cells(|_, _| 0);
+        cells.retain(|cell| is_for(cell.limit()));
+        // A refund during the reset would be taken from later charges.
+        let taken = self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid });
+        let result = self.config.client.reset_cells(&cells).await;
+        if result.is_err() {
+            self.return_payments(taken);
+        }
+        result
     }
 
     /// Requests the current state of all limits that apply. Returns `None` if there are none.
     pub(super) fn peek(&self) -> Option<StoreFuture<Decision>> {
-        let balances = self.balances(&|_, paid| paid);
-        (!balances.is_empty()).then(|| self.decide(self.cells(&balances, |_| 0), Purpose::Peek))
+        let cells = self.cells(|_, _| 0);
+        (!cells.is_empty()).then(|| self.decide(cells, Purpose::Peek))
     }
 
     /// Records a later decision. Returns a copy whose receipt is empty.
@@ -195,10 +198,6 @@ impl Ledger {
         let copy = decision.without_charges();
         self.add(decision);
         copy
-    }
-
-    fn acquire(&self, cells: Cells) -> StoreFuture<Decision> {
-        self.decide(cells, Purpose::Take)
     }
 
     /// Decides where the first decision was made.
@@ -211,18 +210,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the cells of balances, with these costs.
-    fn cells(&self, balances: &[Balance], cost: impl Fn(&Balance) -> u64) -> Cells {
-        let mut cells = Cells::new();
-        for balance in balances {
-            self.config.client.limits().add_again(&mut cells, &balance.asked, cost(balance));
-        }
-        cells
-    }
-
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first error.
     async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
-        let receipts = self.take_excess(target);
+        let receipts = receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
             result = result.and(self.config.client.refund(receipt).await.map(|()| true));
@@ -231,25 +221,13 @@ impl Ledger {
     }
 }
 
-impl Balance {
-    pub(super) fn limit(&self) -> usize {
-        self.asked.limit()
-    }
-
-    fn missing(&self) -> u64 {
-        self.target.saturating_sub(self.paid)
-    }
-}
-
-/// Lowers the targets of denied limits to the tokens that are available, including overage.
-fn lower_to_available(balances: &mut [Balance], denied: &Decision) {
-    for balance in balances {
-        let outcome = denied.outcomes().iter().find(|outcome| outcome.limit() == balance.limit());
+/// Lowers the tokens to charge to denied limits to those that are available, including overage.
+fn lower_to_available(missing: &mut [(usize, u64)], denied: &Decision) {
+    for (limit, tokens) in missing {
+        let outcome = denied.outcomes().iter().find(|outcome| outcome.limit() == *limit);
         if let Some(outcome) = outcome.filter(|outcome| !outcome.is_allowed()) {
             // A limit in shadow mode is charged all missing tokens or none.
-            let available =
-                if outcome.denies() { outcome.available().min(balance.missing().saturating_sub(1)) } else { 0 };
-            balance.target = balance.paid.saturating_add(available);
+            *tokens = if outcome.denies() { outcome.available().min(tokens.saturating_sub(1)) } else { 0 };
         }
     }
 }

@@ -1,28 +1,29 @@
-//! The immutable configuration that the services of a layer use.
+//! The configuration of a layer, and the state that the layers of one limiter share: one around a router, and others
+//! around routes with costs of their own.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Extensions, Response};
 use smallvec::SmallVec;
 
-use super::group::{LayerGroup, LayerId};
 use super::headers::Headers;
-use super::lists::Lists;
-use super::merge::is_first_report;
-use super::options::HttpOptions;
+use super::options::{HttpOptions, Lists};
 use super::rejection::Rejection;
-use super::rejection_format::RejectionFormat;
+use super::response::RejectionFormat;
+use super::values::is_first_report;
 use crate::decision::Decision;
 use crate::error::ConfigError;
 use crate::key::heads::RequestHead;
-use crate::limit::CostRule;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
-use crate::limit::{Limits, Live, LiveLimits};
+use crate::limit::{CostRule, Limits, Live, LiveLimits};
+use crate::recorder::Event;
 use crate::recorder::Reason;
 use crate::resilience::GuardedStore;
+use crate::select::ListAction;
 
 /// The configuration of a layer.
 #[derive(Clone)]
@@ -143,13 +144,28 @@ impl LayerConfig {
             violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
         client.record_rejection(reason, denied, head);
-        let rejection = Rejection { reason, violated: &violated, head: *head };
+        let rejection = Rejection { reason, violated: &violated, jitter: format.jitter(), head: *head };
         format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
     }
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
         self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response()
+    }
+
+    /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
+    #[cold]
+    pub(super) fn report_lists(&self, matched: &[ListAction], extensions: &mut Extensions) {
+        if self.group.has_several_layers() {
+            let ListReporters(reporters) = extensions.get_or_insert_default();
+            match reporters.iter().find(|(group, _)| Arc::ptr_eq(group, &self.group)) {
+                Some((_, layer)) if *layer != self.layer => return,
+                // Another request with the extensions of one that this layer has reported.
+                Some(_) => {}
+                None => reporters.push((self.group.clone(), self.layer.clone())),
+            }
+        }
+        matched.iter().for_each(|&action| self.client.report_event(&Event::ListMatched { action }));
     }
 
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
@@ -178,5 +194,83 @@ impl fmt::Debug for LayerConfig {
             .field("cost", &self.cost)
             .field("format", &self.format)
             .finish_non_exhaustive()
+    }
+}
+
+/// The state that the layers of one limiter share.
+#[derive(Debug, Default)]
+pub(super) struct LayerGroup {
+    /// The number of layers from which a service was created.
+    registered: AtomicUsize,
+    /// The number of requests that were marked with the layers that they pass.
+    marked: AtomicUsize,
+    pub(super) repeated_layer: ReportOnce,
+    pub(super) missing_address: ReportOnce,
+    pub(super) missing_extension: ReportOnce,
+}
+
+/// Identifies a layer among those of its group.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LayerId(Arc<AtomicBool>);
+
+/// A problem that is logged once for each limiter.
+#[derive(Debug, Default)]
+pub(super) struct ReportOnce(AtomicBool);
+
+/// The layers that a request has passed, among its extensions.
+#[derive(Clone, Default)]
+struct PassedLayers(SmallVec<[LayerId; 2]>);
+
+/// The layers that have reported the lists that a request is on, at most one of each limiter, among its extensions.
+#[derive(Clone, Default)]
+struct ListReporters(SmallVec<[(Arc<LayerGroup>, LayerId); 1]>);
+
+/// The number of requests of a limiter that are marked to detect layers that are applied twice. Later requests are not
+/// marked, because a mark costs up to two allocations.
+const MARKED_REQUESTS: usize = 64;
+
+impl LayerGroup {
+    /// Registers a layer when a service is created from it.
+    pub(super) fn register(&self, layer: &LayerId) {
+        if !layer.0.swap(true, Ordering::Relaxed) {
+            self.registered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether a request may pass several layers of the group, which charge it differently.
+    pub(super) fn has_several_layers(&self) -> bool {
+        self.registered.load(Ordering::Relaxed) > 1
+    }
+
+    /// Marks one of the first requests as having passed `layer`. Returns whether it has passed `layer` before.
+    #[inline]
+    pub(super) fn mark(&self, layer: &LayerId, extensions: &mut Extensions) -> bool {
+        self.marked.load(Ordering::Relaxed) < MARKED_REQUESTS && self.mark_first(layer, extensions)
+    }
+
+    #[cold]
+    fn mark_first(&self, layer: &LayerId, extensions: &mut Extensions) -> bool {
+        let PassedLayers(passed) = extensions.get_or_insert_default();
+        if passed.is_empty() {
+            self.marked.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_repeated = passed.contains(layer);
+        if !is_repeated {
+            passed.push(layer.clone());
+        }
+        is_repeated
+    }
+}
+
+impl PartialEq for LayerId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl ReportOnce {
+    /// Returns whether the problem has not been reported yet, and marks it as reported.
+    pub(super) fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
     }
 }

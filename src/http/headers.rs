@@ -1,20 +1,120 @@
-//! The headers that report limits to clients.
+//! The headers that report limits to clients, in the chosen styles.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
+use std::iter;
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::header_style::{HeaderStyle, Reset};
-use super::merge::merge;
-use super::values::{Text, append, insert, insert_missing, number, numbers, push_number, push_separator, value};
+use super::values::{Text, append, insert, insert_missing, merge, number, numbers, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Cell, Decision, Verdict};
 use crate::limit::Limit;
 use crate::time::{Timestamp, ceil_seconds};
+
+/// A set of response headers that report the remaining tokens of limits.
+///
+/// Times are whole seconds, rounded up, and relative to the instant of the decision. If a request was delayed, that
+/// instant is before the delay.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum HeaderStyle {
+    /// `RateLimit-Policy` and `RateLimit` by
+    /// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11) of the IETF (May 2026),
+    /// which list every limit by name. This is the default, and [`HeaderStyle::IETF`].
+    ///
+    /// ```text
+    /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
+    /// RateLimit: "burst";r=9;t=1, "daily";r=9999;t=3600
+    /// ```
+    ///
+    /// | parameter | meaning |
+    /// |---|---|
+    /// | `q` | The quota: the tokens of a window, or the capacity of a bucket. |
+    /// | `w` | The window in seconds: its period, the time in which an empty bucket fills, or the length of the current calendar window. Left out if shorter than a second. |
+    /// | `r` | The available quota: the tokens left. |
+    /// | `t` | The effective window: the seconds within which the client should use no more than `r`. |
+    ///
+    /// A client that uses no more than `r` tokens within `t` seconds is not denied:
+    ///
+    /// - For a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left in
+    ///   the current window, or the length of a window if the current one is unused.
+    /// - For every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client that
+    ///   spreads `r` requests over `t` keeps to the limit's rate; or the time until there are more than `r`, if that is
+    ///   longer.
+    /// - For a limit that denies the request, `t` is at most `Retry-After`.
+    ///
+    /// The parameters `qu` and `pk` are not sent: costs are in the default unit, and a partition key could reveal the
+    /// key of the request.
+    #[default]
+    IetfDraft11,
+    /// `RateLimit-Policy` and `RateLimit` by
+    /// [draft 10](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-10) of the IETF
+    /// (September 2025). `q`, `w` and `r` are the same as in [draft 11](Self::IetfDraft11); `t` has another meaning:
+    ///
+    /// ```text
+    /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
+    /// RateLimit: "burst";r=9;t=1, "daily";r=9999;t=3600
+    /// ```
+    ///
+    /// | parameter | meaning |
+    /// |---|---|
+    /// | `t` | The seconds until there are more than `r` tokens. Left out if the limit is unused. |
+    IetfDraft10,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or
+    /// else the limit with the fewest remaining tokens.
+    XRateLimit(ResetFormat),
+    /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, for the same limit as
+    /// [`XRateLimit`](Self::XRateLimit).
+    XRateLimitDashed(ResetFormat),
+    /// `RateLimit-Overage`, on responses to allowed requests that used the overage of [soft](crate::Limit::soft) or
+    /// [elastic](crate::Limit::elastic) limits: the names of these limits. Not a standard.
+    ///
+    /// ```text
+    /// RateLimit-Overage: "daily"
+    /// ```
+    Overage,
+    /// `X-Ratelimit-Retry-After`, on rejections: the value of `Retry-After`, for clients that read this header instead.
+    XRetryAfter,
+}
+
+impl HeaderStyle {
+    /// The latest draft of the IETF that this crate implements, currently [`IetfDraft11`](Self::IetfDraft11).
+    ///
+    /// A later release may change it. If clients depend on the details of a draft, select that draft.
+    pub const IETF: Self = Self::IetfDraft11;
+
+    /// Returns whether two styles write the same headers, of which a response can have only one set.
+    pub(super) fn shares_headers_with(&self, other: &Self) -> bool {
+        let is_ietf = |style: &Self| matches!(style, Self::IetfDraft10 | Self::IetfDraft11);
+        discriminant(self) == discriminant(other) || is_ietf(self) && is_ietf(other)
+    }
+}
+
+/// Yields the style itself, so that a single style is accepted instead of a list.
+impl IntoIterator for HeaderStyle {
+    type Item = Self;
+    type IntoIter = iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        iter::once(self)
+    }
+}
+
+/// The format of an `…-Reset` header, which reports when the limit is entirely unused again.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum ResetFormat {
+    /// The number of seconds until then.
+    #[default]
+    Seconds,
+    /// The Unix timestamp in seconds, by the store's clock.
+    Epoch,
+}
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -193,7 +293,7 @@ impl Headers {
     fn write_triple(
         &self,
         [limit, remaining, reset]: &[HeaderName; 3],
-        format: Reset,
+        format: ResetFormat,
         decision: &Decision,
         headers: &mut HeaderMap,
     ) {
@@ -205,8 +305,10 @@ impl Headers {
             return;
         }
         let seconds = ceil_seconds(match format {
-            Reset::Seconds => outcome.reset_after(),
-            Reset::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after()),
+            ResetFormat::Seconds => outcome.reset_after(),
+            ResetFormat::Epoch => {
+                Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
+            }
         });
         insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
         let [left, seconds] = numbers(outcome.remaining(), seconds);

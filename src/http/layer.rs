@@ -7,13 +7,14 @@ use http::HeaderName;
 use tower_layer::Layer;
 
 use super::body::KeepBody;
+use super::charges::explain;
 use super::config::LayerConfig;
 use super::options::HttpOptions;
 use super::service::RateLimit;
 use crate::error::{ConfigError, or_panic};
+use crate::explain::Explanation;
 use crate::key::heads::RequestHead;
-use crate::limit::{CostRule, CostTable};
-use crate::limit::{Limit, LiveLimits};
+use crate::limit::{CostRule, CostTable, Limit, LiveLimits};
 use crate::limiter::Builder;
 use crate::limiter::LimitHandle;
 
@@ -88,10 +89,10 @@ impl RateLimitLayer {
     /// Returns a builder of a layer with these limits, which are decided together.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, key};
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat, key};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .headers(HeaderStyle::XRateLimit(Reset::Seconds))
+    ///     .headers(HeaderStyle::XRateLimit(ResetFormat::Seconds))
     ///     .problem_json()
     ///     .build();
     /// # let _ = limits;
@@ -206,6 +207,45 @@ impl RateLimitLayer {
     /// layer was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
         self.config.client.limits().as_slice()
+    }
+
+    /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
+    ///
+    /// The request has this layer's cost. A [`RouteCost`] inside this layer is not taken into
+    /// account. Extractors and conditions read the head as if the request had reached the layer, so it needs what outer
+    /// layers and the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
+    /// ([`RoutePattern`](crate::key::RoutePattern)), and extensions. To explain real requests, call this from a
+    /// middleware in the place of the layer:
+    ///
+    /// ```
+    /// use axum::extract::{Request, State};
+    /// use axum::middleware::{self, Next};
+    /// use axum::response::{IntoResponse, Response};
+    /// use axum::{Router, routing::get};
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead};
+    ///
+    /// /// Answers requests with the header `x-explain` with an explanation. Let only administrators send it.
+    /// async fn explain(State(limits): State<RateLimitLayer>, request: Request, next: Next) -> Response {
+    ///     if !request.headers().contains_key("x-explain") {
+    ///         return next.run(request).await;
+    ///     }
+    ///     let explanation = limits.explain(&RequestHead::of(&request)).await;
+    ///     explanation.to_string().into_response() // or `Json(explanation)`, with the feature `serde`
+    /// }
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]);
+    /// let app: Router = Router::new()
+    ///     .route("/", get("hello"))
+    ///     .layer(limits.clone())
+    ///     .layer(middleware::from_fn_with_state(limits, explain));
+    /// ```
+    pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
+        explain(&self.config.current(), head, false).await
+    }
+
+    /// Decides about a request, charges it if it is allowed, and explains the decision.
+    pub(crate) async fn decide_and_explain(&self, head: &RequestHead<'_>) -> Explanation {
+        explain(&self.config.current(), head, true).await
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.

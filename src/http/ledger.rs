@@ -48,20 +48,11 @@ struct Account {
 
 /// A charge that can be refunded.
 #[derive(Clone, Debug)]
-struct Payment {
+pub(super) struct Payment {
     by: DecidedBy,
     charged: Cell,
     /// The instant at which the charge no longer counts.
     end: Timestamp,
-}
-
-/// The tokens that a request has paid to a limit, and those that it should have paid.
-pub(super) struct Balance {
-    /// The question of the first decision.
-    pub(super) asked: Cell,
-    /// The tokens that are to be paid in all.
-    pub(super) target: u64,
-    pub(super) paid: u64,
 }
 
 /// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so
@@ -149,31 +140,45 @@ impl Ledger {
         }
     }
 
-    /// Returns the balance of each limit that applies.
-    pub(super) fn balances(&self, target: &TargetCost<'_>) -> Vec<Balance> {
-        let balance = |&Account { ref asked, paid, .. }: &Account| Balance {
-            asked: asked.clone(),
-            target: target(asked.limit(), paid),
-            paid,
-        };
-        self.entries().accounts.iter().map(balance).collect()
+    /// Returns the limits that apply.
+    pub(super) fn applicable(&self) -> Vec<usize> {
+        self.entries().accounts.iter().map(|account| account.asked.limit()).collect()
     }
 
-    /// Removes the tokens paid in excess, from the last charge of each limit first. Returns receipts, which the caller
-    /// must refund.
-    pub(super) fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Receipt> {
-        let mut receipts: Vec<Receipt> = Vec::new();
+    /// Returns the tokens that are missing to a target cost, without limits to which none are.
+    pub(super) fn missing(&self, target: &TargetCost<'_>) -> Vec<(usize, u64)> {
+        let missing = |account: &Account| {
+            let limit = account.asked.limit();
+            (limit, target(limit, account.paid).saturating_sub(account.paid))
+        };
+        self.entries().accounts.iter().map(missing).filter(|(_, tokens)| *tokens > 0).collect()
+    }
+
+    /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to
+    /// it.
+    pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
+        let ask = |account: &Account| (account.asked.clone(), cost(account.asked.limit(), account.paid));
+        let asked: Vec<(Cell, u64)> = self.entries().accounts.iter().map(ask).collect();
+        let mut cells = Cells::new();
+        asked.iter().for_each(|(asked, cost)| self.config.client.limits().add_again(&mut cells, asked, *cost));
+        cells
+    }
+
+    /// Removes the tokens paid in excess, from the last charge of each limit first. The caller must refund the payments
+    /// that are returned.
+    pub(super) fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Payment> {
+        let mut payments = Vec::new();
         for account in &mut self.entries().accounts {
             let excess = account.paid.saturating_sub(target(account.asked.limit(), account.paid));
-            account.take(excess, |Payment { by, charged, .. }| {
-                let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < CHARGES_PER_REFUND;
-                match receipts.last_mut().filter(accepts) {
-                    Some(last) => last.charged.push(charged),
-                    None => receipts.push(Receipt { by, charged: Cells::from_iter([charged]) }),
-                }
-            });
+            account.take(excess, &mut payments);
         }
-        receipts
+        payments
+    }
+
+    /// Returns payments that were [taken](Self::take_excess), and not refunded.
+    pub(super) fn return_payments(&self, payments: Vec<Payment>) {
+        let mut entries = self.entries();
+        payments.into_iter().rev().for_each(|payment| entries.pay(payment));
     }
 
     /// Removes everything, so that nothing more is charged or reported.
@@ -188,20 +193,36 @@ impl Ledger {
     }
 }
 
+/// Combines payments into receipts.
+pub(super) fn receipts(payments: Vec<Payment>) -> Vec<Receipt> {
+    let mut receipts: Vec<Receipt> = Vec::new();
+    for Payment { by, charged, .. } in payments {
+        let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < CHARGES_PER_REFUND;
+        match receipts.last_mut().filter(accepts) {
+            Some(last) => last.charged.push(charged),
+            None => receipts.push(Receipt { by, charged: Cells::from_iter([charged]) }),
+        }
+    }
+    receipts
+}
+
 impl Entries {
     fn add(&mut self, decision: Decision) {
         for charged in decision.outcomes().iter().filter(|_| decision.is_charged()) {
             // A limit that is not enforced may have had no capacity.
-            let is_account = |account: &&mut Account| account.asked.limit() == charged.limit() && charged.is_allowed();
-            if let Some(account) = self.accounts.iter_mut().find(is_account) {
-                account.add(Payment {
-                    by: decision.decided_by(),
-                    charged: charged.clone(),
-                    end: decision.at().saturating_add(charged.reset_after()),
-                });
+            if charged.is_allowed() {
+                let end = decision.at().saturating_add(charged.reset_after());
+                self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
             }
         }
         self.last = Some(decision);
+    }
+
+    fn pay(&mut self, payment: Payment) {
+        let is_account = |account: &&mut Account| account.asked.limit() == payment.charged.limit();
+        if let Some(account) = self.accounts.iter_mut().find(is_account) {
+            account.add(payment);
+        }
     }
 }
 
@@ -226,8 +247,8 @@ impl Account {
         }
     }
 
-    /// Removes tokens, the latest first, and passes them to `refund`.
-    fn take(&mut self, mut tokens: u64, mut refund: impl FnMut(Payment)) {
+    /// Moves tokens to `taken`, the latest first.
+    fn take(&mut self, mut tokens: u64, taken: &mut Vec<Payment>) {
         self.paid -= tokens;
         while tokens > 0
             && let Some(mut last) = self.payments.pop()
@@ -240,7 +261,7 @@ impl Account {
             }
             last.charged.cost = cost;
             tokens -= cost;
-            refund(last);
+            taken.push(last);
         }
     }
 }

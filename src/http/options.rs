@@ -1,14 +1,17 @@
-//! The options of a layer: exemptions, costs and responses.
+//! The options of a layer: lists of requests that are exempt or rejected, costs and responses.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-use super::group::ReportOnce;
-use super::header_style::HeaderStyle;
-use super::lists::Lists;
+use smallvec::SmallVec;
+
+use super::body::{IntoRejectionResponse, complete};
+use super::headers::HeaderStyle;
 use super::rejection::Rejection;
-use super::rejection_format::{Body, RejectionFormat};
-use super::rejection_response::{IntoRejectionResponse, complete};
-use crate::explain::ListKind;
+use super::response::{Body, RejectionFormat};
+use crate::explain::{ListExplanation, ListKind};
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
@@ -141,18 +144,40 @@ impl Builder<HttpOptions> {
     /// Sets the response headers that report the remaining tokens of limits. Defaults to [`HeaderStyle::IETF`].
     ///
     /// Takes one style or several; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
-    /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first one is used.
+    /// only in their [`ResetFormat`](crate::ResetFormat) or in the version of the draft, the first one is used.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
-    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
+    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)])
     ///     .build();
     /// # let _ = limits;
     /// ```
     pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
         self.options.styles = styles.into_iter().collect();
+        self
+    }
+
+    /// Adds a random time of up to `longest` to the wait that each rejected request is told, so that clients that were
+    /// denied together do not all return at the same instant. Defaults to [`Duration::ZERO`].
+    ///
+    /// A client is never told less than the exact wait. The jitter is included in `Retry-After`,
+    /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a
+    /// span in which your service can serve all clients that wait, of at least some seconds, since `Retry-After` is in
+    /// whole seconds.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .retry_after_jitter(Duration::from_secs(10))
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn retry_after_jitter(mut self, longest: Duration) -> Self {
+        self.options.format.longest_jitter = longest;
         self
     }
 
@@ -187,7 +212,7 @@ impl Builder<HttpOptions> {
         mut self,
         respond: impl Fn(&Rejection<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        let reported = ReportOnce::default();
+        let reported = AtomicBool::default();
         let respond =
             move |rejection: &Rejection<'_>| complete(respond(rejection).into_rejection_response(), &reported);
         self.options.format.body = Body::Custom(Arc::new(respond));
@@ -216,5 +241,57 @@ impl Builder<HttpOptions> {
     pub fn grpc_rejections(mut self, enabled: bool) -> Self {
         self.options.format.grpc = enabled;
         self
+    }
+}
+
+/// The lists of a layer, which are checked before anything else: those that reject requests, then those that exempt
+/// them.
+#[derive(Clone, Default)]
+pub(super) struct Lists(Vec<(ListKind, Arc<dyn Condition>)>);
+
+impl Lists {
+    /// Adds a list.
+    pub(super) fn add(&mut self, kind: ListKind, list: impl Condition) {
+        self.0.push((kind, Arc::new(list)));
+        self.0.sort_by_key(|(kind, _)| *kind == ListKind::Exempts);
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the kind of list that a request is on. A rejection takes precedence over an exemption. Also returns the
+    /// lists of requests to reject that the request is on, up to the first that is not in shadow mode.
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> (Option<ListKind>, SmallVec<[ListAction; 1]>) {
+        let mut matched = SmallVec::new();
+        for (kind, _) in self.0.iter().filter(|list| is_on(list, head)) {
+            if let ListKind::Rejects(action) = kind {
+                matched.push(*action);
+            }
+            if *kind != ListKind::Rejects(ListAction::Shadow) {
+                return (Some(*kind), matched);
+            }
+        }
+        (None, matched)
+    }
+
+    /// Explains which lists a request is on.
+    pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
+        self.0.iter().map(|list| ListExplanation::new(list.0, &*list.1, is_on(list, head))).collect()
+    }
+}
+
+/// Returns whether a request is on a list. An ambiguous request may be rejected, but is not exempt.
+fn is_on((kind, list): &(ListKind, Arc<dyn Condition>), head: &RequestHead<'_>) -> bool {
+    match kind {
+        ListKind::Rejects(_) => list.may_hold(head),
+        ListKind::Exempts => list.holds(head),
+    }
+}
+
+impl fmt::Debug for Lists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(kind, _)| kind)).finish()
     }
 }

@@ -104,8 +104,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let mut balances = self.ledger.balances(&|_, paid| paid).into_iter();
-        let applies = balances.any(|balance| balance.limit() == index) && self.is_for(index);
+        let applies = self.ledger.applicable().contains(&index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
@@ -213,7 +212,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails.
+    /// Returns an error if the store fails. The charges of the request can then still be refunded.
     pub async fn reset(&self) -> Result<(), StoreError> {
         self.ledger.reset(|limit| self.is_for(limit)).await?;
         self.peek().await;
@@ -312,3 +311,51 @@ impl fmt::Display for PermitRejection {
 }
 
 impl Error for PermitRejection {}
+
+/// Permits as extractors, and errors as responses.
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+mod axum {
+    use axum::body::Body;
+    use axum::extract::FromRequestParts;
+    use axum::response::{IntoResponse, Response};
+    use http::StatusCode;
+    use http::request::Parts;
+
+    use super::{ChargeError, Permit, PermitRejection};
+    use crate::error::StoreError;
+    use crate::limiter::AcquireError;
+
+    impl<S: Sync> FromRequestParts<S> for Permit {
+        type Rejection = PermitRejection;
+
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, PermitRejection> {
+            Self::of(&parts.extensions).ok_or(PermitRejection)
+        }
+    }
+
+    /// Responds with 500, because only the operator can correct the configuration.
+    impl IntoResponse for PermitRejection {
+        fn into_response(self) -> Response {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("{self}\n")).into_response()
+        }
+    }
+
+    impl IntoResponse for ChargeError {
+        fn into_response(self) -> Response {
+            self.response().map(Body::from)
+        }
+    }
+
+    impl IntoResponse for AcquireError {
+        fn into_response(self) -> Response {
+            self.response().map(Body::from)
+        }
+    }
+
+    impl IntoResponse for StoreError {
+        fn into_response(self) -> Response {
+            self.response().map(Body::from)
+        }
+    }
+}

@@ -17,6 +17,8 @@ use crate::time::ceil_seconds;
 pub struct Rejection<'a> {
     pub(super) reason: Reason,
     pub(super) violated: &'a [&'a str],
+    /// The random part of the wait that the client is told.
+    pub(super) jitter: Duration,
     pub(super) head: RequestHead<'a>,
 }
 
@@ -52,11 +54,17 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) in whole seconds, rounded up, at least 1.
-    /// `None` if no wait can help.
+    /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) with its
+    /// [jitter](crate::Builder::retry_after_jitter), in whole seconds, rounded up, at least 1. `None` if no wait can
+    /// help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        self.retry_after().map(|wait| ceil_seconds(wait).max(1))
+        self.jittered_wait().map(|wait| ceil_seconds(wait).max(1))
+    }
+
+    /// Returns [`retry_after`](Self::retry_after) with its jitter.
+    pub(super) fn jittered_wait(&self) -> Option<Duration> {
+        self.retry_after().map(|wait| wait.saturating_add(self.jitter))
     }
 
     /// Returns the names of the limits that deny the request.

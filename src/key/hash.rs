@@ -71,7 +71,12 @@ impl fmt::Debug for KeyHash {
 /// assert_ne!(fleet.hash(b"user:42"), KeyHasher::random().hash(b"user:42"));
 /// ```
 #[derive(Clone, Copy)]
-pub struct KeyHasher(Kind);
+pub struct KeyHasher {
+    kind: Kind,
+    /// Tells stores with the same secret apart. A part of the identities of limits, but not of keys. 0 if the store has
+    /// not set it.
+    store: u64,
+}
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -85,21 +90,46 @@ impl KeyHasher {
     /// Creates a fast hasher with a random secret.
     #[must_use]
     pub fn fast() -> Self {
-        Self(Kind::Fast { high: random_words(), low: random_words() })
+        Self::of_kind(Kind::Fast { high: random_words(), low: random_words() })
     }
 
     /// Creates a SipHash hasher with a random secret.
     #[must_use]
     pub fn random() -> Self {
         let [low, high] = random_words();
-        Self(Kind::Sip(SipHasher13::new_with_keys(low, high)))
+        Self::of_kind(Kind::Sip(SipHasher13::new_with_keys(low, high)))
     }
 
     /// Creates a SipHash hasher with the given secret. All processes with this secret compute the same hashes, on every
     /// platform and in every version of this crate.
     #[must_use]
     pub fn with_secret(secret: [u8; 16]) -> Self {
-        Self(Kind::Sip(SipHasher13::new_with_key(&secret)))
+        Self::of_kind(Kind::Sip(SipHasher13::new_with_key(&secret)))
+    }
+
+    const fn of_kind(kind: Kind) -> Self {
+        Self { kind, store: 0 }
+    }
+
+    /// Returns the hasher of a store that shares nothing with other stores.
+    pub(crate) fn of_own_store(self) -> Self {
+        let [store] = random_words();
+        Self { store, ..self }
+    }
+
+    /// Returns the hasher of the store at an address, under which all processes reach the same store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_store_at(self, address: &str) -> Self {
+        Self { store: self.hash(address.as_bytes()).low, ..self }
+    }
+
+    /// Hashes the identity of a limit. Limits of different stores differ, so that a receipt refunds nothing in another
+    /// store than that of its charges.
+    pub(crate) fn hash_limit(&self, limit: &str) -> KeyHash {
+        match self.store {
+            0 => self.hash(limit.as_bytes()),
+            store => self.hash(format!("{store:016x} {limit}").as_bytes()),
+        }
     }
 
     /// Hashes the bytes of a key.
@@ -107,7 +137,7 @@ impl KeyHasher {
     // Inlined, because a key whose length is known at compile time needs only a few of the instructions.
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
-        match &self.0 {
+        match &self.kind {
             Kind::Fast { high, low } => KeyHash { high: ahash(high, key), low: ahash(low, key) },
             Kind::Sip(hasher) => sip(hasher, key),
         }

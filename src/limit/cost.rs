@@ -54,7 +54,8 @@ impl CostTable {
 
     /// Sets the cost of `method` on `path`. Takes precedence over [`path`](Self::path), and replaces any previous cost.
     ///
-    /// The path must start with a slash: the layer that the table is passed to rejects others.
+    /// The path must start with a slash and have neither a query nor a fragment: the layer that the table is passed to
+    /// rejects others, because no request could match them.
     #[must_use]
     pub fn route(mut self, method: Method, path: impl Into<String>, cost: u64) -> Self {
         let costs = &mut self.routes.entry(path.into()).or_default().by_method;
@@ -119,10 +120,13 @@ impl CostRule {
         }
     }
 
-    /// Returns an error if the table has a path that no request can match.
+    /// Returns an error that names an entry of the table that no request can match.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         match self {
-            Self::Table(costs) => costs.routes.keys().try_for_each(|path| validation::path("cost table's path", path)),
+            Self::Table(costs) => costs.routes.keys().try_for_each(|path| {
+                validation::path("cost table's path", path)?;
+                check_is_path(path)
+            }),
             Self::Constant(_) | Self::Closure(_) => Ok(()),
         }
     }
@@ -135,6 +139,26 @@ impl CostRule {
             Self::Closure(_) => None,
         }
     }
+}
+
+/// Checks that a path has neither a query nor a fragment, which the path of a request never has. The parameters of a
+/// router's patterns, in braces, may contain anything.
+fn check_is_path(path: &str) -> Result<(), ConfigError> {
+    let mut depth = 0_u32;
+    let end = path.find(|character| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && matches!(character, '?' | '#')
+    });
+    let Some(end) = end else { return Ok(()) };
+    let without = &path[..end];
+    Err(ConfigError::new(format!(
+        "the cost table's path {path:?} matches nothing, because requests are matched without their query: write \
+         {without:?}, or compute the cost with `cost_by`"
+    )))
 }
 
 impl fmt::Debug for CostRule {

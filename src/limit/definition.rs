@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::{fmt, iter};
 
+use super::cost::CostRule;
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
@@ -14,7 +15,6 @@ use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::heads::RequestHead;
 use crate::key::heads::ResponseHead;
 use crate::key::{KeyExtractor, KeyPart};
-use crate::limit::CostRule;
 use crate::select::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.

@@ -8,7 +8,8 @@ use support::limits::acquire_costs;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
     AcquireError, Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket,
-    Verdict, store::StoreFuture,
+    Verdict,
+    store::{KeyHasher, StoreFuture},
 };
 
 use crate::bounds::{Admitted, respects_bound};
@@ -296,6 +297,19 @@ async fn a_receipt_of_another_limiter_refunds_nothing() {
     let store = Arc::new(MemoryStore::new());
     let [one, two] = ["one", "two"]
         .map(|name| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build());
+    let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
+    let _ = two.acquire("key", 5).await.unwrap();
+    two.refund(receipt).await.unwrap();
+    assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
+}
+
+/// Not even if both stores hash keys with the same secret.
+#[tokio::test]
+async fn a_receipt_of_another_store_refunds_nothing() {
+    let [one, two] = [(); 2].map(|()| {
+        let store = MemoryStore::new().with_hasher(KeyHasher::with_secret([7; 16]));
+        Limiter::builder([Limit::new("one", FixedWindow::per_day(10))]).store(store).build()
+    });
     let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
     let _ = two.acquire("key", 5).await.unwrap();
     two.refund(receipt).await.unwrap();

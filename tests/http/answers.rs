@@ -13,7 +13,7 @@ use tower::Layer;
 use tower_http::cors::{Any, CorsLayer};
 use tower_ratelimit::key::KeyError;
 use tower_ratelimit::{
-    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, Limit, RateLimitLayer, Reason, Reset,
+    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, Limit, RateLimitLayer, Reason, ResetFormat,
     SlidingLog, SlidingWindowCounter, TokenBucket, key,
 };
 
@@ -220,7 +220,7 @@ async fn a_closure_formats_every_rejection() {
 /// boundary#4159, labrinth#874: without CORS headers, a browser cannot read a rejection.
 #[tokio::test]
 async fn browsers_can_read_a_rejection_behind_cors() {
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds), HeaderStyle::XRetryAfter];
     let limits = one(FixedWindow::per_minute(1)).headers(styles).build();
     let cors = CorsLayer::new().allow_origin(Any).expose_headers(limits.exposed_headers());
     let server = Server::axum(Router::new().route("/", route(async || "hello")).layer(limits).layer(cors)).await;

@@ -12,7 +12,7 @@ use axum::routing::{any, get as route};
 use http::{HeaderValue, Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, RateLimit, RateLimitLayer, Reset, TokenBucket, key,
+    FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, RateLimit, RateLimitLayer, ResetFormat, TokenBucket, key,
 };
 
 use crate::service::{Hello, from, get, with};
@@ -104,7 +104,7 @@ async fn inner_service_called_before_the_decision() {
 #[tokio::test]
 async fn remaining_counts_up() {
     let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(paused_store());
-    let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
+    let service = layer.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build().layer(Hello::default());
     for left in ["2", "1", "0", "0"] {
         assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some(left));
     }

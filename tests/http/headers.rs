@@ -1,5 +1,6 @@
 //! The rate limit headers of responses.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
-    LiveLimits, ManualClock, MemoryStore, RateLimitLayer, Refill, Rejection, RequestHead, Reset, SlidingLog,
+    LiveLimits, ManualClock, MemoryStore, RateLimitLayer, Refill, Rejection, RequestHead, ResetFormat, SlidingLog,
     SlidingWindowCounter, TokenBucket, when,
 };
 
@@ -193,7 +194,7 @@ async fn the_effective_window_of_an_untouched_limit_is_its_window() {
 
 #[tokio::test]
 async fn x_ratelimit_headers_of_allowed_and_denied_requests() {
-    let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch)];
+    let styles = [HeaderStyle::XRateLimit(ResetFormat::Seconds), HeaderStyle::XRateLimitDashed(ResetFormat::Epoch)];
     let (layer, clock) = layer([two()]);
     let service = layer.headers(styles).build().layer(Hello::default());
     clock.advance(Duration::from_millis(1_500));
@@ -212,7 +213,7 @@ async fn x_ratelimit_headers_of_allowed_and_denied_requests() {
 
 #[tokio::test]
 async fn x_ratelimit_reset_is_rounded_up() {
-    let styles = [HeaderStyle::XRateLimit(Reset::Epoch), HeaderStyle::XRateLimitDashed(Reset::Seconds)];
+    let styles = [HeaderStyle::XRateLimit(ResetFormat::Epoch), HeaderStyle::XRateLimitDashed(ResetFormat::Seconds)];
     let (layer, clock) = layer([Limit::new("two", TokenBucket::new(2, 1, Duration::from_millis(1_500)))]);
     let service = layer.headers(styles).build().layer(Hello::default());
     clock.advance(Duration::from_micros(1));
@@ -234,7 +235,7 @@ async fn every_number_is_exact_in_headers() {
     let one = Limit::new("one", FixedWindow::new(1, long));
     let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
     let layer = RateLimitLayer::builder([one]).store(MemoryStore::new().clock(clock.clone()));
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds), HeaderStyle::XRetryAfter];
     let service = layer.headers(styles).build().layer(Hello::default());
     ask(&service, get("/")).await;
     for seconds in (2..=1_111).rev() {
@@ -261,7 +262,7 @@ async fn x_ratelimit_headers_of_large_numbers() {
         let limit = Limit::new("large", FixedWindow::new(capacity, Duration::from_secs(seconds)));
         let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
         let layer = RateLimitLayer::builder([limit]).store(MemoryStore::new().clock(clock));
-        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
+        let service = layer.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build().layer(Hello::default());
         let expected = [
             ("x-ratelimit-limit", capacity.to_string()),
             ("x-ratelimit-remaining", (capacity - 1).to_string()),
@@ -291,9 +292,9 @@ async fn draft_headers_list_many_limits() {
 async fn a_header_style_set_twice_is_sent_once() {
     let styles = [
         HeaderStyle::IETF,
-        HeaderStyle::XRateLimit(Reset::Seconds),
+        HeaderStyle::XRateLimit(ResetFormat::Seconds),
         HeaderStyle::IetfDraft10,
-        HeaderStyle::XRateLimit(Reset::Epoch),
+        HeaderStyle::XRateLimit(ResetFormat::Epoch),
     ];
     let (layer, _) = layer([two()]);
     let answer = ask(&layer.headers(styles).build().layer(Hello::default()), get("/")).await;
@@ -344,7 +345,7 @@ async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
         // Clients do not see limits in shadow mode.
         Limit::new("trial", FixedWindow::per_second(3)).shadow(),
     ];
-    let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let styles = [HeaderStyle::XRateLimit(ResetFormat::Seconds), HeaderStyle::XRetryAfter];
     let (layer, _) = layer(limits);
     let service = layer.headers(styles).cost(3).build().layer(Hello::default());
     let triple = |answer: &Answer| {
@@ -367,7 +368,7 @@ async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
             limits.reverse();
         }
         let (layer, _) = layer(limits);
-        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
+        let service = layer.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build().layer(Hello::default());
         let answer = ask(&service, get("/")).await;
         assert_eq!(answer.header("x-ratelimit-remaining"), Some("4"));
         assert_eq!(answer.header("x-ratelimit-reset"), Some("3600"), "reversed: {reverse}");
@@ -387,7 +388,7 @@ async fn x_ratelimit_headers_describe_the_limit_that_denies_longest() {
         for limits in [[hourly.clone(), other.clone()], [other, hourly.clone()]] {
             let cost = |head: &RequestHead<'_>| if head.uri.path() == "/large" { 3 } else { 2 };
             let (layer, _) = layer(limits);
-            let layer = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).cost_by(cost).build();
+            let layer = layer.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).cost_by(cost).build();
             let service = layer.layer(Hello::default());
             assert!(!ask(&service, get("/")).await.is_refused());
             let denied = ask(&service, get("/large")).await;
@@ -399,7 +400,7 @@ async fn x_ratelimit_headers_describe_the_limit_that_denies_longest() {
 
 #[tokio::test]
 async fn all_headers_show_the_size_for_the_request() {
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     let limit = two().size_when(when::header("x-plan", "pro"), TokenBucket::per_hour(60));
     let service = layer([limit]).0.headers(styles).build().layer(Hello::default());
     for (plan, left, t, size, window) in [("pro", 59, 3_540, 60, 3_600), ("free", 1, 60, 2, 60)] {
@@ -425,7 +426,7 @@ async fn overage_is_reported_only_if_the_request_is_allowed() {
 #[tokio::test]
 async fn headers_of_nested_layers_list_all_limits() {
     for wide_is_outside in [true, false] {
-        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
         let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles).build();
         let tight = layer([two()]).0.headers(styles).build();
         let (outer, inner) = if wide_is_outside { (wide, tight) } else { (tight, wide) };
@@ -454,7 +455,7 @@ async fn x_ratelimit_headers_of_the_inner_service_win_if_lower() {
             let response = response.header("x-ratelimit-remaining", remaining).body(String::new()).unwrap();
             ready(Ok::<_, Infallible>(response))
         });
-        let layer = layer([two()]).0.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build();
+        let layer = layer([two()]).0.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build();
         let answer = ask(&layer.layer(inner), get("/")).await;
         ["limit", "remaining", "reset"].map(|name| answer.header(&format!("x-ratelimit-{name}")).unwrap().to_owned())
     };
@@ -474,8 +475,8 @@ fn every_header_is_exposed_by_cors() {
     assert_eq!(names(&[HeaderStyle::IETF]), draft);
     assert_eq!(names(&[HeaderStyle::IETF, HeaderStyle::IetfDraft10]), draft);
     let dashed = ["retry-after", "x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
-    assert_eq!(names(&[HeaderStyle::XRateLimitDashed(Reset::Epoch)]), dashed);
-    let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(Reset::Epoch)];
+    assert_eq!(names(&[HeaderStyle::XRateLimitDashed(ResetFormat::Epoch)]), dashed);
+    let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(ResetFormat::Epoch)];
     let both = ["x-ratelimit-retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     assert_eq!(names(&many)[1..], both);
 }
@@ -501,7 +502,7 @@ async fn a_single_limit_and_a_single_style_need_no_list() {
     live.replace(one()).unwrap();
     let layers = [RateLimitLayer::builder(one()), RateLimitLayer::live_builder(&live)];
     for layer in layers {
-        let service = layer.headers(HeaderStyle::XRateLimit(Reset::Seconds)).build().layer(Hello::default());
+        let service = layer.headers(HeaderStyle::XRateLimit(ResetFormat::Seconds)).build().layer(Hello::default());
         assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some("1"));
     }
     assert_eq!(RateLimitLayer::new(one()).limits().len(), 1);
@@ -530,7 +531,8 @@ fn response_with(headers: HeaderMap) -> Response<String> {
 }
 
 fn all_styles() -> [HeaderStyle; 5] {
-    let (seconds, epoch) = (HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch));
+    let (seconds, epoch) =
+        (HeaderStyle::XRateLimit(ResetFormat::Seconds), HeaderStyle::XRateLimitDashed(ResetFormat::Epoch));
     [HeaderStyle::IETF, seconds, epoch, HeaderStyle::Overage, HeaderStyle::XRetryAfter]
 }
 
@@ -581,4 +583,40 @@ async fn a_custom_rejection_with_very_many_headers_is_sent() {
         // The most important header comes first.
         assert_eq!(response.headers().contains_key("retry-after"), room > 0);
     }
+}
+
+/// The wait of each denial is told with a random addition, the same in all places.
+#[tokio::test]
+async fn a_jitter_is_added_to_the_wait_that_clients_are_told() {
+    let spread = |longest| {
+        let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(paused_store());
+        let layer = layer.headers([HeaderStyle::XRetryAfter, HeaderStyle::IETF]).retry_after_jitter(longest);
+        layer.build().layer(Hello::default())
+    };
+    let (exact, jittered) = (spread(Duration::ZERO), spread(Duration::from_secs(8)));
+    let mut told = BTreeSet::new();
+    for service in [&exact, &jittered] {
+        assert!(!ask(service, Request::new(())).await.is_refused());
+    }
+    for _ in 0..200 {
+        assert_eq!(ask(&exact, Request::new(())).await.header("retry-after"), Some("60"));
+        let answer = ask(&jittered, Request::new(())).await;
+        let seconds: u64 = answer.header("retry-after").expect("a wait").parse().unwrap();
+        assert!((60..=68).contains(&seconds), "{seconds}");
+        assert_eq!(answer.header("x-ratelimit-retry-after"), answer.header("retry-after"));
+        let text = match seconds - 60 {
+            0 => "1 minute".to_owned(),
+            1 => "1 minute 1 second".to_owned(),
+            more => format!("1 minute {more} seconds"),
+        };
+        assert_eq!(answer.body, format!("Too many requests: try again in {text}.\n"));
+        assert_eq!(answer.header("ratelimit"), Some("\"one\";r=0;t=60"));
+        told.insert(seconds);
+
+        let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let answer = ask(&jittered, call.body(()).unwrap()).await;
+        let pushback: u64 = answer.header("grpc-retry-pushback-ms").expect("a wait").parse().unwrap();
+        assert!((60_000..=68_000).contains(&pushback), "{pushback}");
+    }
+    assert!(told.len() > 4, "the waits hardly differ: {told:?}");
 }

@@ -133,6 +133,28 @@ async fn observers_see_list_matches_also_in_shadow_mode() {
     assert_eq!(reported.lock().unwrap().len(), 4, "limits do not report list matches");
 }
 
+/// The layer and the route cost inside it check the same lists.
+#[tokio::test]
+async fn a_list_match_is_reported_once_if_a_route_has_a_cost() {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let noted = reported.clone();
+    // With a limit that applies, and with none.
+    for limits in [vec![Limit::new("one", FixedWindow::per_day(10))], Vec::new()] {
+        let noted = noted.clone();
+        let limits = RateLimitLayer::builder(limits).store(paused_store()).observe(move |event| {
+            if let Event::ListMatched { action, .. } = event {
+                noted.lock().unwrap().push(*action);
+            }
+        });
+        let limits = limits.always_reject_with(ListAction::Shadow, peers(["192.0.2.0/24"])).build();
+        let service = limits.layer(limits.cost(5).layer(Hello::default()));
+        for _ in 0..2 {
+            assert_eq!(ask(&service, from("192.0.2.1")).await.status, StatusCode::OK);
+            assert_eq!(std::mem::take(&mut *reported.lock().unwrap()), [ListAction::Shadow]);
+        }
+    }
+}
+
 /// Only the limits are in shadow mode.
 #[tokio::test]
 async fn lists_reject_while_limits_are_in_shadow_mode() {

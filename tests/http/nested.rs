@@ -5,7 +5,7 @@ use std::future::ready;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceBuilder, service_fn};
-use tower_ratelimit::{Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, RateLimitLayer, Reset};
+use tower_ratelimit::{Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, RateLimitLayer, ResetFormat};
 
 use crate::service::{Hello, get};
 use crate::store::paused_store;
@@ -39,7 +39,7 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
     // The same with several header styles, and with a ledger.
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     for (outer, inner) in [
         (few().permits().build(), many().build()),
         (many().build(), few().headers(styles).build()),
@@ -53,7 +53,7 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
 /// Otherwise, the headers might describe different limits.
 #[tokio::test]
 async fn all_headers_describe_the_inner_of_two_limits_with_equal_remaining() {
-    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     for (outer, inner, window) in
         [(hourly("api", 5), daily("api", 5), 86_400), (daily("api", 5), hourly("api", 5), 3_600)]
     {
@@ -120,7 +120,7 @@ async fn overage_of_one_name_is_sent_once() {
 /// `Retry-After` comes from the inner layer, so the `X-RateLimit` headers must describe the same limit.
 #[tokio::test]
 async fn x_ratelimit_headers_of_a_denial_are_kept() {
-    let style = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let style = [HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     let inner = layer([hourly("inner", 5)]).headers(style).cost(3).build();
     let outer = layer([daily("outer", 3)]).headers(style).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());

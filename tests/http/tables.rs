@@ -107,6 +107,17 @@ fn every_cost_in_the_table_fits_the_limits() {
 }
 
 #[test]
+fn a_path_that_no_request_has_is_an_error() {
+    let text = "the cost table's path \"/search?q=x\" matches nothing, because requests are matched without their \
+                query: write \"/search\", or compute the cost with `cost_by`";
+    assert_eq!(refused(CostTable::new().path("/reports", 1).path("/search?q=x", 2)), text);
+    let fragment = refused(CostTable::new().route(Method::GET, "/{id}/#top", 2));
+    assert!(fragment.contains("\"/{id}/#top\" matches nothing") && fragment.contains("write \"/{id}/\""), "{fragment}");
+    // A parameter of another router, as an expression.
+    let _ = hundred().costs(CostTable::new().path("/{id:[0-9]{1,3}?}", 2));
+}
+
+#[test]
 fn a_path_without_a_leading_slash_is_an_error() {
     let text = "the cost table's path \"users\" matches nothing: start it with a slash, \"/users\"";
     let table = CostTable::new().path("/reports", 1).route(Method::GET, "users", 2);

@@ -343,6 +343,24 @@ async fn prefixes_and_secrets_separate_stores() {
     assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
 }
 
+/// A store that is connected anew, like that of another process, is the same one.
+#[tokio::test]
+async fn a_receipt_is_refunded_in_its_own_store() {
+    let server = RedisServer::start();
+    let limiter = |store: RedisStore| {
+        Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).patient().store(store).build()
+    };
+    let (one, other) = (limiter(store(&server).await), limiter(store(&server).await.prefix("other")));
+    let left = async |limiter: &Limiter| limiter.peek("key", 0).await.expect("a decision").outcomes()[0].remaining();
+    let [first, second] = [one.acquire("key", 2).await, one.acquire("key", 3).await];
+    assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
+    other.refund(first.expect("a decision").into_receipt()).await.expect("nothing is refunded");
+    assert_eq!((left(&one).await, left(&other).await), (5, 5));
+    let same = limiter(store(&server).await);
+    same.refund(second.expect("a decision").into_receipt()).await.expect("a refund");
+    assert_eq!((left(&one).await, left(&other).await), (8, 5));
+}
+
 /// As in memory, the count of a window means nothing to a window of another length.
 #[tokio::test]
 async fn another_period_starts_unused() {

@@ -4,7 +4,7 @@ use http::{Request, StatusCode, Version};
 use tower::Layer;
 use tower_ratelimit::{
     AcquireError, DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, OnMissingKey, OnStoreError,
-    RateLimit, RateLimitLayer, Reset, Share, StoreErrorKind, TokenBucket, key,
+    RateLimit, RateLimitLayer, ResetFormat, Share, StoreErrorKind, TokenBucket, key,
 };
 
 use crate::limited::{EventLog, Hello, LOCALLY, ask, hello, ms, ten, with, without_breaker};
@@ -102,7 +102,7 @@ async fn the_policy_of_a_limit_takes_precedence_over_the_layer() {
 async fn local_denials_have_the_usual_headers() {
     let layer = RateLimitLayer::builder([Limit::new("two", TokenBucket::per_minute(2))])
         .store(FaultyStore::new(Mode::Fails))
-        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)])
         .on_store_error(LOCALLY)
         .build();
     for _ in 0..2 {

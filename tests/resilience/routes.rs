@@ -4,7 +4,8 @@ use http::Request;
 use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::{
-    Builder, CircuitBreaker, FixedWindow, HeaderStyle, HttpOptions, Limit, OnStoreError, RateLimitLayer, Reset, Share,
+    Builder, CircuitBreaker, FixedWindow, HeaderStyle, HttpOptions, Limit, OnStoreError, RateLimitLayer, ResetFormat,
+    Share,
 };
 
 use crate::limited::{EventLog, Events, LOCALLY, ask, hello, ms};
@@ -15,7 +16,7 @@ fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
     RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(10))])
         .store(store.clone())
         .circuit_breaker(CircuitBreaker::off())
-        .headers([HeaderStyle::XRateLimit(Reset::Seconds)])
+        .headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)])
         .on_store_error(policy)
 }
 

@@ -115,7 +115,7 @@ impl MemoryStore {
     /// ```
     #[must_use]
     pub fn with_hasher(self, hasher: KeyHasher) -> Self {
-        Self { hasher, ..self }
+        Self { hasher: hasher.of_own_store(), ..self }
     }
 
     /// Returns the number of keys that the store holds.

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::{Request, StatusCode};
-use tower_ratelimit::{CalendarWindow, FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+use tower_ratelimit::{CalendarWindow, FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat};
 
 use crate::calendars::{Backend, at, on_each_backend};
 use support::answer::{Answer, Member, ask};
@@ -20,7 +20,7 @@ fn app(backend: &Backend) -> Router {
     let limits = limits
         .store(backend.store.clone())
         .deadline(std::time::Duration::from_secs(30))
-        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)])
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Epoch)])
         .build();
     Router::new().route("/", get(async || "hello")).layer(limits)
 }

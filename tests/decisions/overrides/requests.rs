@@ -6,7 +6,8 @@ use axum::extract::{Path, State};
 use axum::routing::{get, put};
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, Limit, LimitHandle, OverrideError, Permit, RateLimitLayer, Reset, TokenBucket, key, when,
+    FixedWindow, HeaderStyle, Limit, LimitHandle, OverrideError, Permit, RateLimitLayer, ResetFormat, TokenBucket, key,
+    when,
 };
 
 use crate::overrides::DAY;
@@ -53,7 +54,7 @@ fn daily(limit: u32) -> Limit {
 #[tokio::test]
 async fn a_raised_limit_shows_in_the_next_response() {
     on_each_backend(async |backend| {
-        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)];
         let app = app(backend.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles).build());
         let reported = |answer: &Answer| {
             let limit = answer.header("x-ratelimit-limit").unwrap().parse::<u32>().unwrap();

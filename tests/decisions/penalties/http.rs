@@ -5,7 +5,8 @@ use axum::body::Body;
 use axum::routing::{get, post};
 use http::{Request, StatusCode, Version};
 use tower_ratelimit::{
-    Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key,
+    Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, ResetFormat, TokenBucket,
+    key,
 };
 
 use crate::penalties::backend::{Backend, DAY, EventLog, MINUTE, SECOND, on_each_backend, reporter};
@@ -34,7 +35,7 @@ async fn responses_state_how_long_a_lockout_lasts() {
         let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
         let (limits, events) = layer(backend, [limit]);
-        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]).build();
+        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build();
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
         assert_eq!(visit(&app, "/").await.status, 200);
         assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"));

@@ -7,8 +7,11 @@ use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
 use tokio::sync::Mutex;
-use tower_ratelimit::{Builder, DecidedBy, FixedWindow, HttpOptions, Limit, OnStoreError, Permit, Share};
+use tower_ratelimit::{
+    Builder, CircuitBreaker, DecidedBy, FixedWindow, HttpOptions, Limit, OnStoreError, Permit, RateLimitLayer, Share,
+};
 
+use support::faulty_store::{FaultyStore, Mode, Operation};
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(what_the_store_was_paid_comes_back_to_it);
@@ -99,6 +102,20 @@ async fn undecided_requests_are_not_reported() {
     assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
 }
 
+#[tokio::test]
+async fn a_failed_reset_keeps_the_charges() {
+    let store = FaultyStore::new(Mode::Works);
+    let limits = RateLimitLayer::builder([hundred()]).store(store.clone()).circuit_breaker(CircuitBreaker::off());
+    let handler = async move |permit: Permit| {
+        store.set_for(Operation::Reset, Mode::Fails);
+        assert!(permit.reset().await.is_err());
+        permit.refund().await.expect("a refund");
+        permit.decision().outcomes()[0].remaining().to_string()
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits.cost(10).permits().build());
+    assert_eq!(visit(&app, "/", "ann").await.body, "100");
+}
+
 /// The store fails between the charge and the handler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
@@ -112,8 +129,8 @@ async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
             .await
             .expect("the process stops");
         assert!(permit.settle(actual).await.is_err());
-        assert!(permit.reset().await.is_err());
-        // The refund may have succeeded, so it is not repeated.
+        assert!(permit.refund().await.is_err());
+        // The refunds may have succeeded, so they are not repeated.
         assert!(permit.refund().await.is_ok());
     };
     let app = Router::new().route("/{actual}", get(handler)).layer(limits);

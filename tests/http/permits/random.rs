@@ -9,8 +9,8 @@ use support::bucket_model::{BucketModel, Draining, Level};
 use support::limits::kind;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, Permit, RateLimitLayer, Reset, SlidingLog,
-    Timestamp, TokenBucket,
+    Algorithm, FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, Permit, RateLimitLayer, ResetFormat,
+    SlidingLog, Timestamp, TokenBucket,
 };
 
 const LIMIT: u64 = 20;
@@ -122,7 +122,7 @@ impl Run {
             |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
         let layer = RateLimitLayer::builder([limit])
             .store(MemoryStore::new().clock(clock.clone()))
-            .headers([HeaderStyle::XRateLimit(Reset::Epoch)])
+            .headers([HeaderStyle::XRateLimit(ResetFormat::Epoch)])
             .cost_by(cost)
             .permits()
             .build();

@@ -198,10 +198,10 @@ async fn limits_may_be_absent_for_a_while(fixture: StoreFixture) {
 
 /// Settings of the layer apply to all later limits.
 async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
-    use tower_ratelimit::{HeaderStyle, Reset};
+    use tower_ratelimit::{HeaderStyle, ResetFormat};
 
     let rules = LiveLimits::new([daily("a", 9)]);
-    let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::XRateLimit(ResetFormat::Seconds)];
     let reported = app(by(&rules, &fixture).headers(styles).cost_by(|_| 2).problem_json().build());
     let shadow = app(by(&rules, &fixture).shadow().build());
     visit(&reported, "/", "ann").await;

@@ -25,7 +25,7 @@ use crate::time::Timestamp;
 
 impl Store for RedisStore {
     fn hasher(&self) -> KeyHasher {
-        self.hasher
+        self.hasher.of_store_at(&format!("{} {}", self.name, self.prefix))
     }
 
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
