@@ -11,7 +11,7 @@ const FIRST: &[u8] = &[1];
 const SECOND: &[u8] = &[2];
 
 /// Returns the key of requests for which the first extractor of [`one.or(other)`](super::KeyExtractor::or) found `key`.
-/// Use it where you name a key yourself, as for [`Overrides`](crate::LimitHandle#overrides).
+/// Use it where you name a key yourself, as for [`LimitHandle::set_override`](crate::LimitHandle::set_override).
 ///
 /// ```
 /// use tower_ratelimit::key::{self, KeyExtractor};
@@ -21,8 +21,8 @@ const SECOND: &[u8] = &[2];
 /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(client).overridable()]);
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let daily = limits.overrides("daily").unwrap();
-/// daily.set(key::first("secret"), FixedWindow::per_day(1_000), None).await.unwrap();
+/// let daily = limits.limit("daily").unwrap();
+/// daily.set_override(key::first("secret"), FixedWindow::per_day(1_000), None).await.unwrap();
 /// # });
 /// ```
 pub fn first<K: Key>(key: K) -> impl Key {

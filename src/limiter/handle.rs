@@ -201,7 +201,7 @@ impl LimitHandle {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the limit no longer exists.
+    /// Returns an error if the store fails, or if the limit no longer exists or is not overridable.
     pub fn get_override(&self, key: impl Key) -> StoreFuture<Option<Override>> {
         self.call_overrides(&key, |store, cell| store.get(cell))
     }
@@ -210,8 +210,8 @@ impl LimitHandle {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override
-    /// may have been removed.
+    /// Returns an error if the store fails, or if the limit no longer exists or is not overridable. If the store did not
+    /// answer, the override may have been removed.
     pub fn remove_override(&self, key: impl Key) -> StoreFuture<()> {
         self.call_overrides(&key, |store, cell| store.remove(cell))
     }
@@ -250,6 +250,9 @@ impl LimitHandle {
         key: &impl Key,
         call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
+        if let Err(error) = self.find(&self.client()).and_then(|(_, limit)| limit.check_overridable()) {
+            return StoreFuture::ready(Err(StoreError::of_one_request(error)));
+        }
         self.call(key, 0, |client, cells| {
             client.call(cells.iter().map(Cell::key).collect(), |store| match store.overrides() {
                 Some(overrides) => call(overrides, &cells[0]),
