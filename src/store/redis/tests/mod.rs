@@ -26,7 +26,7 @@ use self::trace::{Done, Trace};
 use super::connector::Connector;
 use super::operations::answer;
 use super::script::{self, Replies, Reply, Request, Task};
-use crate::algorithm::{Algorithm, FixedWindow, TokenBucket};
+use crate::algorithm::{Algorithm, FixedWindow, Penalty, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -246,6 +246,25 @@ fn a_malformed_override_fails_only_its_own_request() {
     let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
     answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON, &reply).unwrap();
     assert_eq!(cell.remaining(), 6);
+}
+
+/// A further level would be taken for the mark of a level that ends later than the strikes.
+#[test]
+fn a_lockout_has_at_most_level_63() {
+    let fake = Fake::new();
+    let (hasher, minute) = (KeyHasher::with_secret([0; 16]), Duration::from_secs(60));
+    let limit = named("limit", 0, FixedWindow::new(1, minute).into(), &hasher).with_key(hasher.hash(b"key"), 2);
+    let penalty = limit.of_penalty(Penalty::after(1, minute).locked_out_for(minute).algorithm(), &hasher);
+    let cells = [limit.clone(), penalty.with_key(limit.key(), 1)];
+    // The last lockout has ended, and is remembered.
+    let [expires_at, at] = [NOON + 1_000_000, NOON - 1].map(|instant| instant.to_le_bytes()[..7].to_vec());
+    let held = [expires_at, at, 0_u32.to_le_bytes().to_vec(), 63_u32.to_le_bytes().to_vec()].concat();
+    let name = script::name("t", &cells[1]).into_bytes();
+    fake.keys.borrow_mut().insert(name.clone(), (Held::Text(held), Some(u64::MAX)));
+    assert!(!charge(&fake, &cells).unwrap().is_allowed());
+    let keys = fake.keys.borrow();
+    let (Held::Text(held), _) = &keys[&name] else { panic!("{keys:?}") };
+    assert_eq!((held[14..18].to_vec(), held[18..22].to_vec()), (vec![0; 4], vec![63, 0, 0, 0]), "{held:?}");
 }
 
 #[test]
