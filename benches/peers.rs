@@ -3,7 +3,7 @@
 //! and growth.
 //!
 //! The comparison is a package of its own, `benches/peers`, so that only those who run it build the peers.
-//! `src/guide/numbers.md` lists the results.
+//! `src/guide/numbers.md` lists some of the results.
 
 use std::path::Path;
 use std::process::{Command, exit};

@@ -160,7 +160,7 @@ fn the_index_links_to_every_page() {
 /// Links of other documents lead to files of the repository.
 #[test]
 fn links_for_contributors_lead_somewhere() {
-    for document in ["CONTRIBUTING.md", ".github/SECURITY.md", "docs/architecture.md", "docs/goals.md"] {
+    for document in ["CONTRIBUTING.md", ".github/SECURITY.md", "docs/architecture.md"] {
         let (here, folder) = (text(document), Path::new(document).parent().expect("a folder"));
         for link in links(&here).filter(|link| !link.starts_with("https://")) {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
