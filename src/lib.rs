@@ -20,7 +20,8 @@
 //!
 //! The [`guide`] explains the concepts and has programs to copy. Start with [algorithms](guide::algorithms),
 //! [keys](guide::keys) and [costs](guide::costs). Before you enforce a limit in production, read the
-//! [checklist](guide::production). [Troubleshooting](guide::troubleshooting) lists all errors.
+//! [checklist](guide::production). [Settings](guide::settings) lists all settings with their defaults,
+//! [troubleshooting](guide::troubleshooting) all errors.
 //!
 //! # Overview
 //!

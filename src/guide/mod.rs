@@ -36,6 +36,7 @@
 //!
 //! **Reference**
 //!
+//! - [Settings](settings): every setting with its default.
 //! - [Decision semantics](semantics): the rules that every store follows.
 //! - [Your own store](stores): limits on any database with compare-and-swap.
 
@@ -110,6 +111,9 @@ pub mod comparison {}
 
 #[doc = include_str!("migration.md")]
 pub mod migration {}
+
+#[doc = include_str!("settings.md")]
+pub mod settings {}
 
 #[doc = include_str!("semantics.md")]
 pub mod semantics {}
