@@ -101,7 +101,7 @@ pub const fn matched_route() -> impl KeyExtractor + Clone {
 /// The methods of RFC 9110 and RFC 5789 (GET, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH) have a bucket each.
 /// All other methods share the key `"_OTHER"`, so that clients gain no buckets by inventing methods. For a separate
 /// bucket for a method of your own, use [`from_fn`](super::from_fn), or a limit with
-/// [`when::method`](crate::select::method).
+/// [`when::method`](crate::when::method).
 pub const fn method() -> impl KeyExtractor + Clone {
     HeadKey::Method
 }

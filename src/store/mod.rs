@@ -245,7 +245,7 @@ impl StoreUsage {
 /// override with the state of the key, and [applies](Cell::apply_override) it.
 pub trait OverrideStore: Send + Sync {
     /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's
-    /// kind and period, which [`Overrides`](crate::LimitHandle#overrides) checks.
+    /// kind and period, which [`LimitHandle::set_override`](crate::LimitHandle::set_override) checks.
     fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
 
     /// Returns the override of the key, if it has one that has not expired.

@@ -1,4 +1,4 @@
-//! A slow implementation of the decision rules in `docs/semantics.md`.
+//! A slow implementation of the decision rules in `src/guide/semantics.md`.
 //!
 //! A model only keeps the list of allowed requests, and applies the definitions to it: is there capacity at an instant?
 //! It finds remaining tokens and waits by searching with that question instead of by formulas. Fractions are counted in

@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 use crate::dates::Dates;
 
-/// One limit with the parameters of `docs/semantics.md`. Spans are in µs.
+/// One limit with the parameters of `src/guide/semantics.md`. Spans are in µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     FixedWindow { limit: u32, period: u64 },

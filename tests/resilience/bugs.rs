@@ -1,4 +1,4 @@
-//! Bugs of other rate limiters with slow or failing stores. See `src/resilience/local_store.rs` for a fallback map
+//! Bugs of other rate limiters with slow or failing stores. See `src/resilience/fallback.rs` for a fallback map
 //! without bounds.
 
 use std::time::Duration;
