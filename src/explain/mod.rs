@@ -38,7 +38,7 @@
 //! # Exactness
 //!
 //! A layer explains a request with the same functions that handle requests, and with a [preview](crate::store::Purpose::Preview)
-//! of the store's decision. Stores that do not implement `preview` report the tokens that are left *before* the request
+//! of the store's decision. Stores that answer it like a peek report the tokens that are left *before* the request
 //! instead of after it. So does a Redis Cluster for limits whose keys are in different slots.
 //!
 //! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::messages::files;
+
 /// The longest line of code. Pages show it without scrolling.
 const COLUMNS: usize = 100;
 
@@ -47,4 +49,38 @@ fn only_long_lines_of_code_are_found() {
     );
     let numbers: Vec<usize> = long_lines(&document).into_iter().map(|(number, _)| number).collect();
     assert_eq!(numbers, [4, 12]);
+}
+
+/// Methods that return `Self`, but set nothing that has a default.
+const NO_SETTINGS: &[&str] = &["bytes", "from_memory", "keys", "queued", "saturating_add"];
+
+/// Returns the names of the public methods that take `self` by value and return `Self`.
+fn setters(code: &str) -> Vec<&str> {
+    let code = code.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    let methods = code.split("pub fn ").skip(1).chain(code.split("pub const fn ").skip(1));
+    let setters = methods.filter_map(|method| {
+        let (signature, _) = method.split_once('{')?;
+        let (name, arguments) = signature.split_once('(')?;
+        let receiver = arguments.trim_start().trim_start_matches("mut ").strip_prefix("self")?;
+        let is_setter = receiver.starts_with([',', ')']) && signature.trim_end().ends_with("-> Self");
+        is_setter.then(|| name.split('<').next().unwrap()).filter(|name| !name.starts_with('$'))
+    });
+    setters.collect()
+}
+
+#[test]
+fn the_page_of_settings_lists_every_setter() {
+    let page = fs::read_to_string(support::repository("src/guide/settings.md")).unwrap();
+    let listed: Vec<&str> = page.split(|character: char| !character.is_alphanumeric() && character != '_').collect();
+    let (mut found, mut missing) = (0, Vec::new());
+    for file in files() {
+        for setter in setters(&fs::read_to_string(&file).unwrap()) {
+            found += 1;
+            if !listed.contains(&setter) && !NO_SETTINGS.contains(&setter) {
+                missing.push(format!("{}: {setter}", file.display()));
+            }
+        }
+    }
+    assert!(found > 60, "only {found} setters were found");
+    assert!(missing.is_empty(), "add these to src/guide/settings.md: {missing:#?}");
 }

@@ -27,7 +27,7 @@ const REGIONS: &[(&str, char, char)] = &[
 ];
 
 /// Returns the files of the crate, without tests, documentation, and the texts of explanations, which are not errors.
-fn files() -> Vec<PathBuf> {
+pub(crate) fn files() -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![support::repository("src")]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
