@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::config::ConfigError;
-use super::fault::Fault;
+use super::config::{ConfigError, Fault};
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
