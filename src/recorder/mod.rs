@@ -1,24 +1,21 @@
 //! Recorders of decisions, rejections and events, for metrics, traces and logs.
 
-mod decision_record;
 mod event;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod per_label;
-mod rejection_record;
+mod record;
 mod stats;
-mod top_keys;
 #[cfg(feature = "tracing")]
 mod trace;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::decision_record::{DecisionRecord, DecisionSource, LimitOutcome, LimitRecord};
 pub use self::event::{BreakerState, Event, Fallback};
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
-pub use self::rejection_record::{Reason, RejectionRecord};
+pub use self::record::{DecisionRecord, DecisionSource, LimitOutcome, LimitRecord, Reason, RejectionRecord};
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
 pub use self::trace::TraceRecorder;

@@ -51,7 +51,6 @@ const LEVELS: &[&str] = &[
     "select",
     "limit::cost",
     "recorder",
-    "recorder::metrics",
     "limit",
     // Around a store
     "resilience",

@@ -1,17 +1,18 @@
-//! A decision as recorders see it.
+//! The records of decisions and rejections that recorders receive.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::RequestDetail;
-use crate::decision::{Cell, Decision, Verdict, Veto};
+use crate::decision::{Cell, Decision, RequestDetail, Verdict, Veto};
+use crate::key::KeyError;
+use crate::key::heads::RequestHead;
+use crate::select::ListAction;
 use crate::store::{Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRecord<'a> {
     pub(crate) decision: &'a Decision,
-    /// The charges that were decided.
     /// The names of the limits, by position.
     pub(crate) names: &'a [Arc<str>],
     pub(crate) source: DecisionSource,
@@ -125,11 +126,7 @@ pub struct LimitRecord<'a> {
 
 impl<'a> LimitRecord<'a> {
     /// Returns the records of the limits of a decision.
-    pub(super) fn of_decision(
-        decision: &'a Decision,
-        names: &'a [Arc<str>],
-        near_percent: u32,
-    ) -> impl Iterator<Item = Self> {
+    fn of_decision(decision: &'a Decision, names: &'a [Arc<str>], near_percent: u32) -> impl Iterator<Item = Self> {
         let is_charged = decision.is_charged();
         decision.outcomes().iter().filter_map(move |outcome| {
             Some(Self { name: names.get(outcome.limit())?, outcome, is_charged, near_percent })
@@ -214,5 +211,56 @@ impl<'a> LimitRecord<'a> {
     #[must_use]
     pub fn fingerprint(&self) -> u128 {
         self.outcome.fingerprint()
+    }
+}
+
+/// The reason why a request is rejected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit denies the request.
+    Limited {
+        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can
+        /// help.
+        retry_after: Option<Duration>,
+    },
+    /// The request lacks the key of a limit.
+    MissingKey(KeyError),
+    /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
+    Listed(ListAction),
+    /// The store failed, and the policy is to reject.
+    StoreFailed,
+}
+
+/// A request that a layer rejects, for a [`Recorder`](crate::Recorder).
+#[derive(Clone, Copy, Debug)]
+pub struct RejectionRecord<'a> {
+    pub(crate) reason: Reason,
+    /// The decision, if a limit denied the request.
+    pub(crate) decision: Option<&'a Decision>,
+    /// The limits of the limiter, in order.
+    pub(crate) names: &'a [Arc<str>],
+    pub(crate) near_percent: u32,
+    pub(crate) head: RequestHead<'a>,
+}
+
+impl<'a> RejectionRecord<'a> {
+    /// Returns the reason for the rejection.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// Returns the head of the request.
+    #[must_use]
+    pub fn head(&self) -> &RequestHead<'a> {
+        &self.head
+    }
+
+    /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
+    pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
+        let Self { decision, names, near_percent, .. } = *self;
+        let records = move |decision| LimitRecord::of_decision(decision, names, near_percent);
+        decision.into_iter().flat_map(records).filter(|limit| limit.outcome() == LimitOutcome::Denied)
     }
 }

@@ -1,22 +1,21 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
-mod describe;
-mod family;
-mod limit;
-mod usage;
-
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use metrics::{Histogram, Label, gauge, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
+};
 
-use self::family::{CounterFamily, with_labels};
-use self::limit::{LimitHandles, SOURCES};
-use self::usage::UsageGauges;
 use super::per_label::PerLabel;
-use super::{BreakerState, DecisionRecord, DecisionSource, Event, Fallback, Recorder, RejectionRecord};
+use super::{
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Recorder,
+    RejectionRecord,
+};
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
-use crate::recorder::Reason;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
@@ -71,7 +70,7 @@ impl MetricsRecorder {
     /// Creates a recorder, and describes its metrics to the exporter.
     #[must_use]
     pub fn new() -> Self {
-        describe::describe();
+        describe();
         Self {
             labels: Vec::new(),
             limits: PerLabel::new(),
@@ -186,4 +185,157 @@ impl Recorder for MetricsRecorder {
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
         }
     }
+}
+
+/// The numbers of variants, whose last ones are named here.
+const SOURCES: usize = DecisionSource::Fallback as usize + 1;
+const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
+
+/// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported that
+/// can't occur.
+#[derive(Debug)]
+struct LimitHandles {
+    labels: Vec<Label>,
+    /// The handles of each [detail](crate::Limit::metric_detail).
+    details: PerLabel<LimitHandles>,
+    decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
+    tokens: OnceLock<Counter>,
+    near_limit: OnceLock<Counter>,
+    penalties: OnceLock<Counter>,
+}
+
+impl LimitHandles {
+    fn new(labels: Vec<Label>) -> Self {
+        Self {
+            details: PerLabel::new(),
+            decisions: Default::default(),
+            tokens: OnceLock::new(),
+            near_limit: OnceLock::new(),
+            penalties: OnceLock::new(),
+            labels,
+        }
+    }
+
+    /// Counts a decision of the limit under its detail, if it has one.
+    fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
+        let Some(detail) = limit.detail() else { return self.count_here(limit, source) };
+        let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
+        self.details.get(detail, create).count_here(limit, source);
+    }
+
+    fn count_here(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
+        let outcome = limit.outcome();
+        let labels = || with_labels(&self.labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
+        let decisions = &self.decisions[outcome as usize][source as usize];
+        decisions.get_or_init(|| counter!("ratelimit_decisions_total", labels())).increment(1);
+        let tokens = || counter!("ratelimit_tokens_total", self.labels.clone());
+        self.tokens.get_or_init(tokens).increment(limit.charged());
+        let near_limit = || counter!("ratelimit_near_limit_total", self.labels.clone());
+        self.near_limit.get_or_init(near_limit).increment(limit.is_near_limit().into());
+    }
+
+    /// Counts a lockout that begins.
+    fn count_penalty(&self) {
+        self.penalties.get_or_init(|| counter!("ratelimit_penalties_total", self.labels.clone())).increment(1);
+    }
+}
+
+/// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no
+/// series is exported that can't occur.
+#[derive(Debug)]
+struct CounterFamily {
+    name: &'static str,
+    label: &'static str,
+    counters: PerLabel<Counter>,
+}
+
+impl CounterFamily {
+    fn new(name: &'static str, label: &'static str) -> Self {
+        Self { name, label, counters: PerLabel::new() }
+    }
+
+    /// Increments the counter of a value of the label. The counter has the `common` labels, too.
+    fn increment(&self, value: &str, by: u64, common: &[Label]) {
+        let create = |value: &str| counter!(self.name, with_labels(common, [(self.label, value)]));
+        self.counters.get(value, create).increment(by);
+    }
+}
+
+/// Returns the common labels and those of one metric.
+fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); N]) -> Vec<Label> {
+    let labels = labels.into_iter().map(|(name, value)| Label::new(name, value.to_owned()));
+    common.iter().cloned().chain(labels).collect()
+}
+
+/// The shortest time between two readings of the store's keys, memory and queue.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Gauges of the store's keys, memory and queue, which decisions update.
+#[derive(Debug)]
+struct UsageGauges {
+    handles: OnceLock<Handles>,
+    began: Instant,
+    /// When the usage is read next, in µs after `began`.
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Handles {
+    keys: Gauge,
+    bytes: Gauge,
+    queued: Gauge,
+}
+
+impl UsageGauges {
+    fn new() -> Self {
+        Self { handles: OnceLock::new(), began: Instant::now(), next: AtomicU64::new(0) }
+    }
+
+    /// Reads the usage of the store that decided, unless it was read within [`INTERVAL`].
+    fn record(&self, decision: &DecisionRecord<'_>, labels: &[Label]) {
+        if !self.is_due() {
+            return;
+        }
+        let handles = self.handles.get_or_init(|| Handles {
+            keys: gauge!("ratelimit_keys", labels.to_vec()),
+            bytes: gauge!("ratelimit_memory_bytes", labels.to_vec()),
+            queued: gauge!("ratelimit_queue_length", labels.to_vec()),
+        });
+        let usage = decision.store_usage();
+        let gauges = [(&handles.keys, usage.keys), (&handles.bytes, usage.bytes), (&handles.queued, usage.queued)];
+        for (gauge, value) in gauges {
+            gauge.set(value.unwrap_or(0) as f64);
+        }
+    }
+
+    /// Returns whether the usage is to be read now. Of concurrent calls, one returns `true`.
+    fn is_due(&self) -> bool {
+        let now = self.began.elapsed();
+        let (next, after) = (self.next.load(Ordering::Relaxed), (now + INTERVAL).as_micros() as u64);
+        now.as_micros() as u64 >= next
+            && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// Describes the metrics to the exporter.
+fn describe() {
+    describe_counter!("ratelimit_decisions_total", "Decisions of a limit, by outcome and by who decided.");
+    describe_counter!("ratelimit_tokens_total", "Tokens charged by a limit. Refunds are not subtracted.");
+    describe_counter!("ratelimit_near_limit_total", "Allowed requests whose key was near its limit.");
+    describe_counter!("ratelimit_rejections_total", "Requests that a layer rejected, by reason.");
+    describe_counter!("ratelimit_penalties_total", "Lockouts that began.");
+    describe_counter!("ratelimit_list_matches_total", "Requests that matched a list.");
+    describe_histogram!(
+        "ratelimit_store_duration_seconds",
+        Unit::Seconds,
+        "Time of decisions that waited for the store."
+    );
+    describe_counter!("ratelimit_store_errors_total", "Requests that the store did not decide, by kind of error.");
+    describe_counter!("ratelimit_fallbacks_total", "Requests handled by the fallback policy.");
+    describe_gauge!("ratelimit_breaker_state", "State of a circuit breaker: 0 closed, 1 open.");
+    describe_gauge!("ratelimit_queue_length", "Requests that wait to be sent to the store.");
+    describe_gauge!("ratelimit_keys", "Keys in the memory store.");
+    describe_gauge!("ratelimit_memory_bytes", Unit::Bytes, "Bytes that the keys in the memory store take.");
+    describe_gauge!("ratelimit_rules_info", "Limits in force that were loaded at runtime.");
+    describe_counter!("ratelimit_rules_loads_total", "Loads of limits at runtime, by result.");
 }
