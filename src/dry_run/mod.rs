@@ -40,11 +40,160 @@
 //! - Clients might have sent other requests, had other requests been denied.
 //! - All keys start unused.
 
-mod comparison;
 mod report;
-mod run;
-mod tally;
 
-pub use comparison::{Change, Changes, Comparison};
-pub use report::{LimitReport, Report, SampleLimit, SampleRequest};
-pub use run::DryRun;
+use std::fmt;
+
+pub use self::report::{Changes, LimitReport, Report, SampleLimit, SampleRequest};
+use crate::error::{ConfigError, or_panic};
+use crate::explain::Explanation;
+use crate::http::{HttpOptions, RateLimitLayer};
+use crate::key::heads::RequestHead;
+use crate::limit::Limit;
+use crate::limiter::Builder;
+use crate::store::MemoryStore;
+use crate::time::{Clock, ManualClock, Timestamp};
+
+/// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
+pub struct DryRun {
+    layer: RateLimitLayer,
+    clock: ManualClock,
+    report: Report,
+}
+
+impl DryRun {
+    /// Creates a dry run of limits with the settings of [`RateLimitLayer::new`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the limits can't be decided together. [`from_builder`](Self::from_builder) returns an error instead.
+    #[track_caller]
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        or_panic(Self::from_builder(RateLimitLayer::builder(limits)))
+    }
+
+    /// Creates a dry run of a layer, with its lists and costs. Its store is replaced by an empty
+    /// [`MemoryStore`].
+    ///
+    /// ```
+    /// use tower_ratelimit::dry_run::DryRun;
+    /// use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .costs(CostTable::new().path("/reports", 10));
+    /// let run = DryRun::from_builder(layer)?;
+    /// # let _ = run;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if [`Builder::try_build`] does.
+    pub fn from_builder(builder: Builder<HttpOptions>) -> Result<Self, ConfigError> {
+        let clock = ManualClock::new(Timestamp::EPOCH);
+        let layer = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?;
+        let report = Report::new(layer.limits());
+        Ok(Self { layer, clock, report })
+    }
+
+    /// Decides a request that arrived at `at`, charges it if it is allowed, and returns the explanation.
+    ///
+    /// Pass requests in the order of their arrival. A request that is earlier than the previous one is decided at the
+    /// time of the previous one. Conditions on the time of day use their own clock.
+    pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
+        self.clock.set(at.max(self.clock.now()));
+        let explanation = self.layer.decide_and_explain(head).await;
+        self.report.count(self.clock.now(), head, &explanation);
+        explanation
+    }
+
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+}
+
+impl fmt::Debug for DryRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DryRun").field("layer", &self.layer).field("requests", &self.report.requests).finish()
+    }
+}
+
+/// Compares the decisions of two sets of limits about the same requests. See the [module](crate::dry_run).
+///
+/// `Display` writes the changes for a terminal.
+#[derive(Debug)]
+pub struct Comparison {
+    before: DryRun,
+    after: DryRun,
+    newly_denied: Changes,
+    newly_allowed: Changes,
+}
+
+/// A difference between the decisions of the old and the new limits about a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    /// The old limits allow the request. The new ones deny or reject it.
+    NewlyDenied,
+    /// The old limits deny or reject the request. The new ones allow it.
+    NewlyAllowed,
+}
+
+impl Comparison {
+    /// Creates a comparison of limits that have decided no request yet.
+    #[must_use]
+    pub fn new(before: DryRun, after: DryRun) -> Self {
+        Self { before, after, newly_denied: Changes::default(), newly_allowed: Changes::default() }
+    }
+
+    /// Decides a request by both sets of limits. Returns the change, if their decisions differ. See [`DryRun::request`].
+    pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Option<Change> {
+        let before = self.before.request(at, head).await;
+        let after = self.after.request(at, head).await;
+        match (before.is_allowed(), after.is_allowed()) {
+            (true, false) => {
+                self.newly_denied.add(at, head, &after);
+                Some(Change::NewlyDenied)
+            }
+            (false, true) => {
+                self.newly_allowed.add(at, head, &before);
+                Some(Change::NewlyAllowed)
+            }
+            (true, true) | (false, false) => None,
+        }
+    }
+
+    /// Returns the dry run of the old limits.
+    #[must_use]
+    pub fn before(&self) -> &DryRun {
+        &self.before
+    }
+
+    /// Returns the dry run of the new limits.
+    #[must_use]
+    pub fn after(&self) -> &DryRun {
+        &self.after
+    }
+
+    /// Returns the requests that only the new limits deny or reject.
+    #[must_use]
+    pub fn newly_denied(&self) -> &Changes {
+        &self.newly_denied
+    }
+
+    /// Returns the requests that only the old limits deny or reject.
+    #[must_use]
+    pub fn newly_allowed(&self) -> &Changes {
+        &self.newly_allowed
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "before: {}", self.before.report())?;
+        writeln!(f, "after: {}", self.after.report())?;
+        writeln!(f, "newly denied: {}", self.newly_denied)?;
+        write!(f, "newly allowed: {}", self.newly_allowed)
+    }
+}

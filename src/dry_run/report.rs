@@ -1,17 +1,19 @@
-//! The report of a dry run.
+//! The reports of dry runs: counts of explained requests, with samples.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::explain::KeyParts;
+use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation, LimitStatus};
+#[cfg(feature = "serde")]
+use crate::explain::{serialize_instant, serialize_span};
 use crate::key::KeyPart;
 use crate::key::heads::RequestHead;
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
 /// The most samples that are kept of each kind.
-pub(super) const MAX_SAMPLES: usize = 5;
+const MAX_SAMPLES: usize = 5;
 
 /// The counts of a dry run. `Display` writes them for a terminal.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,18 +60,21 @@ pub struct LimitReport {
 
 /// A recorded request, as an example in a report.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SampleRequest {
     /// The time of its arrival.
+    #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "serialize_instant"))]
     pub at: Timestamp,
     /// The method.
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`](super::Changes). `None` if
+    /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`]. `None` if
     /// no wait can help, or if the request was allowed.
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "serialize_span"))]
     pub retry_after: Option<Duration>,
-    /// The limit of the [`LimitReport`], or the limits that deny or reject the request, in [`Changes`](super::Changes).
+    /// The limit of the [`LimitReport`], or the limits that deny or reject the request, in [`Changes`].
     pub limits: Vec<SampleLimit>,
 }
 
@@ -84,15 +89,55 @@ pub struct SampleLimit {
     pub key: Vec<KeyPart>,
 }
 
+/// The requests with the same [`Change`](super::Change).
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Changes {
+    /// The number of requests.
+    pub count: u64,
+    /// The first requests, at most five. `retry_after` is that of the limits that deny the request.
+    pub samples: Vec<SampleRequest>,
+}
+
 impl Report {
     pub(super) fn new(limits: &[Limit]) -> Self {
         let limit = |limit: &Limit| LimitReport::new(limit.shared_name(), limit.rule_path());
         Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
     }
+
+    /// Counts a request and its decision.
+    pub(super) fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, explanation: &Explanation) {
+        self.requests += 1;
+        match explanation.conclusion {
+            Conclusion::Allowed { .. } | Conclusion::Exempt => self.allowed += 1,
+            Conclusion::Denied { .. } => self.denied += 1,
+            Conclusion::Listed { .. } | Conclusion::MissingKey { .. } | Conclusion::StoreFailed => self.rejected += 1,
+        }
+        let is_unlimited = explanation.decided_by == Decider::Nobody || explanation.conclusion == Conclusion::Exempt;
+        self.unlimited += u64::from(is_unlimited);
+        for (index, limit) in explanation.limits.iter().enumerate() {
+            self.limit(index, limit).count(at, head, limit);
+        }
+    }
+
+    /// Returns the report of a limit, which is at `index` unless live limits have been replaced.
+    fn limit(&mut self, index: usize, limit: &LimitExplanation) -> &mut LimitReport {
+        let is_same = |report: &LimitReport| report.name == limit.name;
+        let known = match self.limits.get(index).filter(|report| is_same(report)) {
+            Some(_) => Some(index),
+            None => self.limits.iter().position(is_same),
+        };
+        let position = known.unwrap_or_else(|| {
+            self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
+            self.limits.len() - 1
+        });
+        &mut self.limits[position]
+    }
 }
 
 impl LimitReport {
-    pub(super) fn new(name: &Arc<str>, rule: Option<&Arc<str>>) -> Self {
+    fn new(name: &Arc<str>, rule: Option<&Arc<str>>) -> Self {
         Self {
             name: name.clone(),
             rule: rule.cloned(),
@@ -104,16 +149,45 @@ impl LimitReport {
             samples: Vec::new(),
         }
     }
+    fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, limit: &LimitExplanation) {
+        let outcome = match &limit.status {
+            LimitStatus::Applies(applied) => applied.outcome.as_ref(),
+            LimitStatus::Rejects { .. } => {
+                self.missing_key += 1;
+                None
+            }
+            _ => None,
+        };
+        let Some(outcome) = outcome else { return };
+        self.requests += 1;
+        self.allowed += u64::from(outcome.allowed);
+        self.denied += u64::from(outcome.denies());
+        self.shadow_denied += u64::from(!outcome.allowed && !outcome.enforced);
+        if !outcome.allowed && self.samples.len() < MAX_SAMPLES {
+            self.samples.push(SampleRequest::new(at, head, outcome.retry_after, vec![SampleLimit::from(limit)]));
+        }
+    }
+}
+
+impl Changes {
+    pub(super) fn add(&mut self, at: Timestamp, head: &RequestHead<'_>, denial: &Explanation) {
+        self.count += 1;
+        if self.samples.len() < MAX_SAMPLES {
+            let limits = denial.limits.iter().filter(|limit| limit.denies()).map(SampleLimit::from).collect();
+            self.samples.push(SampleRequest::new(at, head, denial.retry_after(), limits));
+        }
+    }
 }
 
 impl SampleRequest {
-    pub(super) fn new(
-        at: Timestamp,
-        head: &RequestHead<'_>,
-        retry_after: Option<Duration>,
-        limits: Vec<SampleLimit>,
-    ) -> Self {
+    fn new(at: Timestamp, head: &RequestHead<'_>, retry_after: Option<Duration>, limits: Vec<SampleLimit>) -> Self {
         Self { at, method: head.method.to_string(), path: head.path().to_owned(), retry_after, limits }
+    }
+}
+
+impl From<&LimitExplanation> for SampleLimit {
+    fn from(limit: &LimitExplanation) -> Self {
+        Self { name: limit.name.clone(), key: limit.key().to_vec() }
     }
 }
 
@@ -143,6 +217,13 @@ impl fmt::Display for LimitReport {
     }
 }
 
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.count.fmt(f)?;
+        self.samples.iter().try_for_each(|sample| write!(f, "\n  {sample}"))
+    }
+}
+
 impl fmt::Display for SampleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.at.as_micros();
@@ -157,21 +238,5 @@ impl fmt::Display for SampleRequest {
 impl fmt::Display for SampleLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, KeyParts(&self.key))
-    }
-}
-
-/// Instants and durations are seconds.
-#[cfg(feature = "serde")]
-impl serde::Serialize for SampleRequest {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-
-        let mut sample = serializer.serialize_struct("SampleRequest", 5)?;
-        sample.serialize_field("at_seconds", &(self.at.as_micros() as f64 / 1e6))?;
-        sample.serialize_field("method", &self.method)?;
-        sample.serialize_field("path", &self.path)?;
-        sample.serialize_field("retry_after_seconds", &self.retry_after.map(|wait| wait.as_secs_f64()))?;
-        sample.serialize_field("limits", &self.limits)?;
-        sample.end()
     }
 }

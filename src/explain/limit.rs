@@ -7,6 +7,8 @@ use crate::decision::{Cell, Verdict};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::select::Description;
+#[cfg(feature = "serde")]
+use crate::time::Timestamp;
 
 /// The explanation of one limit: whether and how it applies to a request.
 #[derive(Clone, Debug, PartialEq)]
@@ -137,18 +139,18 @@ pub struct ExpectedOutcome {
     /// Whether the limit counts for the decision. See [`Cell::is_enforced`].
     pub enforced: bool,
     /// The delay of the request, if the limit is a queue. Otherwise zero.
-    #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "serialize_span"))]
     pub delay: Duration,
     /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
-    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "serialize_span"))]
     pub retry_after: Option<Duration>,
     /// The tokens that would be left. See [`Cell::remaining`].
     pub remaining: u64,
     /// The wait after which more tokens would be left. See [`Cell::more_after`].
-    #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "serialize_span"))]
     pub more_after: Option<Duration>,
     /// The time until the key is as if it had never been used. See [`Cell::reset_after`].
-    #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "serialize_span"))]
     pub reset_after: Duration,
     /// Whether there is capacity in the limit's overage only. See [`Cell::uses_overage`].
     pub uses_overage: bool,
@@ -182,4 +184,22 @@ impl ExpectedOutcome {
     pub fn denies(&self) -> bool {
         self.enforced && !self.allowed
     }
+}
+
+/// Serializes a duration or an `Option<Duration>` as a number of seconds.
+#[cfg(feature = "serde")]
+pub(crate) fn serialize_span<S: serde::Serializer>(
+    span: &(impl Into<Option<Duration>> + Copy),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&(*span).into().map(|span| span.as_secs_f64()), serializer)
+}
+
+/// Serializes an instant or an `Option<Timestamp>` as the number of seconds since the Unix epoch.
+#[cfg(feature = "serde")]
+pub(crate) fn serialize_instant<S: serde::Serializer>(
+    at: &(impl Into<Option<Timestamp>> + Copy),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&(*at).into().map(|at| at.as_micros() as f64 / 1e6), serializer)
 }

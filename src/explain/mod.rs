@@ -59,14 +59,14 @@
 
 mod display;
 mod limit;
-#[cfg(feature = "serde")]
-mod seconds;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::display::KeyParts;
 pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStatus};
+#[cfg(feature = "serde")]
+pub(crate) use self::limit::{serialize_instant, serialize_span};
 use crate::decision::{Cells, Verdict};
 use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
@@ -87,7 +87,7 @@ pub struct Explanation {
     /// The part of the limiter that would decide.
     pub decided_by: Decider,
     /// The instant of the decision, on the clock of the store. `None` if there is no decision.
-    #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "seconds::instant"))]
+    #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "serialize_instant"))]
     pub at: Option<Timestamp>,
     /// The lists of the layer: those that reject requests, then those that exempt them.
     pub lists: Vec<ListExplanation>,
@@ -103,14 +103,14 @@ pub enum Conclusion {
     /// The request is allowed.
     Allowed {
         /// The delay by a queue. Otherwise zero.
-        #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "seconds::span"))]
+        #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "serialize_span"))]
         delay: Duration,
     },
     /// A limit denies the request.
     Denied {
         /// The shortest wait after which the request would be allowed, if no other request arrives. `None` if no wait
         /// can help.
-        #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "seconds::span"))]
+        #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "serialize_span"))]
         retry_after: Option<Duration>,
     },
     /// The request is exempt from all limits. See [`never_limit`](crate::Builder::never_limit).
