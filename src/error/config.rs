@@ -92,6 +92,13 @@ impl std::error::Error for ConfigError {}
 pub(crate) struct RulePosition {
     /// The file, unless the rules were read from text.
     pub(crate) file: Option<Arc<Path>>,
+    /// The position in the file or the text.
+    pub(crate) at: Position,
+}
+
+/// A position in a text.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Position {
     /// The line, from 1.
     pub(crate) line: usize,
     /// The column in characters, from 1.
@@ -104,7 +111,7 @@ impl fmt::Display for RulePosition {
         if let Some(file) = &self.file {
             write!(f, "{}:", file.display())?;
         }
-        write!(f, "{}:{}", self.line, self.column)
+        write!(f, "{}:{}", self.at.line, self.at.column)
     }
 }
 

@@ -5,5 +5,7 @@ mod store;
 pub(crate) mod validation;
 
 pub use self::config::ConfigError;
+#[cfg(feature = "rules")]
+pub(crate) use self::config::Position;
 pub(crate) use self::config::{Fault, RulePosition, or_panic};
 pub use self::store::{StoreError, StoreErrorKind};

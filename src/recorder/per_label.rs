@@ -9,9 +9,9 @@ use ahash::RandomState;
 /// and a new entry copies nothing: it is a leaf of a hash tree.
 pub(super) struct PerLabel<T>(Slot<T>);
 
-type Slot<T> = OnceLock<Box<Node<T>>>;
+type Slot<T> = OnceLock<Box<LabelNode<T>>>;
 
-struct Node<T> {
+struct LabelNode<T> {
     label: Box<str>,
     entry: T,
     /// The nodes below, by the next digit of their labels' hashes.
@@ -31,7 +31,7 @@ impl<T> PerLabel<T> {
 
     /// Returns the entry of a label. `create` makes the entry of a new label.
     pub(super) fn get(&self, label: &str, create: impl Fn(&str) -> T) -> &T {
-        let node = || Box::new(Node { label: label.into(), entry: create(label), children: Default::default() });
+        let node = || Box::new(LabelNode { label: label.into(), entry: create(label), children: Default::default() });
         let (mut slot, mut hash) = (&self.0, HASHER.hash_one(label) as usize);
         loop {
             let node = slot.get_or_init(node);

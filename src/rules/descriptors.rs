@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use super::error::{Position, Problems, RulesError};
+use super::error::{Problems, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields::{self, Fields};
 use super::limit::Rule;
 use super::tree::{Branch, Group, Tree, TreeIndex};
-use super::yaml::Node;
-use crate::error::RulePosition;
+use super::yaml::YamlNode;
+use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
 use crate::key::{KeyExtractor, KeyPart};
 use crate::limit::{Limit, LimitIndex, OnMissingKey};
@@ -37,11 +37,11 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(super) fn read_all(nodes: &[Rc<Node>], problems: &Problems) -> Vec<Self> {
+    pub(super) fn read_all(nodes: &[Rc<YamlNode>], problems: &Problems) -> Vec<Self> {
         nodes.iter().map(|node| Self::read(node, problems)).collect()
     }
 
-    fn read(node: &Node, problems: &Problems) -> Self {
+    fn read(node: &YamlNode, problems: &Problems) -> Self {
         let fields = Fields::of(node, "a descriptor", fields::DESCRIPTOR, problems);
         let missing = "a descriptor has no key: write `key: remote_address`, for example";
         let value = fields.text("value").filter(|value| !value.is_empty());
@@ -197,9 +197,8 @@ impl<'a> Compiler<'a> {
         };
         let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
-        let Position { line, column } = rule.at;
         limit
-            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), line, column })
+            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), at: rule.at })
             .on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 

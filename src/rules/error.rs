@@ -5,14 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A position in a file.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Position {
-    /// The line, from 1.
-    pub(super) line: usize,
-    /// The column in characters, from 1.
-    pub(super) column: usize,
-}
+use crate::error::Position;
 
 /// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]

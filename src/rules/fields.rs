@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::error::{Position, Problems, RulesError};
-use super::yaml::{Node, Value};
+use super::error::{Problems, RulesError};
+use super::yaml::{Value, YamlNode};
+use crate::error::Position;
 
 pub(super) const FILE: &[&str] = &["domain", "descriptors"];
 
@@ -85,14 +86,14 @@ const SYNONYMS: &[(&str, &str)] = &[
 pub(super) struct Fields<'a> {
     pub(super) at: Position,
     pub(super) problems: &'a Problems,
-    fields: Vec<(&'a str, &'a Node)>,
+    fields: Vec<(&'a str, &'a YamlNode)>,
     /// Fields that were probably meant by something else, which is noted.
     meant: Vec<&'a str>,
 }
 
 impl<'a> Fields<'a> {
     /// Reads the fields of `node`, described as `what`, which may have the fields `known`.
-    pub(super) fn of(node: &'a Node, what: &str, known: &[&'a str], problems: &'a Problems) -> Self {
+    pub(super) fn of(node: &'a YamlNode, what: &str, known: &[&'a str], problems: &'a Problems) -> Self {
         let mut fields = Self { at: node.at, problems, fields: Vec::new(), meant: Vec::new() };
         let Value::Mapping(children) = &node.value else {
             problems.note(node.at, format!("{what} is {}: write `{}: …` here", node.kind(), known[0]));
@@ -126,12 +127,12 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the field called `name`, even if it is empty.
-    pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
+    pub(super) fn written(&self, name: &str) -> Option<&'a YamlNode> {
         self.fields.iter().find(|(known, _)| *known == name).map(|(_, node)| *node)
     }
 
     /// Returns the field called `name`, unless it is empty.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a YamlNode> {
         self.written(name).filter(|node| !node.is_null())
     }
 
@@ -167,7 +168,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Parses a field. The error of `parse` says what to write.
-    pub(super) fn parse<T>(&self, name: &str, parse: impl FnOnce(&'a Node) -> Result<T, String>) -> Option<T> {
+    pub(super) fn parse<T>(&self, name: &str, parse: impl FnOnce(&'a YamlNode) -> Result<T, String>) -> Option<T> {
         self.parse_item(name, self.get(name)?, parse)
     }
 
@@ -175,15 +176,15 @@ impl<'a> Fields<'a> {
     pub(super) fn parse_item<T>(
         &self,
         name: &str,
-        item: &'a Node,
-        parse: impl FnOnce(&'a Node) -> Result<T, String>,
+        item: &'a YamlNode,
+        parse: impl FnOnce(&'a YamlNode) -> Result<T, String>,
     ) -> Option<T> {
         let wrong = |advice| self.problems.note(item.at, format!("`{name}` is {}: {advice}", item.kind()));
         parse(item).map_err(wrong).ok()
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
-        self.parse(name, Node::text)
+        self.parse(name, YamlNode::text)
     }
 
     /// Returns the text of a required field, which must not be empty.
@@ -216,7 +217,7 @@ impl<'a> Fields<'a> {
         self.parse(name, boolean).unwrap_or(false)
     }
 
-    pub(super) fn list(&self, name: &str) -> &'a [Rc<Node>] {
+    pub(super) fn list(&self, name: &str) -> &'a [Rc<YamlNode>] {
         let items = self.parse(name, |node| match &node.value {
             Value::List(items) => Ok(items.as_slice()),
             _ => Err("write a list, with a dash before each item".to_owned()),
@@ -231,14 +232,14 @@ impl<'a> Fields<'a> {
 }
 
 /// Returns the choice that a node names. `otherwise` says what else can be written.
-pub(super) fn choose<T: Copy>(node: &Node, choices: &[(&str, T)], otherwise: &str) -> Result<T, String> {
+pub(super) fn choose<T: Copy>(node: &YamlNode, choices: &[(&str, T)], otherwise: &str) -> Result<T, String> {
     let text = node.text()?;
     let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
     let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
     found.map(|(_, choice)| *choice).ok_or_else(|| did_you_mean(closest(text, &names), &names, otherwise))
 }
 
-fn integer(node: &Node) -> Result<u32, String> {
+fn integer(node: &YamlNode) -> Result<u32, String> {
     let most = u32::MAX;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = node.text().unwrap_or_default();
@@ -261,7 +262,7 @@ fn integer(node: &Node) -> Result<u32, String> {
 }
 
 /// Reads a boolean, with the words of YAML 1.1, in which files for Envoy's service are written.
-fn boolean(node: &Node) -> Result<bool, String> {
+fn boolean(node: &YamlNode) -> Result<bool, String> {
     match node.text().unwrap_or_default().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" if node.is_plain() => Ok(true),
         "false" | "no" | "off" | "n" if node.is_plain() => Ok(false),

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use super::error::Position;
 use super::fields::{self, Fields, choose, one_of};
-use super::yaml::{Node, Value};
+use super::yaml::{Value, YamlNode};
 use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 use crate::error::validation::{DAY, HOUR, MINUTE, SECOND};
-use crate::error::{ConfigError, Fault};
+use crate::error::{ConfigError, Fault, Position};
 use crate::limit::{Limit, OnMissingKey};
 use crate::limit::{OnStoreError, Share};
 
@@ -66,7 +65,7 @@ const ON_STORE_ERROR: &[(&str, OnStoreError)] = &[
 
 impl Rule {
     /// Reads the block of `descriptor`, which has these modes.
-    pub(super) fn read(node: &Node, is_shadow: bool, is_quota: bool, descriptor: &Fields<'_>) -> Self {
+    pub(super) fn read(node: &YamlNode, is_shadow: bool, is_quota: bool, descriptor: &Fields<'_>) -> Self {
         let fields = Fields::of(node, "`rate_limit`", fields::LIMIT, descriptor.problems);
         let mut limit = None;
         if fields.flag("unlimited") {
@@ -120,8 +119,8 @@ impl Rule {
 
 /// Reads `key`: a name, or a list of names.
 fn key(fields: &Fields<'_>) -> Vec<(String, Position)> {
-    let names: Vec<&Node> = match fields.get("key") {
-        Some(Node { value: Value::List(items), .. }) => items.iter().map(|item| &**item).collect(),
+    let names: Vec<&YamlNode> = match fields.get("key") {
+        Some(YamlNode { value: Value::List(items), .. }) => items.iter().map(|item| &**item).collect(),
         name => name.into_iter().collect(),
     };
     if names.is_empty() {
@@ -129,7 +128,7 @@ fn key(fields: &Fields<'_>) -> Vec<(String, Position)> {
     }
     names
         .into_iter()
-        .filter_map(|name| Some((fields.parse_item("key", name, Node::text)?.to_owned(), name.at)))
+        .filter_map(|name| Some((fields.parse_item("key", name, YamlNode::text)?.to_owned(), name.at)))
         .collect()
 }
 
@@ -163,7 +162,7 @@ fn read_limit(fields: &Fields<'_>) -> Limit {
 }
 
 /// Reads a percentage: `20` or `20%`.
-fn percent(node: &Node) -> Result<u32, String> {
+fn percent(node: &YamlNode) -> Result<u32, String> {
     let text = node.text().unwrap_or_default();
     let digits = text.strip_suffix('%').unwrap_or(text).trim_end();
     // `parse` would also accept a sign.

@@ -81,10 +81,10 @@ pub use extractors::Extractors;
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::error::{ConfigError, RulePosition};
+use crate::error::ConfigError;
 use crate::limit::Limit;
 use descriptors::Descriptor;
-use error::{Position, Problems};
+use error::Problems;
 use fields::Fields;
 
 /// The contents of a rules file.
@@ -134,8 +134,7 @@ impl Rules {
     ) -> Result<T, RulesError> {
         let limits = Self::read(text, file.clone())?.limits(extractors)?;
         apply(limits).map_err(|error| {
-            let position = |rule: &RulePosition| Position { line: rule.line, column: rule.column };
-            let at = error.rule_position().map(position).unwrap_or_default();
+            let at = error.rule_position().map(|rule| rule.at).unwrap_or_default();
             RulesError::new(file, vec![Problem::new(at, error.message())])
         })
     }

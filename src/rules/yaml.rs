@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput};
 
-use super::error::{Position, Problem};
+use super::error::Problem;
+use crate::error::Position;
 
 /// The maximum size of a file in bytes, which is enough for ten thousand rules.
 pub(super) const MAX_BYTES: usize = 4 << 20;
@@ -14,7 +15,7 @@ const MAX_NODES: usize = 200_000;
 /// The maximum depth of lists and mappings, which is enough for 31 nested descriptors.
 const MAX_DEPTH: usize = 64;
 
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) at: Position,
     pub(super) value: Value,
     /// The number of nodes, including itself.
@@ -29,12 +30,12 @@ pub(super) enum Value {
         /// Whether it has no quotes, so that it may be a number, a boolean or null.
         is_plain: bool,
     },
-    List(Vec<Rc<Node>>),
+    List(Vec<Rc<YamlNode>>),
     /// Keys and values in turn.
-    Mapping(Vec<Rc<Node>>),
+    Mapping(Vec<Rc<YamlNode>>),
 }
 
-impl Node {
+impl YamlNode {
     pub(super) fn is_plain(&self) -> bool {
         matches!(&self.value, Value::Scalar { is_plain: true, .. })
     }
@@ -66,7 +67,7 @@ impl Node {
 }
 
 /// Reads the only document in `text`.
-pub(super) fn read(text: &str) -> Result<Rc<Node>, Problem> {
+pub(super) fn read(text: &str) -> Result<Rc<YamlNode>, Problem> {
     let whole_file = |message| Err(Problem::new(Position::default(), message));
     if text.len() > MAX_BYTES {
         return whole_file(format!("the file has more than {MAX_BYTES} bytes: use several files"));
@@ -91,7 +92,7 @@ pub(super) fn read(text: &str) -> Result<Rc<Node>, Problem> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    anchored: HashMap<usize, Rc<Node>>,
+    anchored: HashMap<usize, Rc<YamlNode>>,
     /// The positions of the lists and mappings that are being read.
     open: Vec<Position>,
     /// The number of nodes so far.
@@ -108,7 +109,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the node that begins with `event`.
-    fn node(&mut self, event: Event<'a>, at: Position) -> Result<Rc<Node>, Problem> {
+    fn node(&mut self, event: Event<'a>, at: Position) -> Result<Rc<YamlNode>, Problem> {
         let before = self.nodes;
         let (anchor, value, levels) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -132,7 +133,7 @@ impl<'a> Reader<'a> {
             }
             _ => unreachable!("the parser closes what it opens"),
         };
-        let node = Rc::new(Node { at, value, nodes: self.nodes - before, levels });
+        let node = Rc::new(YamlNode { at, value, nodes: self.nodes - before, levels });
         if anchor > 0 {
             self.anchored.insert(anchor, node.clone());
         }
@@ -140,7 +141,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the children of a list or a mapping at `at`.
-    fn children(&mut self, at: Position) -> Result<Vec<Rc<Node>>, Problem> {
+    fn children(&mut self, at: Position) -> Result<Vec<Rc<YamlNode>>, Problem> {
         self.open.push(at);
         let mut children = Vec::new();
         while let Some((event, at)) = self.next()? {
