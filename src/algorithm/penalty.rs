@@ -111,22 +111,12 @@ impl Penalty {
     ///
     /// Panics if the span is out of its range, not in whole microseconds, or longer than the [longest
     /// lockout](Self::doubling_up_to). In a constant, this is a compile-time error.
-    /// [`try_locked_out_for`](Self::try_locked_out_for) returns an error instead.
     #[track_caller]
     pub const fn locked_out_for(self, span: Duration) -> Self {
         checked!(self.checked_locked_out_for(span))
     }
 
-    /// Fallible version of [`locked_out_for`](Self::locked_out_for).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the span is out of its range, not in whole microseconds, or longer than the longest lockout.
-    pub fn try_locked_out_for(self, span: Duration) -> Result<Self, ConfigError> {
-        Ok(self.checked_locked_out_for(span)?)
-    }
-
-    const fn checked_locked_out_for(mut self, span: Duration) -> Result<Self, Fault> {
+    pub(crate) const fn checked_locked_out_for(mut self, span: Duration) -> Result<Self, Fault> {
         match validation::span("a lockout", span) {
             Ok(first) => self.first = first,
             Err(fault) => return Err(fault),
@@ -140,23 +130,13 @@ impl Penalty {
     /// # Panics
     ///
     /// Panics if the span is out of its range, not in whole microseconds, or shorter than the first lockout. In a
-    /// constant, this is a compile-time error. [`try_doubling_up_to`](Self::try_doubling_up_to) returns an error
-    /// instead.
+    /// constant, this is a compile-time error.
     #[track_caller]
     pub const fn doubling_up_to(self, longest: Duration) -> Self {
         checked!(self.checked_doubling_up_to(longest))
     }
 
-    /// Fallible version of [`doubling_up_to`](Self::doubling_up_to).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the span is out of its range, not in whole microseconds, or shorter than the first lockout.
-    pub fn try_doubling_up_to(self, longest: Duration) -> Result<Self, ConfigError> {
-        Ok(self.checked_doubling_up_to(longest)?)
-    }
-
-    const fn checked_doubling_up_to(mut self, longest: Duration) -> Result<Self, Fault> {
+    pub(crate) const fn checked_doubling_up_to(mut self, longest: Duration) -> Result<Self, Fault> {
         match validation::span("the longest lockout", longest) {
             Ok(longest) => self.longest = Some(longest),
             Err(fault) => return Err(fault),
@@ -170,22 +150,13 @@ impl Penalty {
     /// # Panics
     ///
     /// Panics if the span is out of its range, or not in whole microseconds. In a constant, this is a compile-time
-    /// error. [`try_remembered_for`](Self::try_remembered_for) returns an error instead.
+    /// error.
     #[track_caller]
     pub const fn remembered_for(self, span: Duration) -> Self {
         checked!(self.checked_remembered_for(span))
     }
 
-    /// Fallible version of [`remembered_for`](Self::remembered_for).
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the span is out of its range, or not in whole microseconds.
-    pub fn try_remembered_for(self, span: Duration) -> Result<Self, ConfigError> {
-        Ok(self.checked_remembered_for(span)?)
-    }
-
-    const fn checked_remembered_for(mut self, span: Duration) -> Result<Self, Fault> {
+    pub(crate) const fn checked_remembered_for(mut self, span: Duration) -> Result<Self, Fault> {
         match validation::span("the memory of a lockout", span) {
             Ok(span) => self.remembered = Some(span),
             Err(fault) => return Err(fault),

@@ -186,12 +186,12 @@ fn on_store_error(fields: &Fields<'_>) -> Option<OnStoreError> {
     policy
 }
 
-type SetSpan = fn(Penalty, Duration) -> Result<Penalty, ConfigError>;
+type SetSpan = fn(Penalty, Duration) -> Result<Penalty, Fault>;
 
 const SPANS: [(&str, SetSpan); 3] = [
-    ("locked_out_for", Penalty::try_locked_out_for),
-    ("up_to", Penalty::try_doubling_up_to),
-    ("remembered_for", Penalty::try_remembered_for),
+    ("locked_out_for", Penalty::checked_locked_out_for),
+    ("up_to", Penalty::checked_doubling_up_to),
+    ("remembered_for", Penalty::checked_remembered_for),
 ];
 
 /// Reads the penalty of a limit, if it has one.
@@ -212,7 +212,7 @@ fn read_penalty(limit: &Fields<'_>) -> Option<Penalty> {
     let mut penalty = fields.check(blamed, Penalty::try_after(denials?, within?))?;
     for (name, span, set) in spans {
         if let Some(span) = span {
-            penalty = fields.check(name, set(penalty, span))?;
+            penalty = fields.check(name, set(penalty, span).map_err(ConfigError::from))?;
         }
     }
     Some(penalty)

@@ -22,7 +22,7 @@ fn assert_error<T>(built: Result<T, ConfigError>, text: &str) {
 
 /// Returns the message with which `build` panics.
 #[track_caller]
-fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
+pub(crate) fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
     let panic = std::panic::catch_unwind(build).err().expect("it did not panic");
     match panic.downcast::<String>() {
         Ok(text) => *text,

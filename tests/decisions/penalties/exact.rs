@@ -5,6 +5,7 @@ use std::time::Duration;
 use support::limits::acquire_costs;
 use tower_ratelimit::{ConfigError, FixedWindow, LeakyBucketQueue, Limit, Penalty, SlidingLog, TokenBucket, Verdict};
 
+use crate::bad_input::panic_of;
 use crate::penalties::backend::{DAY, MICRO, MINUTE, One, SECOND, on_each_backend, reporter};
 
 #[tokio::test]
@@ -396,14 +397,18 @@ fn implausible_settings_are_errors() {
     assert!(error(Penalty::try_after(1_001, MINUTE)).starts_with("a lockout begins after 1001 denials"));
     assert_eq!(error(Penalty::try_after(1, Duration::ZERO)), "a penalty's span is 0: use at least 1 µs");
     let penalty = Penalty::after(1, MINUTE);
-    assert_eq!(error(penalty.try_locked_out_for(367 * DAY)), "a lockout 31708800s is longer than 366 days: shorten it");
-    assert!(error(penalty.try_doubling_up_to(Duration::from_nanos(1))).contains("whole number of microseconds"));
-    assert!(error(penalty.try_remembered_for(Duration::ZERO)).starts_with("the memory of a lockout is 0"));
     assert_eq!(
-        error(penalty.try_doubling_up_to(SECOND)),
+        panic_of(|| penalty.locked_out_for(367 * DAY)),
+        "a lockout 31708800s is longer than 366 days: shorten it"
+    );
+    assert!(panic_of(|| penalty.doubling_up_to(Duration::from_nanos(1))).contains("whole number of microseconds"));
+    assert!(panic_of(|| penalty.remembered_for(Duration::ZERO)).starts_with("the memory of a lockout is 0"));
+    assert_eq!(
+        panic_of(|| penalty.doubling_up_to(SECOND)),
         "the first lockout lasts 60s, longer than the longest, 1s: shorten the first, or lengthen the longest"
     );
-    assert!(penalty.doubling_up_to(MINUTE).try_locked_out_for(MINUTE + MICRO).is_err());
+    let order = panic_of(|| penalty.doubling_up_to(MINUTE).locked_out_for(MINUTE + MICRO));
+    assert!(order.starts_with("the first lockout lasts"), "{order}");
 }
 
 #[test]
