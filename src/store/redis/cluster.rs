@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::connector::Connector;
 use super::error::{Fault, Redirect};
-use super::queue::{Answer, Command};
+use super::queue::{Command, CommandReply};
 use super::slot::SLOTS;
 use super::workers::Workers;
 use crate::error::ConfigError;
@@ -127,7 +127,7 @@ impl Cluster {
     ///
     /// It is sent to another master only if the first one redirected it or it could not be sent, so that it cannot have
     /// run.
-    pub(super) async fn send(self: &Arc<Self>, slot: u16, command: Command) -> Result<Answer, Fault> {
+    pub(super) async fn send(self: &Arc<Self>, slot: u16, command: Command) -> Result<CommandReply, Fault> {
         let mut in_flight = InFlightGuard { cluster: Some(self) };
         let (mut master, mut asking) = (self.find_owner(slot).await?, false);
         let mut sends = 0;
@@ -284,7 +284,7 @@ impl Master {
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
     async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
         let slots = self.workers.send(0, Command::Other(cmd("CLUSTER").arg("SLOTS").clone()), asking).await?;
-        let Answer::Other(slots) = slots else { return Err(Fault::Reply("expected a reply to a command")) };
+        let CommandReply::Other(slots) = slots else { return Err(Fault::Reply("expected a reply to a command")) };
         // A node that has lost its configuration lists none.
         let ranges = parse_slots(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
         ranges.ok_or(Fault::Reply("expected ranges of slots"))

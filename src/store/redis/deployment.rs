@@ -8,8 +8,9 @@ use smallvec::smallvec;
 
 use super::cluster::Cluster;
 use super::error::Fault;
-use super::queue::{Answer, Command};
-use super::script::{Request, TimedReply};
+use super::queue::{Command, CommandReply};
+use super::reply::TimedReply;
+use super::request::Request;
 use super::slot;
 use super::workers::Workers;
 use crate::key::hash::KeyHash;
@@ -42,8 +43,8 @@ impl Deployment {
     pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> TimedReply {
         let slot = if self.is_cluster() { request.slot() } else { 0 };
         match self.send(slot, Command::Script(clock, smallvec![request])).await? {
-            Answer::Script(reply) => Ok(reply),
-            Answer::Other(_) => Err(Fault::Reply("expected a reply of the script")),
+            CommandReply::Script(reply) => Ok(reply),
+            CommandReply::Other(_) => Err(Fault::Reply("expected a reply of the script")),
         }
     }
 
@@ -51,12 +52,12 @@ impl Deployment {
     #[cfg(feature = "rules")]
     pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
         match self.send(slot, Command::Other(query.clone())).await? {
-            Answer::Other(value) => Ok(value),
-            Answer::Script(_) => Err(Fault::Reply("expected a reply to a query")),
+            CommandReply::Other(value) => Ok(value),
+            CommandReply::Script(_) => Err(Fault::Reply("expected a reply to a query")),
         }
     }
 
-    async fn send(&self, slot: u16, command: Command) -> Result<Answer, Fault> {
+    async fn send(&self, slot: u16, command: Command) -> Result<CommandReply, Fault> {
         match self {
             Self::Single(workers) => workers.send(slot, command, false).await,
             // Boxed, because this future is larger than that of a single server.

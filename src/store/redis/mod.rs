@@ -4,27 +4,33 @@
 //!
 //! | module | task |
 //! | --- | --- |
-//! | `operations` | implements [`Store`](super::Store): one round trip, or one per slot of a Cluster |
+//! | `store`, `operations` | implement [`Store`](super::Store) by one round trip |
+//! | `cross_slot` | decides requests with keys in several slots of a Cluster, by a round trip for each |
 //! | `deployment`, `cluster` | find the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
+//! | `config`, `connect`, `tls` | configure all this |
 //! | `connector` | opens connections, and loads the script |
-//! | `script` | holds the script, encodes cells as its requests, and decodes its replies |
+//! | `request`, `script`, `reply` | encode cells for the script in `lua/`, and decode what it replies |
 
 mod cluster;
 mod config;
+mod connect;
 mod connector;
+mod cross_slot;
 mod deployment;
-#[cfg(feature = "rules")]
-mod document;
 mod error;
 mod operations;
 mod queue;
+mod reply;
+mod request;
 mod script;
 mod slot;
 mod store;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "redis-tls")]
+mod tls;
 mod workers;
 
 pub use self::config::RedisConfig;

@@ -8,7 +8,8 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::error::Fault;
-use super::script::{self, Replies, Reply, Request};
+use super::reply::{Replies, Reply};
+use super::request::{Request, evalsha};
 
 /// The number of calls under way below which the next one takes whatever waits, so that a lone request is never delayed.
 /// The second call is decided while the first one's reply travels. Further calls, which help if replies travel for long,
@@ -36,7 +37,7 @@ pub(super) enum Command {
 }
 
 #[derive(Clone)]
-pub(super) enum Answer {
+pub(super) enum CommandReply {
     /// The instant and the reply of a request to the script.
     Script((u64, Reply)),
     Other(Value),
@@ -49,7 +50,7 @@ pub(super) struct Job {
     pub(super) slot: u16,
     /// Whether the slot may be one that another master of the Cluster is moving to this one.
     pub(super) asking: bool,
-    pub(super) callers: SmallVec<[oneshot::Sender<Result<Answer, Fault>>; 1]>,
+    pub(super) callers: SmallVec<[oneshot::Sender<Result<CommandReply, Fault>>; 1]>,
 }
 
 impl Job {
@@ -94,7 +95,7 @@ impl Job {
 
     pub(super) fn to_command(&self, hash: &str) -> Cmd {
         match &self.command {
-            Command::Script(clock, requests) => script::evalsha(hash, clock.as_ref().map_or(&[], |it| it), requests),
+            Command::Script(clock, requests) => evalsha(hash, clock.as_ref().map_or(&[], |it| it), requests),
             Command::Other(command) => command.clone(),
         }
     }
@@ -104,9 +105,9 @@ impl Job {
         let answers = reply.and_then(|reply| match &self.command {
             Command::Script(_, requests) => {
                 let replies = Replies::parse(reply, requests.len())?.timed();
-                Ok(replies.into_iter().map(|reply| reply.map(Answer::Script)).collect())
+                Ok(replies.into_iter().map(|reply| reply.map(CommandReply::Script)).collect())
             }
-            Command::Other(_) => Ok(vec![Ok(Answer::Other(reply))]),
+            Command::Other(_) => Ok(vec![Ok(CommandReply::Other(reply))]),
         });
         let answers = answers.unwrap_or_else(|fault| vec![Err(fault); self.callers.len()]);
         let broken = answers.iter().filter_map(|answer| answer.as_ref().err()).find(|fault| fault.breaks()).cloned();

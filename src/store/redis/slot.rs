@@ -44,7 +44,7 @@ mod tests {
     use crate::algorithm::FixedWindow;
     use crate::key::hash::KeyHasher;
     use crate::store::escape;
-    use crate::store::redis::script::name;
+    use crate::store::redis::request::name;
     use crate::store::redis::tests::named;
 
     #[test]

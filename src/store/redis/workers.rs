@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::connector::Connector;
 use super::error::Fault;
-use super::queue::{Answer, CALLS, Command, Job, Queue};
+use super::queue::{CALLS, Command, CommandReply, Job, Queue};
 use crate::time::jittered;
 
 /// The first pause between two attempts to connect, and the longest, before jitter.
@@ -121,7 +121,7 @@ impl Workers {
     ///
     /// [`Fault::QueueFull`], at once, if the queue is full; [`Fault::Connect`], at once, if there is no connection, and
     /// no attempt to connect is under way.
-    pub(super) async fn send(&self, slot: u16, command: Command, asking: bool) -> Result<Answer, Fault> {
+    pub(super) async fn send(&self, slot: u16, command: Command, asking: bool) -> Result<CommandReply, Fault> {
         let (caller, answer) = oneshot::channel();
         let ticket = self.enter(Job { command, slot, asking, callers: smallvec![caller] })?;
         let mut waiting = Waiting { shared: &self.shared, ticket, answer };
@@ -158,7 +158,7 @@ impl Workers {
 struct Waiting<'a> {
     shared: &'a Shared,
     ticket: u64,
-    answer: oneshot::Receiver<Result<Answer, Fault>>,
+    answer: oneshot::Receiver<Result<CommandReply, Fault>>,
 }
 
 impl Drop for Waiting<'_> {
@@ -378,7 +378,8 @@ mod tests {
     use redis::{AsyncConnectionConfig, IntoConnectionInfo};
 
     use super::*;
-    use crate::store::redis::script::{Request, Task, encode_clock};
+    use crate::store::redis::request::{Request, encode_clock};
+    use crate::store::redis::script::Task;
 
     /// Creates workers that never send anything.
     fn busy(capacity: usize) -> Workers {
@@ -396,7 +397,7 @@ mod tests {
     }
 
     /// Sends so many requests, which wait until the result is dropped.
-    fn wait(workers: &Workers, requests: usize) -> Vec<impl Future<Output = Result<Answer, Fault>>> {
+    fn wait(workers: &Workers, requests: usize) -> Vec<impl Future<Output = Result<CommandReply, Fault>>> {
         let send = |_| {
             let mut sent = Box::pin(workers.send(0, request(Task::Acquire), false));
             assert!((&mut sent).now_or_never().is_none(), "it waits");
@@ -405,7 +406,7 @@ mod tests {
         (0..requests).map(send).collect()
     }
 
-    fn is_full(answer: Option<Result<Answer, Fault>>) -> bool {
+    fn is_full(answer: Option<Result<CommandReply, Fault>>) -> bool {
         matches!(answer, Some(Err(Fault::QueueFull { waiting: 100 })))
     }
 

@@ -230,7 +230,7 @@ async fn errors_name_each_missing_permission() {
 
 #[test]
 fn the_documentation_of_the_configuration_grants_the_same_permissions() {
-    let source = include_str!("../../../src/store/redis/config/redis_config.rs");
+    let source = include_str!("../../../src/store/redis/config.rs");
     let words: Vec<&str> = source.split(|c: char| c.is_whitespace() || "`;,.".contains(c)).collect();
     let others = ["a database other than 0", "a master behind Sentinel", "the Sentinels themselves", "a Cluster"];
     for rule in documented().into_iter().chain(others.into_iter().flat_map(documented_for)) {

@@ -12,8 +12,9 @@ use super::{Redis, named};
 use crate::decision::{Cell, Verdict, Veto};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::operations::answer;
-use crate::store::redis::script::{self, Replies, Reply, Request, Task};
+use crate::store::redis::reply::{Replies, Reply};
+use crate::store::redis::request::{self, Request};
+use crate::store::redis::script::Task;
 use crate::store::{Override, OverrideStore, Purpose, Store};
 use crate::time::{ManualClock, Timestamp};
 
@@ -180,7 +181,7 @@ impl<'a> Batches<'a> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
         let key = self.keys[self.random.below(KEYS) as usize];
-        let name = script::name(PREFIX, &self.limiters[limiter][limit].with_key(key, 0)).into_bytes();
+        let name = request::name(PREFIX, &self.limiters[limiter][limit].with_key(key, 0)).into_bytes();
         let text = b"broken".to_vec();
         let held = if self.random.one_in(2) { Held::Text(text) } else { Held::List([text].into()) };
         let held = fake.keys.borrow_mut().insert(name.clone(), (held, Some(u64::MAX)));
@@ -208,7 +209,7 @@ impl<'a> Batches<'a> {
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
         let now = self.now();
-        let Replies { now: at, replies } = self.redis.run(&script::encode_clock(now), &requests);
+        let Replies { now: at, replies } = self.redis.run(&request::encode_clock(now), &requests);
         assert_eq!(at, now);
         for (ask, found) in asks.into_iter().zip(replies) {
             self.done.steps += 1;
@@ -230,7 +231,7 @@ impl<'a> Batches<'a> {
             Ask::Decide { task, limiter, key, .. } => {
                 let purpose = if *task == Task::Peek { Purpose::Peek } else { Purpose::Take };
                 let (mut cells, mut expected) = (self.asked(ask), self.asked(ask));
-                answer(*task, purpose, &mut cells, self.now(), &found).unwrap();
+                found.answer(*task, purpose, &mut cells, self.now()).unwrap();
                 self.memory.decide(&mut expected, purpose).into_ready().unwrap().unwrap();
                 let is_allowed = self.compare(ask, &cells, &expected);
                 if is_allowed && purpose == Purpose::Take {

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
-use crate::store::redis::script::{self, Request, TEXT};
+use crate::store::redis::request::{self, Request};
+use crate::store::redis::script::TEXT;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Held {
@@ -74,7 +75,7 @@ impl Fake {
 
     pub(super) fn run(&self, clock: &[u8], requests: &[Request]) -> redis::Value {
         let keys = requests.iter().flat_map(|request| &request.keys).map(|key| key.as_bytes());
-        let text = script::encode(requests);
+        let text = request::encode(requests);
         let strings = |strings: Vec<&[u8]>| {
             let strings = strings.into_iter().map(|string| self.lua.create_string(string));
             self.lua.create_sequence_from(strings.collect::<mlua::Result<Vec<_>>>()?)

@@ -24,8 +24,9 @@ use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::{Done, Trace};
 use super::connector::Connector;
-use super::operations::answer;
-use super::script::{self, Replies, Reply, Request, Task};
+use super::reply::{Replies, Reply};
+use super::request::{self, Request};
+use super::script::Task;
 use crate::algorithm::{Algorithm, FixedWindow, Penalty, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
@@ -68,7 +69,7 @@ impl Redis {
         match self {
             Self::Fake(fake) => Replies::parse(fake.run(clock, requests), requests.len()).unwrap(),
             Self::Real(hash, connection, runtime) => {
-                let call = script::evalsha(hash, clock, requests);
+                let call = request::evalsha(hash, clock, requests);
                 let reply = runtime.block_on(call.query_async(&mut connection.clone())).unwrap();
                 Replies::parse(reply, requests.len()).unwrap()
             }
@@ -163,7 +164,7 @@ fn decide(task: Task, cells: &[Cell]) -> Request {
 /// Runs requests that charge cells, and returns the reply to the last.
 fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, super::error::Fault> {
     let request = decide(Task::Acquire, cells);
-    Replies::parse(fake.run(&script::encode_clock(NOON), &[request]), 1).unwrap().replies.remove(0)
+    Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies.remove(0)
 }
 
 /// The shared encoding of several requests does not include their keys.
@@ -177,16 +178,16 @@ fn similar_requests_charge_their_own_keys() {
     let asked = |key: &str, cost| limits.each_ref().map(|limit| limit.with_key(hasher.hash(key.as_bytes()), cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
         .map(|(key, cost)| decide(Task::Acquire, &asked(key, cost)));
-    let lengths = requests.each_ref().map(|request| script::encode(std::slice::from_ref(request)).len());
-    assert_eq!(script::encode(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
+    let lengths = requests.each_ref().map(|request| request::encode(std::slice::from_ref(request)).len());
+    assert_eq!(request::encode(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
 
-    let replies = Replies::parse(fake.run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
-    assert!(replies.replies.into_iter().all(|found| found.unwrap().is_allowed()));
+    let replies = Replies::parse(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
+    assert!(replies.replies.into_iter().all(|found| found.unwrap().is_allowed));
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
         let mut cells = asked(key, 1);
-        let reply = fake.run(&script::encode_clock(NOON), &[decide(Task::Peek, &cells)]);
+        let reply = fake.run(&request::encode_clock(NOON), &[decide(Task::Peek, &cells)]);
         let found = Replies::parse(reply, 1).unwrap().replies.remove(0).unwrap();
-        answer(Task::Peek, Purpose::Peek, &mut cells, NOON, &found).unwrap();
+        found.answer(Task::Peek, Purpose::Peek, &mut cells, NOON).unwrap();
         assert_eq!(cells.map(|cell| cell.remaining()), [50 - taken; 2], "{key}");
     }
 }
@@ -212,11 +213,11 @@ fn a_malformed_key_fails_only_its_own_request() {
             });
             let name = requests[broken].keys[0].clone().into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
-            let replies = Replies::parse(fake.run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
+            let replies = Replies::parse(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
             for (place, found) in replies.replies.into_iter().enumerate() {
                 match found {
                     Err(fault) => assert!(place % 3 == broken && fault.to_string().contains("UNREADABLE"), "{fault}"),
-                    Ok(found) => assert_eq!((place % 3 != broken, found.is_allowed()), (true, place < 6)),
+                    Ok(found) => assert_eq!((place % 3 != broken, found.is_allowed), (true, place < 6)),
                 }
             }
         }
@@ -236,7 +237,7 @@ fn a_malformed_override_fails_only_its_own_request() {
     });
     let valid = Held::Text([[0; 14].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
     for (cell, held) in cells.iter().zip([valid, Held::List([b"broken".to_vec()].into())]) {
-        fake.keys.borrow_mut().insert(script::name_of_override("t", cell).into_bytes(), (held, Some(u64::MAX)));
+        fake.keys.borrow_mut().insert(request::name_of_override("t", cell).into_bytes(), (held, Some(u64::MAX)));
     }
     for broken in [&cells[1..], &cells] {
         assert!(charge(&fake, broken).unwrap_err().to_string().contains("WRONGTYPE"));
@@ -244,7 +245,7 @@ fn a_malformed_override_fails_only_its_own_request() {
     }
     let [mut cell, _] = cells;
     let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
-    answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON, &reply).unwrap();
+    reply.answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON).unwrap();
     assert_eq!(cell.remaining(), 6);
 }
 
@@ -259,9 +260,9 @@ fn a_lockout_has_at_most_level_63() {
     // The last lockout has ended, and is remembered.
     let [expires_at, at] = [NOON + 1_000_000, NOON - 1].map(|instant| instant.to_le_bytes()[..7].to_vec());
     let held = [expires_at, at, 0_u32.to_le_bytes().to_vec(), 63_u32.to_le_bytes().to_vec()].concat();
-    let name = script::name("t", &cells[1]).into_bytes();
+    let name = request::name("t", &cells[1]).into_bytes();
     fake.keys.borrow_mut().insert(name.clone(), (Held::Text(held), Some(u64::MAX)));
-    assert!(!charge(&fake, &cells).unwrap().is_allowed());
+    assert!(!charge(&fake, &cells).unwrap().is_allowed);
     let keys = fake.keys.borrow();
     let (Held::Text(held), _) = &keys[&name] else { panic!("{keys:?}") };
     assert_eq!((held[14..18].to_vec(), held[18..22].to_vec()), (vec![0; 4], vec![63, 0, 0, 0]), "{held:?}");
@@ -277,10 +278,10 @@ fn an_unknown_algorithm_tag_fails_only_its_own_request() {
         request
     };
     let requests = [b'w', b'z', b'z', b'w'].map(limit);
-    let replies = Replies::parse(Fake::new().run(&script::encode_clock(NOON), &requests), requests.len()).unwrap();
+    let replies = Replies::parse(Fake::new().run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
     for (reply, is_known) in replies.replies.into_iter().zip([true, false, false, true]) {
         match reply {
-            Ok(reply) => assert!(is_known && reply.is_allowed()),
+            Ok(reply) => assert!(is_known && reply.is_allowed),
             Err(fault) => assert!(!is_known && fault.to_string().contains("tag z"), "{fault}"),
         }
     }
@@ -320,9 +321,9 @@ fn arbitrary_values_never_panic() {
                 let held = Held::Text(if random.one_in(4) { bytes(&mut random) } else { all_bytes(&mut random) });
                 fake.keys.borrow_mut().insert(request.keys[1].clone().into_bytes(), (held, Some(u64::MAX)));
             }
-            let reply = fake.run(&script::encode_clock(now), &[request]);
+            let reply = fake.run(&request::encode_clock(now), &[request]);
             let found = Replies::parse(reply, 1).unwrap().replies.remove(0);
-            let answered = found.and_then(|found| answer(Task::Acquire, Purpose::Take, &mut cells, now, &found));
+            let answered = found.and_then(|found| found.answer(Task::Acquire, Purpose::Take, &mut cells, now));
             assert!(!changes || answered.is_ok(), "{cells:?} {answered:?}");
         }
     }

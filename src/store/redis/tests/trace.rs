@@ -9,8 +9,9 @@ use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size, State};
 use crate::decision::{Cell, Decision, Verdict, Veto};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
-use crate::store::redis::operations::answer;
-use crate::store::redis::script::{self, Replies, Request, Task, state};
+use crate::store::redis::reply::{self, Replies};
+use crate::store::redis::request::{self, Request};
+use crate::store::redis::script::Task;
 use crate::time::Timestamp;
 
 /// Returns the limit, and the limit with its overage as a part of the capacity, which decides.
@@ -172,7 +173,7 @@ impl<'a> Trace<'a> {
                 fake.expire();
             }
         }
-        let clock = script::encode_clock(self.now);
+        let clock = request::encode_clock(self.now);
         let clock = if self.own_clock { &[] } else { &clock[..] };
         let Replies { now, replies } = self.redis.run(clock, &requests);
         assert_eq!(now, self.now);
@@ -184,7 +185,7 @@ impl<'a> Trace<'a> {
             }
             let Step::Decide { task, mut cells, expected } = step else { continue };
             let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
-            answer(task, purpose, &mut cells, now, &found).unwrap();
+            found.answer(task, purpose, &mut cells, now).unwrap();
             self.compare(&cells, &expected);
         }
         self.check_expiry();
@@ -222,10 +223,10 @@ impl<'a> Trace<'a> {
         }
         let keys = fake.keys.borrow();
         for (cell, memory) in self.cells.iter().zip(&self.memories) {
-            let name = script::name("t", cell);
+            let name = request::name("t", cell);
             let expires_at = memory.as_state().expires_at();
             let kept = match keys.get(name.as_bytes()) {
-                Some((Held::Text(held), _)) if held.len() > state::STATE => state::number(&held[state::STATE..]),
+                Some((Held::Text(held), _)) if held.len() > reply::STATE => reply::number(&held[reply::STATE..]),
                 _ => expires_at,
             };
             assert!(kept >= expires_at, "{kept} {memory:?}");

@@ -3,29 +3,16 @@
 use deadpool_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::state;
+use super::reply;
+use super::script::Task;
+use super::slot;
 use crate::algorithm::{Algorithm, Kind, Refill, Rounding, Size};
 use crate::decision::{Cell, Veto};
-use crate::store::redis::slot;
-
-/// The operation of the script on the keys of a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::store::redis) enum Task {
-    Acquire = b'a' as isize,
-    Peek = b'p' as isize,
-    /// Charges nothing, like a peek, but counts denials as strikes.
-    PeekWithStrikes = b't' as isize,
-    Refund = b'r' as isize,
-    GetOverride = b'g' as isize,
-    SetOverride = b'o' as isize,
-    /// Deletes the keys.
-    Reset = b'x' as isize,
-}
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]
-pub(in crate::store::redis) struct Request {
-    pub(in crate::store::redis) keys: SmallVec<[String; 2]>,
+pub(super) struct Request {
+    pub(super) keys: SmallVec<[String; 2]>,
     /// All but the keys. That of one limit fits without an allocation.
     body: SmallVec<[u8; 48]>,
 }
@@ -41,13 +28,13 @@ const SAME: u8 = b'=';
 const HEADER: usize = 5;
 
 impl Request {
-    pub(in crate::store::redis) fn new(task: Task, cells: usize) -> Self {
+    pub(super) fn new(task: Task, cells: usize) -> Self {
         // A limiter has at most 64 limits, each with a penalty.
         Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, cells as u8, 0, HEADER as u8, 0]) }
     }
 
     /// Encodes the decision on cells at about `now` (in µs).
-    pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
+    pub(super) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
         let mut request = Self::new(task, cells.len());
         for cell in cells {
             request.key(name(prefix, cell));
@@ -67,12 +54,12 @@ impl Request {
     }
 
     /// Encodes the refunds of cells.
-    pub(in crate::store::redis) fn refund(prefix: &str, cells: &[&Cell]) -> Self {
+    pub(super) fn refund(prefix: &str, cells: &[&Cell]) -> Self {
         let mut request = Self::new(Task::Refund, cells.len());
         for cell in cells {
             request.key(name(prefix, cell));
             request.extend(&[tag(cell.algorithm())]);
-            request.extend(&state::encode(&cell.mark().0));
+            request.extend(&reply::encode_state(&cell.mark().0));
             // Refunds do not depend on the instant.
             request.arguments(cell, 0);
         }
@@ -80,14 +67,14 @@ impl Request {
     }
 
     /// Encodes the removal of the states of cells.
-    pub(in crate::store::redis) fn reset(prefix: &str, cells: &[&Cell]) -> Self {
+    pub(super) fn reset(prefix: &str, cells: &[&Cell]) -> Self {
         let mut request = Self::new(Task::Reset, cells.len());
         cells.iter().for_each(|cell| request.key(name(prefix, cell)));
         request
     }
 
     /// Encodes setting the override of a key, for a span of µs or without expiry.
-    pub(in crate::store::redis) fn set_override(prefix: &str, cell: &Cell, size: Size, span: Option<u64>) -> Self {
+    pub(super) fn set_override(prefix: &str, cell: &Cell, size: Size, span: Option<u64>) -> Self {
         let mut request = Self::of_override(Task::SetOverride, prefix, cell);
         request.extend(&span.map_or(-1.0, |span| span as f64).to_le_bytes());
         request.extend(size.map(u32::to_le_bytes).as_flattened());
@@ -95,30 +82,30 @@ impl Request {
     }
 
     /// Encodes another operation on the override of a key.
-    pub(in crate::store::redis) fn of_override(task: Task, prefix: &str, cell: &Cell) -> Self {
+    pub(super) fn of_override(task: Task, prefix: &str, cell: &Cell) -> Self {
         let mut request = Self::new(task, 1);
         request.key(name_of_override(prefix, cell));
         request
     }
 
     /// Appends a key.
-    pub(in crate::store::redis) fn key(&mut self, key: String) {
+    pub(super) fn key(&mut self, key: String) {
         self.keys.push(key);
         self.body[2] = self.keys.len() as u8;
     }
 
     /// Returns whether it refunds charges of earlier requests.
-    pub(in crate::store::redis) fn is_refund(&self) -> bool {
+    pub(super) fn is_refund(&self) -> bool {
         self.body[0] == Task::Refund as u8
     }
 
     /// Returns the length of its keys and its body.
-    pub(in crate::store::redis) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.body.len() + self.keys.iter().map(String::len).sum::<usize>()
     }
 
     /// Returns the Cluster slot of its keys, which must be one.
-    pub(in crate::store::redis) fn slot(&self) -> u16 {
+    pub(super) fn slot(&self) -> u16 {
         self.keys.first().map_or(0, |key| slot::of(key))
     }
 
@@ -154,7 +141,7 @@ impl Request {
         self.extend(numbers.map(|number| (number as f64).to_le_bytes()).as_flattened());
     }
 
-    pub(in crate::store::redis) fn extend(&mut self, bytes: &[u8]) {
+    pub(super) fn extend(&mut self, bytes: &[u8]) {
         self.body.extend_from_slice(bytes);
         // 64 limits take less than 16 KB.
         let length = (self.body.len() as u16).to_le_bytes();
@@ -168,7 +155,7 @@ impl Request {
 }
 
 /// Returns the letter by which the script knows an algorithm.
-pub(super) fn tag(rule: &Algorithm) -> u8 {
+fn tag(rule: &Algorithm) -> u8 {
     match rule.kind {
         Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket => b'b',
         Kind::LeakyBucketQueue => b'q',
@@ -187,26 +174,26 @@ pub(super) fn tag(rule: &Algorithm) -> u8 {
 ///
 /// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have different
 /// names, because their states are incompatible.
-pub(in crate::store::redis) fn name(prefix: &str, cell: &Cell) -> String {
+pub(super) fn name(prefix: &str, cell: &Cell) -> String {
     let name = cell.readable_name().expect("a limiter names its cells for a store with readable keys");
     format!("{prefix}:{{{:032x}}}:{name}", cell.key().as_u128())
 }
 
 /// Returns the name of the key that holds a subject's override.
-pub(in crate::store::redis) fn name_of_override(prefix: &str, cell: &Cell) -> String {
+pub(super) fn name_of_override(prefix: &str, cell: &Cell) -> String {
     name(prefix, cell) + ":override"
 }
 
 /// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as
 /// Redis' own clock goes on while the test's stands still.
-pub(in crate::store::redis) fn encode_clock(micros: u64) -> [u8; 16] {
+pub(super) fn encode_clock(micros: u64) -> [u8; 16] {
     const KEPT: f64 = 600_000.0;
     let [now, kept] = [micros as f64, KEPT].map(|number| u128::from(number.to_bits()));
     (kept << 64 | now).to_le_bytes()
 }
 
 /// Returns the command that has the script of this `hash` perform `requests`, one after the other, at one instant.
-pub(in crate::store::redis) fn evalsha(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
+pub(super) fn evalsha(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
     let keys = || requests.iter().flat_map(|request| &request.keys);
     let (number, length) = keys().fold((0, 0), |(number, length), key| (number + 1, length + key.len()));
     let bodies = encode(requests);
@@ -221,7 +208,7 @@ pub(in crate::store::redis) fn evalsha(hash: &str, clock: &[u8], requests: &[Req
 }
 
 /// Encodes all of `requests` but their keys.
-pub(in crate::store::redis) fn encode(requests: &[Request]) -> Vec<u8> {
+pub(super) fn encode(requests: &[Request]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(requests.iter().map(|request| request.body.len()).sum());
     let mut last: &[u8] = &[];
     for request in requests {

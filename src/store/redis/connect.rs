@@ -3,21 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::sentinel::SentinelClient;
-use redis::{AsyncConnectionConfig, ConnectionInfo, RedisConnectionInfo};
+use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsMode};
 
-use super::redis_config::{RedisConfig, ServerUrls};
-use super::sentinel;
+use super::cluster::Cluster;
+use super::config::{Credentials, RedisConfig, Servers};
+use super::connector::{self, Connector, tcp_settings};
+use super::deployment::Deployment;
+use super::error::Fault;
+use super::store::RedisStore;
 #[cfg(feature = "redis-tls")]
 use super::tls;
-use super::url::{address, check_tls_feature, credentials_of, parse, uses_tls, with_credentials};
-use crate::error::StoreError;
-use crate::store::redis::cluster::Cluster;
-use crate::store::redis::connector::{self, Connector};
-use crate::store::redis::deployment::Deployment;
-use crate::store::redis::error::Fault;
-use crate::store::redis::store::RedisStore;
-use crate::store::redis::workers::Workers;
+use super::workers::Workers;
+use crate::error::{ConfigError, StoreError};
 
 impl RedisStore {
     /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
@@ -80,77 +78,61 @@ impl RedisConfig {
                 return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
             }
         }
-        let connector = match &self.urls {
-            ServerUrls::Node(url) => {
-                Connector::to_server(self.connection_info(url)?, self.timeouts(), self.connections)?
-            }
-            ServerUrls::Sentinel { master, urls } => {
-                Connector::to_master(self.sentinel_client(master, urls)?, self.timeouts())
-            }
-            ServerUrls::Cluster { urls } => {
-                let seeds = urls.iter().map(|url| self.connection_info(url)).collect::<Result<_, _>>()?;
-                let cluster = Cluster::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
+        let timeouts = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.response_timeout));
+        let mut servers = self.connection_infos()?;
+        let connector = match &self.servers {
+            Servers::Node => Connector::to_server(servers.swap_remove(0), timeouts, self.connections)?,
+            Servers::Sentinel(master) => Connector::to_master(self.sentinel_client(master, servers)?, timeouts),
+            Servers::Cluster => {
+                let cluster = Cluster::new(servers, timeouts, self.connections, self.queue_capacity)?;
                 return Ok(Deployment::Cluster(Arc::new(cluster)));
             }
         };
-        let workers = Workers::new(connector, self.connections, self.queue_capacity);
-        Ok(Deployment::Single(Arc::new(workers)))
+        Ok(Deployment::Single(Arc::new(Workers::new(connector, self.connections, self.queue_capacity))))
     }
 
     /// Returns the addresses of the servers, without credentials.
-    pub(in crate::store::redis) fn address(&self) -> String {
-        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>().join(", ");
-        match &self.urls {
-            ServerUrls::Node(url) => address(url),
-            ServerUrls::Sentinel { master, urls } => format!("{master:?} of the Sentinels {}", addresses(urls)),
-            ServerUrls::Cluster { urls } => addresses(urls),
+    pub(super) fn address(&self) -> String {
+        let address =
+            |url: &String| parse(url).map_or_else(|_| "an unreadable URL".into(), |info| info.addr().to_string());
+        let addresses = self.urls.iter().map(address).collect::<Vec<_>>().join(", ");
+        match &self.servers {
+            Servers::Sentinel(master) => format!("{master:?} of the Sentinels {addresses}"),
+            Servers::Node | Servers::Cluster => addresses,
         }
     }
 
-    fn connection_info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
-        let info = parse(url)?;
-        let settings = with_credentials(info.redis_settings().clone(), self.credentials.as_ref());
-        self.with_certificates(info.set_redis_settings(settings))
-    }
-
-    fn timeouts(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.response_timeout))
-    }
-
-    #[cfg(feature = "redis-tls")]
-    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
-        self.prepare_tls(uses_tls(&info))?;
-        self.certificates.apply(info)
-    }
-
-    #[cfg(not(feature = "redis-tls"))]
-    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
-        Ok(info)
-    }
-
-    #[cfg(feature = "redis-tls")]
-    fn prepare_tls(&self, is_used: bool) -> Result<(), Fault> {
-        if is_used {
+    /// Returns how to connect to the servers of all URLs.
+    fn connection_infos(&self) -> Result<Vec<ConnectionInfo>, Fault> {
+        let mut servers = self.urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
+        let credentials = match &self.servers {
+            Servers::Sentinel(_) => &self.sentinel_credentials,
+            Servers::Node | Servers::Cluster => &self.credentials,
+        };
+        for server in &mut servers {
+            let settings = with_credentials(server.redis_settings().clone(), credentials.as_ref());
+            *server = server.clone().set_redis_settings(settings.set_skip_set_lib_name());
+        }
+        #[cfg(feature = "redis-tls")]
+        if servers.iter().any(uses_tls) || self.master_tls == Some(true) {
             tls::install_provider();
+            return servers.into_iter().map(|server| self.certificates.apply(server)).collect();
         } else if !self.certificates.is_empty() {
             return Err(Fault::setting("certificates are given, but no URL uses TLS: write rediss://"));
         }
-        Ok(())
+        Ok(servers)
     }
 
-    fn sentinel_client(&self, master: &str, urls: &[String]) -> Result<SentinelClient, Fault> {
-        let sentinels = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
+    fn sentinel_client(&self, master: &str, sentinels: Vec<ConnectionInfo>) -> Result<SentinelClient, Fault> {
         let Some(first) = sentinels.first() else {
             return Err(Fault::setting("there is no Sentinel: give at least one URL"));
         };
         if sentinels.iter().any(|sentinel| uses_tls(sentinel) != uses_tls(first)) {
             return Err(Fault::setting("some Sentinels use TLS and some do not: use one scheme for all"));
         }
-        if self.sentinel_credentials.is_none()
-            && sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first))
-        {
+        if sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first)) {
             return Err(Fault::setting("the Sentinels' URLs have different users or passwords: use one for all"));
         }
         if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
@@ -158,30 +140,62 @@ impl RedisConfig {
                 "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
             ));
         }
-
         let master_uses_tls = self.master_tls.unwrap_or(uses_tls(first));
         if master_uses_tls {
             check_tls_feature()?;
         }
-        #[cfg(feature = "redis-tls")]
-        self.prepare_tls(master_uses_tls || uses_tls(first))?;
-        let configure = |sentinel: ConnectionInfo| {
-            let settings = with_credentials(sentinel.redis_settings().clone(), self.sentinel_credentials.as_ref());
-            let sentinel = sentinel.set_redis_settings(settings.set_skip_set_lib_name());
-            #[cfg(feature = "redis-tls")]
-            let sentinel = self.certificates.apply(sentinel)?;
-            Ok(sentinel)
-        };
-        let sentinels = sentinels.into_iter().map(configure).collect::<Result<Vec<_>, Fault>>()?;
         let settings = RedisConnectionInfo::default().set_db(self.master_database);
         let settings = connector::settings(with_credentials(settings, self.credentials.as_ref()));
         #[cfg(feature = "redis-tls")]
         if master_uses_tls && !self.certificates.is_empty() {
-            let certificates = self.certificates.parse()?;
-            return sentinel::client_with_certificates(master, &sentinels, &settings, certificates);
+            return self.certificates.sentinel_client(master, &sentinels, &settings);
         }
-        sentinel::client(master, sentinels, settings, master_uses_tls)
+        let mut node =
+            SentinelNodeConnectionInfo::default().set_redis_connection_info(settings).set_tcp_settings(tcp_settings());
+        if master_uses_tls {
+            node = node.set_tls_mode(TlsMode::Secure);
+        }
+        // Without TLS, redis-rs requires a `String`.
+        let client = SentinelClient::build(sentinels, String::from(master), Some(node), SentinelServerType::Master);
+        client.map_err(Fault::setting)
     }
+}
+
+fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
+    let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    if scheme == "rediss" || scheme == "valkeys" {
+        check_tls_feature()?;
+    }
+    url.into_connection_info().map_err(|error| {
+        Fault::Setting(ConfigError::new(format!(
+            "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS: {error}"
+        )))
+    })
+}
+
+/// Returns an error unless the crate was built with TLS.
+fn check_tls_feature() -> Result<(), Fault> {
+    if cfg!(feature = "redis-tls") {
+        return Ok(());
+    }
+    Err(Fault::setting("a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`"))
+}
+
+fn uses_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+fn with_credentials(settings: RedisConnectionInfo, credentials: Option<&Credentials>) -> RedisConnectionInfo {
+    match credentials {
+        Some(Credentials { user, password }) => settings.set_username(user).set_password(password),
+        None => settings,
+    }
+}
+
+/// Returns the user and the password. A user without a password is ignored.
+fn credentials_of(info: &ConnectionInfo) -> Option<(&str, &str)> {
+    let settings = info.redis_settings();
+    Some((settings.username().unwrap_or("default"), settings.password()?))
 }
 
 /// Returns the error of an invalid configuration.
@@ -197,7 +211,6 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::error::ConfigError;
 
     #[test]
     fn an_invalid_configuration_is_a_config_error() {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 #[cfg(feature = "redis-tls")]
 use super::tls::Certificates;
-use super::url::{Credentials, address};
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
 ///
@@ -55,7 +54,8 @@ use super::url::{Credentials, address};
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
-    pub(super) urls: ServerUrls,
+    pub(super) servers: Servers,
+    pub(super) urls: Vec<String>,
     pub(super) connections: usize,
     pub(super) queue_capacity: usize,
     pub(super) connect_timeout: Duration,
@@ -68,11 +68,20 @@ pub struct RedisConfig {
     pub(super) certificates: Certificates,
 }
 
+/// What the URLs of a configuration are those of.
 #[derive(Clone)]
-pub(super) enum ServerUrls {
-    Node(String),
-    Sentinel { master: String, urls: Vec<String> },
-    Cluster { urls: Vec<String> },
+pub(super) enum Servers {
+    Node,
+    /// The Sentinels of the master of this name.
+    Sentinel(String),
+    /// Some masters of a Cluster.
+    Cluster,
+}
+
+#[derive(Clone)]
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: String,
 }
 
 impl RedisConfig {
@@ -81,7 +90,7 @@ impl RedisConfig {
     /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`),
     /// or `redis+unix:///path`.
     pub fn node(url: impl Into<String>) -> Self {
-        Self::new(ServerUrls::Node(url.into()))
+        Self::new(Servers::Node, [url])
     }
 
     /// Creates the configuration of the master that Sentinel names.
@@ -90,7 +99,7 @@ impl RedisConfig {
     /// user and password in them are for the Sentinels. [`credentials`](Self::credentials) and
     /// [`master_database`](Self::master_database) are for the master.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
-        Self::new(ServerUrls::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
+        Self::new(Servers::Sentinel(master.into()), urls)
     }
 
     /// Creates the configuration of a Cluster.
@@ -99,12 +108,13 @@ impl RedisConfig {
     /// the user, the password and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how
     /// decisions differ in a Cluster.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
-        Self::new(ServerUrls::Cluster { urls: urls.into_iter().map(Into::into).collect() })
+        Self::new(Servers::Cluster, urls)
     }
 
-    fn new(urls: ServerUrls) -> Self {
+    fn new<U: Into<String>>(servers: Servers, urls: impl IntoIterator<Item = U>) -> Self {
         Self {
-            urls,
+            servers,
+            urls: urls.into_iter().map(Into::into).collect(),
             connections: 2,
             queue_capacity: 10_000,
             connect_timeout: Duration::from_secs(1),
@@ -197,16 +207,8 @@ impl RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut config = f.debug_struct("RedisConfig");
-        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>();
-        match &self.urls {
-            ServerUrls::Node(url) => config.field("node", &address(url)),
-            ServerUrls::Sentinel { master, urls } => {
-                config.field("master", master).field("sentinels", &addresses(urls))
-            }
-            ServerUrls::Cluster { urls } => config.field("cluster", &addresses(urls)),
-        };
-        config
+        f.debug_struct("RedisConfig")
+            .field("servers", &self.address())
             .field("connections", &self.connections)
             .field("queue_capacity", &self.queue_capacity)
             .field("connect_timeout", &self.connect_timeout)

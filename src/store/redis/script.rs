@@ -1,15 +1,6 @@
-//! The script that decides requests in Redis, and the encoding of its requests and replies.
+//! The script that decides requests in Redis.
 //!
 //! `lua/` holds the script: each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm).
-
-mod reply;
-mod request;
-pub(super) mod state;
-
-pub(super) use self::reply::{Replies, Reply, TimedReply};
-pub(super) use self::request::{Request, Task, encode_clock, evalsha};
-#[cfg(test)]
-pub(super) use self::request::{encode, name, name_of_override};
 
 /// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests write
 /// it to `target/script.lua`.
@@ -32,6 +23,20 @@ pub(super) const TEXT: &str = concat!(
 
 /// A script of its own, which checks the commands that the other one calls.
 pub(super) const CHECK: &str = include_str!("lua/check.lua");
+
+/// The operation of the script on the keys of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Task {
+    Acquire = b'a' as isize,
+    Peek = b'p' as isize,
+    /// Charges nothing, like a peek, but counts denials as strikes.
+    PeekWithStrikes = b't' as isize,
+    Refund = b'r' as isize,
+    GetOverride = b'g' as isize,
+    SetOverride = b'o' as isize,
+    /// Deletes the keys.
+    Reset = b'x' as isize,
+}
 
 #[cfg(test)]
 mod tests {

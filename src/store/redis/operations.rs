@@ -1,27 +1,36 @@
 //! Implements [`Store`] and [`OverrideStore`]: the operations on the keys of one slot or server, in one round trip.
 //!
-//! `decide` asks the script and fills in its answers, `cross_slot` decides requests with keys in several slots of a
-//! Cluster.
+//! [`cross_slot`](super::cross_slot) decides requests with keys in several slots of a Cluster.
 
-mod cross_slot;
-mod decide;
-
+#[cfg(feature = "rules")]
+use std::hash::{BuildHasher, RandomState};
 use std::slice;
 
 use futures_util::future::join_all;
 
-use self::cross_slot::CrossSlotRequest;
-#[cfg(test)]
-pub(super) use self::decide::answer;
-use self::decide::{INVALID_OVERRIDE, next_override};
-use super::script::{Request, Task, encode_clock};
+use super::cross_slot::CrossSlotRequest;
+use super::error::Fault;
+use super::reply::INVALID_OVERRIDE;
+use super::request::{Request, encode_clock};
+use super::script::Task;
 use super::slot;
 use super::store::RedisStore;
+use crate::algorithm::Kind;
 use crate::decision::Cell;
+#[cfg(feature = "rules")]
+use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::lifetime_micros;
 use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::Timestamp;
+#[cfg(feature = "rules")]
+use crate::time::{Clock, SystemClock};
+#[cfg(feature = "rules")]
+use redis::{Value, cmd};
+
+/// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
+/// two, if Redis' clock is set in between.
+const MAX_CLOCK_CORRECTIONS: usize = 2;
 
 impl Store for RedisStore {
     fn hasher(&self) -> KeyHasher {
@@ -91,7 +100,7 @@ impl OverrideStore for RedisStore {
         let (store, cell) = (self.clone(), cell.clone());
         StoreFuture::pending(async move {
             let (now, reply) = store.deployment.ask(store.test_clock().map(encode_clock), request).await?;
-            let Some(stored) = next_override(&mut reply.states())? else { return Ok(None) };
+            let Some(stored) = reply.stored_override()? else { return Ok(None) };
             Ok(Some(stored.of(&cell, now).ok_or(INVALID_OVERRIDE)?))
         })
     }
@@ -102,6 +111,26 @@ impl OverrideStore for RedisStore {
 }
 
 impl RedisStore {
+    /// Lets the script decide cells, and fills in their answers. If Redis' clock is in another calendar window, the script
+    /// decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that from
+    /// which other overrides may apply, in µs.
+    pub(super) async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
+        let clock = self.test_clock();
+        let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::CalendarWindow(_)));
+        let mut now = if has_calendar { clock.unwrap_or_else(|| self.local_now()) } else { 0 };
+        let mut corrections = 0..MAX_CLOCK_CORRECTIONS;
+        loop {
+            let request = Request::decide(&self.prefix, task, now, cells);
+            match self.deployment.ask(clock.map(encode_clock), request).await {
+                Ok((at, reply)) => return Ok((at, reply.answer(task, purpose, cells, at)?)),
+                Err(fault) => match fault.redis_clock().filter(|_| corrections.next().is_some()) {
+                    Some(redis_clock) => now = redis_clock,
+                    None => return Err(fault),
+                },
+            }
+        }
+    }
+
     /// Encodes one request for the cells of each slot.
     fn by_slot(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> Vec<Request> {
         let slots = match self.deployment.is_cluster() {
@@ -129,5 +158,46 @@ impl RedisStore {
     /// Returns whether cells may be in different slots of a Cluster: those of several subjects.
     fn is_cross_slot(&self, cells: &[Cell]) -> bool {
         self.deployment.is_cluster() && cells.iter().any(|cell| cell.key() != cells[0].key())
+    }
+}
+
+/// Documents that all instances share, stored without expiry: the text at `prefix:name`, and at `prefix:name:version` a
+/// version that differs for each published text.
+#[cfg(feature = "rules")]
+impl RedisStore {
+    /// Replaces a text. Writes the version last, so that a reader that sees it also sees the text.
+    pub(crate) async fn publish(&self, name: &str, text: &str) -> Result<(), StoreError> {
+        let random = RandomState::new().hash_one(text);
+        let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
+        for (key, value) in [(self.text_key(name), text), (self.version_key(name), &version)] {
+            self.deployment.query(slot::of(&key), cmd("SET").arg(&key).arg(value)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the version of the current text.
+    pub(crate) async fn version(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get(self.version_key(name)).await
+    }
+
+    /// Returns the current text.
+    pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.get(self.text_key(name)).await
+    }
+
+    async fn get(&self, key: String) -> Result<Option<Vec<u8>>, StoreError> {
+        match self.deployment.query(slot::of(&key), cmd("GET").arg(&key)).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(text) => Ok(Some(text)),
+            _ => Err(Fault::Reply("expected a text").into()),
+        }
+    }
+
+    fn text_key(&self, name: &str) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+
+    fn version_key(&self, name: &str) -> String {
+        format!("{}:{name}:version", self.prefix)
     }
 }

@@ -9,13 +9,13 @@
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
 
+use super::error::Fault;
+use super::script::Task;
+use super::slot;
+use super::store::RedisStore;
 use crate::decision::{Cell, Veto};
 use crate::store::decide::{allows, enforce_quotas};
 use crate::store::denials::Change;
-use crate::store::redis::error::Fault;
-use crate::store::redis::script::Task;
-use crate::store::redis::slot;
-use crate::store::redis::store::RedisStore;
 use crate::store::{Answer, Purpose, Store};
 use crate::time::Timestamp;
 

@@ -1,16 +1,16 @@
-//! The errors of a store, classified by what they imply.
+//! The errors of a store: what they imply, and their messages, with the remedies.
 
 use std::fmt;
 use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, StoreError};
 use crate::store::node::Node;
 
 /// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
 #[derive(Clone, Debug)]
-pub(in crate::store::redis) enum Fault {
+pub(super) enum Fault {
     /// The URL is invalid.
     Url(RedisError),
     /// The configuration is invalid.
@@ -51,7 +51,7 @@ pub(in crate::store::redis) enum Fault {
 
 /// The address that a Cluster redirects a request to. It may be a port of the host that replied.
 #[derive(Debug)]
-pub(in crate::store::redis) enum Redirect<'a> {
+pub(super) enum Redirect<'a> {
     /// The slot has moved.
     Moved(&'a str),
     /// The slot is being migrated: this request is to be sent there, after `ASKING`.
@@ -60,17 +60,17 @@ pub(in crate::store::redis) enum Redirect<'a> {
 
 impl Fault {
     /// Creates the fault of an invalid setting.
-    pub(in crate::store::redis) fn setting(message: impl fmt::Display) -> Self {
+    pub(super) fn setting(message: impl fmt::Display) -> Self {
         Self::Setting(ConfigError::new(format!("the configuration of Redis is invalid: {message}")))
     }
 
     /// Creates a fault from the server's error message for one request.
-    pub(in crate::store::redis) fn script(error: String) -> Self {
+    pub(super) fn script(error: String) -> Self {
         if is_permission_error(&error) { Self::Permission(error) } else { Self::Script(error) }
     }
 
     /// Creates the fault of a connection that could not be opened.
-    pub(in crate::store::redis) fn from_connect_error(error: RedisError) -> Self {
+    pub(super) fn from_connect_error(error: RedisError) -> Self {
         match Self::from(error) {
             Self::Call(error) | Self::TimedOut(error) | Self::Url(error) => Self::Unreachable(error),
             fault => fault,
@@ -78,7 +78,7 @@ impl Fault {
     }
 
     /// Returns whether the connection must be replaced: it was lost, or its server is no longer the master.
-    pub(in crate::store::redis) fn breaks(&self) -> bool {
+    pub(super) fn breaks(&self) -> bool {
         match self {
             Self::NotMaster(_) | Self::TimedOut(_) => true,
             Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
@@ -88,7 +88,7 @@ impl Fault {
     }
 
     /// Returns whether the server denied a command, so that requests fail until an operator permits it.
-    pub(in crate::store::redis) fn is_denied(&self) -> bool {
+    pub(super) fn is_denied(&self) -> bool {
         match self {
             Self::Connect(fault) => fault.is_denied(),
             _ => matches!(self, Self::Permission(_)),
@@ -96,7 +96,7 @@ impl Fault {
     }
 
     /// Returns whether other requests would succeed: a key holds foreign data, or Redis' clock is set repeatedly.
-    pub(in crate::store::redis) fn concerns_one_request(&self) -> bool {
+    pub(super) fn concerns_one_request(&self) -> bool {
         match self {
             Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")),
             _ => false,
@@ -105,7 +105,7 @@ impl Fault {
 
     /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar
     /// windows that the request contains.
-    pub(in crate::store::redis) fn redis_clock(&self) -> Option<u64> {
+    pub(super) fn redis_clock(&self) -> Option<u64> {
         let error = match self {
             Self::Script(error) => error,
             Self::At(_, fault) => return fault.redis_clock(),
@@ -118,18 +118,18 @@ impl Fault {
 
     /// Returns whether the fault concerns the server rather than the request: the server can't be reached, or has other
     /// slots.
-    pub(in crate::store::redis) fn concerns_server(&self) -> bool {
+    pub(super) fn concerns_server(&self) -> bool {
         !matches!(self, Self::Script(_) | Self::Permission(_) | Self::Reply(_) | Self::Slot(_) | Self::QueueFull { .. })
     }
 
     /// Returns whether no connection could be opened, so that another server may be tried.
-    pub(in crate::store::redis) fn is_unsent(&self) -> bool {
+    pub(super) fn is_unsent(&self) -> bool {
         matches!(self, Self::Connect(_))
     }
 
     /// Returns whether the keys of a call may be on two servers, because their slot is being migrated. Redis before 7.0
     /// redirects a call as soon as one of its keys has been migrated.
-    pub(in crate::store::redis) fn is_half_moved(&self) -> bool {
+    pub(super) fn is_half_moved(&self) -> bool {
         matches!(
             self,
             Self::Call(error)
@@ -139,7 +139,7 @@ impl Fault {
 
     /// Returns the redirection of a request, which did not run. `None` if the server does not know the address, and
     /// replies with `?` in place of the host.
-    pub(in crate::store::redis) fn redirect(&self) -> Option<Redirect<'_>> {
+    pub(super) fn redirect(&self) -> Option<Redirect<'_>> {
         let Self::Call(error) = self else { return None };
         let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with("?:"))?;
         Some(match error.kind() {
@@ -181,6 +181,113 @@ impl From<RedisError> for Fault {
             }
             _ if error.is_timeout() => Self::TimedOut(error),
             _ => Self::Call(error),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(_) => write!(f, "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS"),
+            Self::Setting(error) => error.fmt(f),
+            Self::Connect(_) => write!(f, "there is no connection to Redis"),
+            Self::Unreachable(_) => write!(
+                f,
+                "Redis can't be reached: check that it runs, the host and the port, and that both ends speak TLS or neither"
+            ),
+            Self::Credentials(_) => write!(
+                f,
+                "Redis rejected the user or the password, or requires them: check both, and check with ACL GETUSER that the user is on"
+            ),
+            Self::Permission(error) => write!(
+                f,
+                "Redis denies a command or a key that rate limits need: \
+                 grant the permissions listed in the documentation of `RedisConfig` with ACL SETUSER, \
+                 and remove `rename-command` from redis.conf; ACL LOG shows denied calls: {error}"
+            ),
+            Self::Loading(_) => write!(
+                f,
+                "Redis is loading its data and does not answer until this is complete: INFO persistence shows the remaining time"
+            ),
+            Self::NotMaster(_) => write!(
+                f,
+                "this Redis is a replica, or lost its master, and can't be written to: \
+                 configure the master's URL, or use `RedisConfig::sentinel`"
+            ),
+            Self::NoMaster(_) => write!(
+                f,
+                "Sentinel knows no available master of this name: \
+                 check the name with SENTINEL MASTERS, or wait for the end of a failover"
+            ),
+            Self::TimedOut(_) => write!(
+                f,
+                "Redis did not reply in time, and may have charged the request: check its load and the network"
+            ),
+            Self::Call(_) => write!(f, "a call to Redis failed"),
+            Self::NoRuntime => write!(
+                f,
+                "the Tokio runtime that was to connect to Redis has ended: use the store on a runtime that keeps running; \
+                 the next call connects again"
+            ),
+            Self::Script(error) => write!(f, "Redis could not decide: {error}"),
+            Self::Flushed => write!(
+                f,
+                "Redis loses the script each time after it was loaded: \
+                 find the client that sends SCRIPT FLUSH by CLIENT LIST, \
+                 and check that no proxy distributes calls over several servers"
+            ),
+            Self::At(node, fault) => write!(f, "at {node}: {fault}"),
+            Self::Slot(slot) => write!(
+                f,
+                "no master of the Cluster is known to have the slot {slot}: \
+                 check with CLUSTER INFO that all slots are assigned"
+            ),
+            Self::QueueFull { waiting } => write!(
+                f,
+                "the queue is full: {waiting} requests wait for this Redis: check its load with SLOWLOG GET and \
+                 INFO commandstats, and the network; or raise `RedisConfig::queue_capacity`"
+            ),
+            Self::Reply(what) => write!(
+                f,
+                "Redis sent an invalid reply ({what}): \
+                 check that nothing else writes keys of this prefix, and that no proxy alters replies"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Connect(source) => Some(&**source),
+            Self::At(_, fault) => fault.source(),
+            Self::Url(source)
+            | Self::Unreachable(source)
+            | Self::Credentials(source)
+            | Self::Loading(source)
+            | Self::NotMaster(source)
+            | Self::NoMaster(source)
+            | Self::TimedOut(source)
+            | Self::Call(source) => Some(source),
+            Self::Setting(_)
+            | Self::Permission(_)
+            | Self::Flushed
+            | Self::NoRuntime
+            | Self::Script(_)
+            | Self::Reply(_)
+            | Self::Slot(_)
+            | Self::QueueFull { .. } => None,
+        }
+    }
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::At(node, fault) => Self::from(*fault).at(node),
+            Fault::QueueFull { .. } => Self::queue_full(fault),
+            fault if fault.concerns_one_request() => Self::of_one_request(fault),
+            fault => Self::new(fault),
         }
     }
 }

@@ -1,6 +1,0 @@
-//! The errors of a store.
-
-mod fault;
-mod message;
-
-pub(super) use self::fault::{Fault, Redirect};

@@ -1,0 +1,243 @@
+//! Decodes the reply of the script, and the states of keys in it. `lua/prelude.lua` describes the format.
+
+use deadpool_redis::redis::Value;
+use smallvec::SmallVec;
+
+use super::error::Fault;
+use super::script::Task;
+use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
+use crate::decision::Cell;
+use crate::store::decide::decide;
+use crate::store::{Purpose, StoredOverride};
+use crate::time::Timestamp;
+
+pub(super) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
+const NO_STATE: Fault = Fault::Reply("expected a state");
+
+/// The reply to one request.
+#[derive(Clone, Debug)]
+pub(super) struct Reply {
+    pub(super) is_allowed: bool,
+    /// For each key, the length of its state, and that. Most requests have at most two limits.
+    states: SmallVec<[u8; 2 * (1 + STATE + INSTANT)]>,
+}
+
+impl Reply {
+    /// Returns the state that each key held before the request: for each cell the override of its key, if it can have
+    /// one, and its own. A state is empty for a key without one.
+    pub(super) fn states(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.states[..];
+        std::iter::from_fn(move || take_state(&mut rest))
+    }
+
+    /// Fills in the answers of cells from the reply of the instant `now` (in µs), by the same algorithms as other stores.
+    /// Returns the instant (in µs) from which other overrides may apply.
+    pub(super) fn answer(&self, task: Task, purpose: Purpose, cells: &mut [Cell], now: u64) -> Result<u64, Fault> {
+        let mut found = self.states();
+        let mut states: SmallVec<[KeyState; 2]> = SmallVec::new();
+        let mut until = u64::MAX;
+        for cell in &mut *cells {
+            if cell.is_overridable()
+                && let Some(StoredOverride { expires_at, size }) = next_override(&mut found)?
+            {
+                until = until.min(expires_at.unwrap_or(u64::MAX));
+                if !cell.resize(size) {
+                    return Err(INVALID_OVERRIDE);
+                }
+            }
+            let state = found.next().ok_or(NO_STATE)?;
+            states.push(decode_key(cell.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?);
+        }
+        if found.next().is_some() {
+            return Err(Fault::Reply("another number of keys"));
+        }
+        let charges_nothing = task == Task::PeekWithStrikes && self.is_allowed;
+        decide(cells, &mut states[..], now, if charges_nothing { Purpose::Peek } else { purpose });
+        if cells.iter().any(Cell::denies) == self.is_allowed {
+            return Err(Fault::Reply("a verdict that contradicts its states"));
+        }
+        Ok(until)
+    }
+
+    /// Returns the override in the reply to [`Task::GetOverride`].
+    pub(super) fn stored_override(&self) -> Result<Option<StoredOverride>, Fault> {
+        next_override(&mut self.states())
+    }
+
+    /// Parses the first of several replies, and removes it from `bytes`.
+    fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
+        let is_allowed = match take(bytes, 1)?[0] {
+            b'y' => true,
+            b'n' => false,
+            b'e' => {
+                let length = u16::from_le_bytes(take(bytes, 2)?.try_into().ok()?);
+                let error = take(bytes, length.into())?;
+                return Some(Err(Fault::script(String::from_utf8_lossy(error).into_owned())));
+            }
+            _ => return None,
+        };
+        let keys = take(bytes, 1)?[0];
+        let start = *bytes;
+        for _ in 0..keys {
+            take_state(bytes)?;
+        }
+        let states = SmallVec::from_slice(&start[..start.len() - bytes.len()]);
+        Some(Ok(Self { is_allowed, states }))
+    }
+}
+
+/// Takes the next of the states in a reply as an override. It is empty if there is none.
+fn next_override<'a>(states: &mut impl Iterator<Item = &'a [u8]>) -> Result<Option<StoredOverride>, Fault> {
+    let state = states.next().ok_or(NO_STATE)?;
+    if state.is_empty() {
+        return Ok(None);
+    }
+    let state = decode_compact(state).ok_or(INVALID_OVERRIDE)?;
+    let (expires_at, size) = (state.expires_at, [state.detail as u32, (state.detail >> 32) as u32]);
+    Ok(Some(StoredOverride { expires_at: (expires_at > 0).then_some(expires_at), size }))
+}
+
+/// Removes the length of a state and that from `bytes`, and returns the state.
+fn take_state<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = take(bytes, 1)?[0];
+    take(bytes, length.into())
+}
+
+/// Removes the first `length` bytes, and returns them.
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+/// The replies to the requests of one call.
+#[derive(Debug)]
+pub(super) struct Replies {
+    /// The instant of all decisions, in µs.
+    pub(super) now: u64,
+    /// The reply to each request, or why it could not be performed.
+    pub(super) replies: Vec<Result<Reply, Fault>>,
+}
+
+/// The instant and the reply of one request.
+pub(super) type TimedReply = Result<(u64, Reply), Fault>;
+
+impl Replies {
+    /// Parses the reply to a call of so many `requests`.
+    pub(super) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
+        let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
+        let mut bytes = &reply[..];
+        let now = take(&mut bytes, INSTANT).map(number);
+        let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("expected an instant"))?;
+        let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
+        match replies {
+            Some(replies) if bytes.is_empty() => Ok(Self { now, replies }),
+            _ => Err(Fault::Reply("another number of requests")),
+        }
+    }
+
+    /// Returns the reply to each request, with the instant.
+    pub(super) fn timed(self) -> Vec<TimedReply> {
+        self.replies.into_iter().map(|reply| reply.map(|reply| (self.now, reply))).collect()
+    }
+}
+
+/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. The instant until which Redis keeps the
+/// key follows if it is later than its expiry.
+pub(super) const STATE: usize = 22;
+const KEPT: usize = STATE + INSTANT;
+/// The length of an entry of a log: its instant, and two counts.
+const ENTRY: usize = INSTANT + 8;
+/// The length of an instant.
+pub(super) const INSTANT: usize = 7;
+
+pub(super) fn encode_state(state: &CompactState) -> [u8; STATE] {
+    let mut bytes = [0; STATE];
+    bytes[..INSTANT].copy_from_slice(&state.expires_at.to_le_bytes()[..INSTANT]);
+    bytes[INSTANT..2 * INSTANT].copy_from_slice(&state.at.to_le_bytes()[..INSTANT]);
+    bytes[2 * INSTANT..].copy_from_slice(&state.detail.to_le_bytes());
+    bytes
+}
+
+/// Decodes the state of a key under a rule. Returns `None` if no script can have stored it.
+pub(super) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
+    Some(match rule.keeps_log() {
+        true => KeyState::Log(decode_log(rule, bytes)?),
+        false => KeyState::Compact(decode_compact(bytes)?),
+    })
+}
+
+/// Decodes a compact state, which is empty for an unused one. Returns `None` if no script can have stored it.
+pub(super) fn decode_compact(bytes: &[u8]) -> Option<CompactState> {
+    match bytes.len() {
+        0 => Some(CompactState::UNUSED),
+        STATE | KEPT => Some(CompactState {
+            expires_at: number(&bytes[..INSTANT]),
+            at: number(&bytes[INSTANT..2 * INSTANT]),
+            detail: number(&bytes[2 * INSTANT..STATE]),
+        }),
+        _ => None,
+    }
+}
+
+/// Decodes the entries of a log, oldest first: an instant of the bucket, the total up to and including it, and the tokens
+/// charged in it. Returns `None` if no script can have stored them.
+///
+/// The first entry is the oldest one that counts, and the last one the newest. A script may leave out entries between
+/// them that its answer does not depend on: the log then decides as if their tokens had been charged in the bucket of
+/// the next entry.
+fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
+    let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
+    let entry = |entry: &[u8; ENTRY]| {
+        let (instant, counts) = entry.split_at(INSTANT);
+        (number(instant), number(&counts[..4]) as u32, number(&counts[4..]) as u32)
+    };
+    Log::of_entries(rule, entries.iter().map(entry).collect::<SmallVec<[_; 4]>>())
+}
+
+/// Returns a little-endian number of up to 8 bytes.
+pub(super) fn number(bytes: &[u8]) -> u64 {
+    let mut number = [0; 8];
+    number[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::SlidingLog;
+
+    #[test]
+    fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
+        let mut reply = 1_u64.to_le_bytes()[..INSTANT].to_vec();
+        // Two allowed requests, with one limit each, whose keys held no state.
+        reply.extend(*b"y\x01\0y\x01\0");
+        let parse = |reply: &[u8], requests| Replies::parse(Value::BulkString(reply.to_vec()), requests);
+        assert_eq!(parse(&reply, 2).unwrap().replies.len(), 2);
+        for length in 0..reply.len() {
+            assert!(matches!(parse(&reply[..length], 2), Err(Fault::Reply(_))), "{length} bytes");
+        }
+        assert!(matches!(parse(&reply, 1), Err(Fault::Reply("another number of requests"))), "a reply to two requests");
+        for trailing in [0, b'y'] {
+            reply.push(trailing);
+            assert!(matches!(parse(&reply, 2), Err(Fault::Reply("another number of requests"))), "trailing bytes");
+        }
+    }
+
+    #[test]
+    fn states_survive_a_round_trip() {
+        for instant in [0, 1, 1 << 52, (1 << 56) - 1] {
+            let state = CompactState { expires_at: instant, at: instant / 2, detail: u64::MAX - 7 };
+            assert_eq!(decode_compact(&encode_state(&state)), Some(state));
+            assert_eq!(decode_compact(&[&encode_state(&state)[..], &[7; INSTANT]].concat()), Some(state));
+        }
+        assert_eq!(decode_compact(b""), Some(CompactState::UNUSED));
+    }
+
+    #[test]
+    fn malformed_states_are_errors() {
+        let log = SlidingLog::per_second(1).into();
+        assert_eq!(decode_compact(b"17"), None);
+        assert_eq!(decode_log(&log, b"17"), None);
+    }
+}
