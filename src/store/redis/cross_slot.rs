@@ -7,6 +7,7 @@
 //! to be denied, never to be admitted.
 
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::Fault;
@@ -45,7 +46,12 @@ impl CrossSlotRequest {
 
     /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of others.
     /// A denial by several slots is not remembered, because each slot decides at an instant of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::NoRuntime`] outside a Tokio runtime, on which reservations are refunded if the caller gives up.
     pub(super) async fn decide(mut self, purpose: Purpose, mut change: Change) -> Result<Answer, Fault> {
+        let runtime = Handle::try_current().map_err(|_| Fault::NoRuntime)?;
         let costs = |slot: &Vec<usize>| slot.iter().any(|&position| self.cells[position].cost() > 0);
         let charged: Vec<usize> =
             (0..self.slots.len()).filter(|&slot| purpose == Purpose::Take && costs(&self.slots[slot])).collect();
@@ -66,14 +72,14 @@ impl CrossSlotRequest {
             }
         }
         if let Some(fault) = fault {
-            tokio::spawn(self.store.refund(&reserved));
+            runtime.spawn(self.store.refund(&reserved));
             return Err(fault);
         }
         if charged.len() > 1 && allows(&self.cells) {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();
-            tokio::spawn(self.reserve(charged, change, answer));
-            return decision.await.unwrap_or(Err(Fault::Reply("expected more replies")));
+            runtime.spawn(self.reserve(charged, change, answer));
+            return decision.await.unwrap_or(Err(Fault::Interrupted));
         }
         if reserved.is_empty() && !self.cells.iter().any(Cell::is_of_penalty) {
             change.changes = false;
@@ -173,5 +179,27 @@ impl CrossSlotRequest {
         let mut cells = std::mem::take(&mut self.cells);
         enforce_quotas(&mut cells);
         Answer::with_cells(Timestamp::from_micros(self.at), cells)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use crate::RedisConfig;
+    use crate::algorithm::FixedWindow;
+    use crate::store::redis::tests::named;
+    use crate::store::{Purpose, Store};
+
+    #[test]
+    fn a_request_in_several_slots_outside_a_runtime_is_an_error() {
+        let store = RedisConfig::cluster(["redis://127.0.0.1:1"]).connect_lazily().unwrap();
+        let hasher = store.hasher();
+        let cell = |limit: u16, key: &[u8]| {
+            named("limit", limit, FixedWindow::per_day(1).into(), &hasher).with_key(hasher.hash(key), 1)
+        };
+        let mut cells = [cell(0, b"ann"), cell(1, b"bob")];
+        let answer = store.decide(&mut cells, Purpose::Take).now_or_never();
+        assert!(matches!(answer, Some(Err(_))));
     }
 }

@@ -33,8 +33,10 @@ pub(super) enum Fault {
     TimedOut(RedisError),
     /// A call failed, in transit or on the server.
     Call(RedisError),
-    /// The runtime that was to connect has ended.
+    /// The runtime that was to connect has ended, or there is none.
     NoRuntime,
+    /// The runtime that made the call has ended. The request may have run.
+    Interrupted,
     /// The script could not perform a request: a key of another type, no memory left, a replica.
     Script(String),
     /// The server lost the script again after each load.
@@ -226,8 +228,13 @@ impl fmt::Display for Fault {
             Self::Call(_) => write!(f, "a call to Redis failed"),
             Self::NoRuntime => write!(
                 f,
-                "the Tokio runtime that was to connect to Redis has ended: use the store on a runtime that keeps running; \
-                 the next call connects again"
+                "there is no Tokio runtime to connect to Redis, or it has ended: \
+                 use the store on a runtime that keeps running; the next call connects again"
+            ),
+            Self::Interrupted => write!(
+                f,
+                "the Tokio runtime ended while it called Redis, which may have charged the request: \
+                 use the store on a runtime that keeps running; the next call connects again"
             ),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
             Self::Flushed => write!(
@@ -273,6 +280,7 @@ impl std::error::Error for Fault {
             | Self::Permission(_)
             | Self::Flushed
             | Self::NoRuntime
+            | Self::Interrupted
             | Self::Script(_)
             | Self::Reply(_)
             | Self::Slot(_)

@@ -49,7 +49,8 @@ use crate::time::{Clock, SystemClock};
 ///   and not yet refunded, other requests may be denied for them.
 /// - A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund a slot only if no other request is queued behind it.
 ///   Otherwise, the slot passes unused.
-/// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background.
+/// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background. So such
+///   requests are errors outside a Tokio runtime.
 /// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot
 ///   be refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
 /// - Each slot decides at an instant of its own master's clock. [`Decision::at`](crate::Decision::at) is the latest.

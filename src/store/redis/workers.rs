@@ -126,7 +126,7 @@ impl Workers {
         let ticket = self.enter(Job { command, slot, asking, callers: smallvec![caller] })?;
         let mut waiting = Waiting { shared: &self.shared, ticket, answer };
         // A worker is dropped with the runtime that it runs on, and its call with it.
-        (&mut waiting.answer).await.unwrap_or(Err(Fault::NoRuntime))
+        (&mut waiting.answer).await.unwrap_or(Err(Fault::Interrupted))
     }
 
     fn enter(&self, job: Job) -> Result<u64, Fault> {
@@ -225,12 +225,16 @@ impl Shared {
                 Err(fault) => (Vec::new(), Some(fault)),
             };
             let mut replies = replies.into_iter().map(Value::extract_error);
+            let mut is_flushed = false;
             for job in take(&mut jobs) {
                 // If `ASKING` fails, the second reply is only a redirection.
                 let reply = replies.by_ref().take(1 + usize::from(job.asking)).reduce(Result::and);
                 let reply = reply.unwrap_or(Ok(Value::Nil)).map_err(Fault::from);
                 match lost.clone().map_or(reply, Err) {
-                    Err(Fault::Flushed) if sends < MAX_SENDS => jobs.push(job),
+                    Err(Fault::Flushed) if sends < MAX_SENDS => {
+                        is_flushed = true;
+                        jobs.push(job);
+                    }
                     // The keys of a slot that is being migrated are on two servers. If all requests were redirected
                     // together, keys that have not been migrated yet would lose their state.
                     Err(fault) if job.callers.len() > 1 && fault.is_half_moved() => jobs.extend(job.split()),
@@ -242,7 +246,7 @@ impl Shared {
             }
             // Others need not wait until this worker begins a call.
             self.notice_again();
-            if let Err(fault) = self.connector.load(connection).await {
+            if is_flushed && let Err(fault) = self.connector.load(connection).await {
                 jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
                 return broken.or(Some(fault).filter(Fault::breaks));
             }
@@ -473,5 +477,17 @@ mod tests {
         assert_eq!(workers.waiting(), 0);
         let answer = waiting.remove(0).now_or_never();
         assert!(matches!(answer, Some(Err(Fault::Connect(_)))));
+    }
+
+    /// Redis may have decided it, so the error must not sound as if nothing was sent.
+    #[test]
+    fn a_request_whose_call_is_dropped_fails_as_one_that_may_be_charged() {
+        let workers = busy(100);
+        let mut waiting = wait(&workers, 1);
+        let mut call = Call { shared: &workers.shared, requests: 0 };
+        drop(call.begin());
+        let Some(Err(fault)) = waiting.remove(0).now_or_never() else { panic!("no answer") };
+        assert!(fault.to_string().contains("may have charged the request"), "{fault}");
+        assert!(!fault.is_unsent());
     }
 }
