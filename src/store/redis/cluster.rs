@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
 use redis::cluster::NodeAddress;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, cmd};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::connector::Connector;
 use super::error::{Fault, Redirect};
 use super::queue::{Command, CommandReply};
-use super::slot::SLOTS;
+use super::slot::{SLOTS, SlotRange, parse_ranges};
 use super::workers::Workers;
 use crate::error::ConfigError;
 use crate::store::node::Node;
@@ -277,39 +277,15 @@ async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
     Ok(select_ok(masters.iter().map(|master| Box::pin(master.load_slots(false)))).await?.0)
 }
 
-/// The first and the last slot of a range, and its master.
-type SlotRange = (usize, usize, NodeAddress);
-
 impl Master {
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
     async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
         let slots = self.workers.send(0, Command::Other(cmd("CLUSTER").arg("SLOTS").clone()), asking).await?;
         let CommandReply::Other(slots) = slots else { return Err(Fault::Reply("expected a reply to a command")) };
         // A node that has lost its configuration lists none.
-        let ranges = parse_slots(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
+        let ranges = parse_ranges(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
         ranges.ok_or(Fault::Reply("expected ranges of slots"))
     }
-}
-
-/// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
-fn parse_slots(slots: Value, host: &str) -> Option<Vec<SlotRange>> {
-    fn parse<T: FromRedisValue>(value: Option<&Value>) -> Option<T> {
-        from_redis_value(value?.clone()).ok()
-    }
-    let mut ranges = Vec::new();
-    for range in from_redis_value::<Vec<Vec<Value>>>(slots).ok()? {
-        let (first, last, master) = (parse(range.first())?, parse(range.get(1))?, parse::<Vec<Value>>(range.get(2))?);
-        if first > last || last >= SLOTS {
-            return None;
-        }
-        // A range without a host is on the host of the master that replied.
-        let name = parse::<Option<String>>(master.first())?.filter(|name| !name.is_empty());
-        if name.as_deref() != Some("?") {
-            let name = name.unwrap_or_else(|| host.to_owned());
-            ranges.push((first, last, NodeAddress::new(name, parse(master.get(1))?)));
-        }
-    }
-    Some(ranges)
 }
 
 /// Loads the slots if a request is dropped before its reply: its master may hang, and a replica may have taken over.

@@ -131,9 +131,9 @@ impl RedisConfig {
     /// Sets the number of connections to each server, 1 to 1024. Defaults to 2.
     ///
     /// Each connection carries one call at a time, which up to 64 requests share; a single connection carries two. The
-    /// third and further calls are made only while 64 requests wait. So use more connections if the network is slow: the
-    /// throughput of busy connections is 64 requests per round trip each. With more of them, also more cores can read
-    /// replies.
+    /// third and further calls are made only while 64 requests wait. So use more connections if the network is slow:
+    /// the throughput of busy connections is 64 requests per round trip each. With more of them, also more cores can
+    /// read replies.
     pub fn connections(self, connections: usize) -> Self {
         Self { connections, ..self }
     }
@@ -143,14 +143,15 @@ impl RedisConfig {
     /// The default is about as many as a fast Redis decides in twice the default [deadline](crate::Builder::deadline),
     /// and takes some megabytes. In a Cluster, each master has a queue of its own.
     ///
-    /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
-    /// is then handled by [`OnStoreError`](crate::OnStoreError). A request leaves the queue when it is sent, or when
-    /// its caller gives up, for instance at its deadline. Each call under way holds up to 64 more requests.
+    /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull),
+    /// and is then handled by [`OnStoreError`](crate::OnStoreError). A request leaves the queue when it is sent, or
+    /// when its caller gives up, for instance at its deadline. Each call under way holds up to 64 more requests.
     pub fn queue_capacity(self, requests: usize) -> Self {
         Self { queue_capacity: requests, ..self }
     }
 
-    /// Sets how long opening a connection may take, including name resolution and login, at least 1 ms. Defaults to 1 s.
+    /// Sets how long opening a connection may take, including name resolution and login, at least 1 ms. Defaults to 1
+    /// s.
     ///
     /// Connections to Sentinels always have 1 s.
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {

@@ -25,8 +25,8 @@ impl RedisStore {
     /// # Errors
     ///
     /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a
-    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that the
-    /// store needs is not permitted.
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
+    /// the store needs is not permitted.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         RedisConfig::node(url).connect().await
     }
@@ -38,8 +38,8 @@ impl RedisConfig {
     /// # Errors
     ///
     /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
-    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that the
-    /// store needs is not permitted.
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
+    /// the store needs is not permitted.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(invalid)?;
         deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.address()), fault))?;
@@ -224,7 +224,8 @@ mod tests {
             (RedisConfig::cluster(no_urls), "there is no URL"),
             (
                 RedisConfig::cluster(["redis+unix:///run/redis.sock"]),
-                "the configuration of Redis is invalid: a Cluster is not reachable through the Unix socket /run/redis.sock",
+                "the configuration of Redis is invalid: \
+                 a Cluster is not reachable through the Unix socket /run/redis.sock",
             ),
         ] {
             let error = config.connect_lazily().unwrap_err();

@@ -123,8 +123,8 @@ async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result
     Ok(cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await?)
 }
 
-/// Creates a pool that opens a connection whenever it is asked: a connection that comes back to it has failed. (It would
-/// check the connection by commands that need other permissions.)
+/// Creates a pool that opens a connection whenever it is asked: a connection that comes back to it has failed. (It
+/// would check the connection by commands that need other permissions.)
 fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize) -> Result<Pool, Fault> {
     let info_settings = settings(info.redis_settings().clone());
     let info = info.set_redis_settings(info_settings).set_tcp_settings(tcp_settings());
@@ -136,8 +136,8 @@ fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize
     pool.build().map_err(|_| Fault::setting("the connection pool is misconfigured"))
 }
 
-/// Returns the TCP settings of all connections. Sets `TCP_NODELAY`, so that a call does not wait for the acknowledgement
-/// of earlier ones.
+/// Returns the TCP settings of all connections. Sets `TCP_NODELAY`, so that a call does not wait for the
+/// acknowledgement of earlier ones.
 pub(super) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }

@@ -44,8 +44,8 @@ impl CrossSlotRequest {
         Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }
     }
 
-    /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of others.
-    /// A denial by several slots is not remembered, because each slot decides at an instant of its own.
+    /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of
+    /// others. A denial by several slots is not remembered, because each slot decides at an instant of its own.
     ///
     /// # Errors
     ///
@@ -166,7 +166,8 @@ impl CrossSlotRequest {
         }
     }
 
-    /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another denies.
+    /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another
+    /// denies.
     fn record_charge(&mut self, slot: usize, answer: SlotAnswer, reserved: &mut Vec<Cell>) {
         if !answer.1.iter().any(Cell::denies) {
             let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();

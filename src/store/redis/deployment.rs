@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
-use super::reply::TimedReply;
+use super::reply::Reply;
 use super::request::Request;
 use super::slot;
 use super::workers::Workers;
@@ -39,11 +39,12 @@ impl Deployment {
         }
     }
 
-    /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns the reply.
-    pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> TimedReply {
+    /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns its
+    /// instant (in µs) and its reply.
+    pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> Result<(u64, Reply), Fault> {
         let slot = if self.is_cluster() { request.slot() } else { 0 };
         match self.send(slot, Command::Script(clock, smallvec![request])).await? {
-            CommandReply::Script(reply) => Ok(reply),
+            CommandReply::Script(now, reply) => Ok((now, reply)),
             CommandReply::Other(_) => Err(Fault::Reply("expected a reply of the script")),
         }
     }
@@ -53,7 +54,7 @@ impl Deployment {
     pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
         match self.send(slot, Command::Other(query.clone())).await? {
             CommandReply::Other(value) => Ok(value),
-            CommandReply::Script(_) => Err(Fault::Reply("expected a reply to a query")),
+            CommandReply::Script(..) => Err(Fault::Reply("expected a reply to a query")),
         }
     }
 

@@ -111,9 +111,9 @@ impl OverrideStore for RedisStore {
 }
 
 impl RedisStore {
-    /// Lets the script decide cells, and fills in their answers. If Redis' clock is in another calendar window, the script
-    /// decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that from
-    /// which other overrides may apply, in µs.
+    /// Lets the script decide cells, and fills in their answers. If Redis' clock is in another calendar window, the
+    /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
+    /// from which other overrides may apply, in µs.
     pub(super) async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
         let clock = self.test_clock();
         let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::CalendarWindow(_)));

@@ -11,9 +11,9 @@ use super::error::Fault;
 use super::reply::{Replies, Reply};
 use super::request::{Request, evalsha};
 
-/// The number of calls under way below which the next one takes whatever waits, so that a lone request is never delayed.
-/// The second call is decided while the first one's reply travels. Further calls, which help if replies travel for long,
-/// take only whole batches: otherwise, fewer requests would share each call.
+/// The number of calls under way below which the next one takes whatever waits, so that a lone request is never
+/// delayed. The second call is decided while the first one's reply travels. Further calls, which help if replies travel
+/// for long, take only whole batches: otherwise, fewer requests would share each call.
 pub(super) const CALLS: usize = 2;
 
 /// The most requests in one call. With more, a server that decides them one after the other would delay other clients
@@ -38,8 +38,8 @@ pub(super) enum Command {
 
 #[derive(Clone)]
 pub(super) enum CommandReply {
-    /// The instant and the reply of a request to the script.
-    Script((u64, Reply)),
+    /// The instant (in µs) and the reply of a request to the script.
+    Script(u64, Reply),
     Other(Value),
 }
 
@@ -104,8 +104,8 @@ impl Job {
     pub(super) fn answer(self, reply: Result<Value, Fault>) -> Option<Fault> {
         let answers = reply.and_then(|reply| match &self.command {
             Command::Script(_, requests) => {
-                let replies = Replies::parse(reply, requests.len())?.timed();
-                Ok(replies.into_iter().map(|reply| reply.map(CommandReply::Script)).collect())
+                let Replies { now, replies } = Replies::parse(reply, requests.len())?;
+                Ok(replies.into_iter().map(|reply| Ok(CommandReply::Script(now, reply?))).collect())
             }
             Command::Other(_) => Ok(vec![Ok(CommandReply::Other(reply))]),
         });

@@ -30,8 +30,8 @@ impl Reply {
         std::iter::from_fn(move || take_state(&mut rest))
     }
 
-    /// Fills in the answers of cells from the reply of the instant `now` (in µs), by the same algorithms as other stores.
-    /// Returns the instant (in µs) from which other overrides may apply.
+    /// Fills in the answers of cells from the reply of the instant `now` (in µs), by the same algorithms as other
+    /// stores. Returns the instant (in µs) from which other overrides may apply.
     pub(super) fn answer(&self, task: Task, purpose: Purpose, cells: &mut [Cell], now: u64) -> Result<u64, Fault> {
         let mut found = self.states();
         let mut states: SmallVec<[KeyState; 2]> = SmallVec::new();
@@ -119,9 +119,6 @@ pub(super) struct Replies {
     pub(super) replies: Vec<Result<Reply, Fault>>,
 }
 
-/// The instant and the reply of one request.
-pub(super) type TimedReply = Result<(u64, Reply), Fault>;
-
 impl Replies {
     /// Parses the reply to a call of so many `requests`.
     pub(super) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
@@ -135,15 +132,10 @@ impl Replies {
             _ => Err(Fault::Reply("another number of requests")),
         }
     }
-
-    /// Returns the reply to each request, with the instant.
-    pub(super) fn timed(self) -> Vec<TimedReply> {
-        self.replies.into_iter().map(|reply| reply.map(|reply| (self.now, reply))).collect()
-    }
 }
 
-/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. The instant until which Redis keeps the
-/// key follows if it is later than its expiry.
+/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. The instant until which Redis keeps
+/// the key follows if it is later than its expiry.
 pub(super) const STATE: usize = 22;
 const KEPT: usize = STATE + INSTANT;
 /// The length of an entry of a log: its instant, and two counts.
@@ -180,8 +172,8 @@ pub(super) fn decode_compact(bytes: &[u8]) -> Option<CompactState> {
     }
 }
 
-/// Decodes the entries of a log, oldest first: an instant of the bucket, the total up to and including it, and the tokens
-/// charged in it. Returns `None` if no script can have stored them.
+/// Decodes the entries of a log, oldest first: an instant of the bucket, the total up to and including it, and the
+/// tokens charged in it. Returns `None` if no script can have stored them.
 ///
 /// The first entry is the oldest one that counts, and the last one the newest. A script may leave out entries between
 /// them that its answer does not depend on: the log then decides as if their tokens had been charged in the bucket of

@@ -169,11 +169,11 @@ fn tag(rule: &Algorithm) -> u8 {
     }
 }
 
-/// Returns the name `prefix:{hash}:limit:rule` of the key that holds a cell's state, or `prefix:{hash}:limit:rule:p` for a
-/// penalty.
+/// Returns the name `prefix:{hash}:limit:rule` of the key that holds a cell's state, or `prefix:{hash}:limit:rule:p`
+/// for a penalty.
 ///
-/// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have different
-/// names, because their states are incompatible.
+/// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have
+/// different names, because their states are incompatible.
 pub(super) fn name(prefix: &str, cell: &Cell) -> String {
     let name = cell.readable_name().expect("a limiter names its cells for a store with readable keys");
     format!("{prefix}:{{{:032x}}}:{name}", cell.key().as_u128())

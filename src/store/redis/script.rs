@@ -2,8 +2,8 @@
 //!
 //! `lua/` holds the script: each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm).
 
-/// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests write
-/// it to `target/script.lua`.
+/// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
+/// write it to `target/script.lua`.
 pub(super) const TEXT: &str = concat!(
     include_str!("lua/prelude.lua"),
     include_str!("lua/bucket.lua"),

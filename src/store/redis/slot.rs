@@ -1,6 +1,10 @@
-//! The slots of a Cluster. The `redis` crate computes slots too, but does not return their numbers.
+//! The slots of a Cluster: those of keys, and the masters that have them. The `redis` crate computes slots too, but
+//! does not return their numbers.
 
 use std::collections::BTreeMap;
+
+use redis::cluster::NodeAddress;
+use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::key::hash::KeyHash;
 
@@ -27,6 +31,30 @@ pub(super) fn group(keys: impl IntoIterator<Item = KeyHash>) -> Vec<Vec<usize>> 
         slots.entry(of_key(key)).or_default().push(position);
     }
     slots.into_values().collect()
+}
+
+/// The first and the last slot of a range, and its master.
+pub(super) type SlotRange = (usize, usize, NodeAddress);
+
+/// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
+pub(super) fn parse_ranges(slots: Value, host: &str) -> Option<Vec<SlotRange>> {
+    fn parse<T: FromRedisValue>(value: Option<&Value>) -> Option<T> {
+        from_redis_value(value?.clone()).ok()
+    }
+    let mut ranges = Vec::new();
+    for range in from_redis_value::<Vec<Vec<Value>>>(slots).ok()? {
+        let (first, last, master) = (parse(range.first())?, parse(range.get(1))?, parse::<Vec<Value>>(range.get(2))?);
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        // A range without a host is on the host of the master that replied.
+        let name = parse::<Option<String>>(master.first())?.filter(|name| !name.is_empty());
+        if name.as_deref() != Some("?") {
+            let name = name.unwrap_or_else(|| host.to_owned());
+            ranges.push((first, last, NodeAddress::new(name, parse(master.get(1))?)));
+        }
+    }
+    Some(ranges)
 }
 
 /// Computes CRC-16/XMODEM.

@@ -12,13 +12,13 @@ use crate::time::{Clock, SystemClock};
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
 ///
-/// It decides exactly as a [`MemoryStore`](crate::MemoryStore) would, to the microsecond. One script decides and charges
-/// all limits of a request together, in one round trip, at one instant of Redis' clock. Concurrent requests share
-/// round trips.
+/// It decides exactly as a [`MemoryStore`](crate::MemoryStore) would, to the microsecond. One script decides and
+/// charges all limits of a request together, in one round trip, at one instant of Redis' clock. Concurrent requests
+/// share round trips.
 ///
 /// A key is named `prefix:{hash}:limit:rule` and holds 22 or 29 bytes; a sliding log 15 bytes per request, a sliding
-/// window 15 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a
-/// bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
+/// window 15 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of
+/// a bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
 ///
 /// Clones share connections and remembered denials.
 ///
@@ -35,15 +35,15 @@ use crate::time::{Clock, SystemClock};
 ///
 /// # Overrides
 ///
-/// An [override](crate::LimitHandle#overrides) has a key of its own, `prefix:{hash}:limit:rule:override`, which the script reads with
-/// the state of the key.
+/// An [override](crate::LimitHandle#overrides) has a key of its own, `prefix:{hash}:limit:rule:override`, which the
+/// script reads with the state of the key.
 ///
 /// # In a Cluster
 ///
-/// The limits of one subject share a slot, and are decided in one round trip. So are limits of several subjects, such as
-/// a user and a tenant, whose slots happen to be the same. Otherwise the store first peeks at all slots concurrently,
-/// which is where most denials end. It then charges the slots in turn, with one round trip each. If a slot has filled up
-/// meanwhile and denies, the store refunds the others.
+/// The limits of one subject share a slot, and are decided in one round trip. So are limits of several subjects, such
+/// as a user and a tenant, whose slots happen to be the same. Otherwise the store first peeks at all slots
+/// concurrently, which is where most denials end. It then charges the slots in turn, with one round trip each. If a
+/// slot has filled up meanwhile and denies, the store refunds the others.
 ///
 /// - No limit ever admits more than it allows, and a denied request leaves nothing charged. While tokens are reserved
 ///   and not yet refunded, other requests may be denied for them.
@@ -102,7 +102,8 @@ impl RedisStore {
         Self { hasher: KeyHasher::with_secret(secret), ..self }.without_denials()
     }
 
-    /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own clock.
+    /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own
+    /// clock.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         Self { clock: Some(Arc::new(clock)), ..self }.without_denials()
@@ -122,11 +123,11 @@ impl RedisStore {
     /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
     /// limit with the penalty are seen late, and a strike may be missed.
     ///
-    /// Denials of requests with more than eight limits, of which each with a penalty counts twice, or with keys in several
-    /// slots of a Cluster, are not cached.
+    /// Denials of requests with more than eight limits, of which each with a penalty counts twice, or with keys in
+    /// several slots of a Cluster, are not cached.
     ///
-    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store share
-    /// them.
+    /// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits. Clones of this store
+    /// share them.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: Denials::new(span), ..self }

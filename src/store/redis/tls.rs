@@ -87,8 +87,8 @@ impl Certificates {
     }
 }
 
-/// Installs *ring* as the process' cryptography provider, unless the application has installed one. Without an installed
-/// provider, rustls panics if dependencies enable two of them.
+/// Installs *ring* as the process' cryptography provider, unless the application has installed one. Without an
+/// installed provider, rustls panics if dependencies enable two of them.
 pub(super) fn install_provider() {
     if CryptoProvider::get_default().is_none() {
         // Fails if another thread has just installed one.

@@ -22,16 +22,16 @@ use crate::time::jittered;
 const PAUSE: Duration = Duration::from_millis(10);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection that a call breaks within this time, before any answer, counts as a failed attempt. So do all connections
-/// to a replica. For one that is lost while idle, [`PAUSE`] is enough.
+/// A connection that a call breaks within this time, before any answer, counts as a failed attempt. So do all
+/// connections to a replica. For one that is lost while idle, [`PAUSE`] is enough.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// The most times that a command is sent if the server does not know the script: more than twice only if the script is
 /// flushed repeatedly.
 const MAX_SENDS: usize = 3;
 
-/// The queue of a server, and the workers that send what waits in it. A worker opens its connection, replaces it when it
-/// breaks, and ends with the runtime that it runs on.
+/// The queue of a server, and the workers that send what waits in it. A worker opens its connection, replaces it when
+/// it breaks, and ends with the runtime that it runs on.
 pub(super) struct Workers {
     shared: Arc<Shared>,
     /// Aborted when this is dropped.
@@ -114,8 +114,8 @@ impl Workers {
 
     /// Sends a command for keys of a `slot`. With `asking`, another master of a Cluster may be moving it to this one.
     ///
-    /// A command whose future is dropped before it was sent leaves the queue at once and is never sent. Otherwise, it is
-    /// sent once: again only if the server replied that it did not run.
+    /// A command whose future is dropped before it was sent leaves the queue at once and is never sent. Otherwise, it
+    /// is sent once: again only if the server replied that it did not run.
     ///
     /// # Errors
     ///
@@ -200,8 +200,8 @@ impl Shared {
         }
     }
 
-    /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied that
-    /// it does not know the script, or that it has not all keys. Returns the fault that breaks the connection.
+    /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied
+    /// that it does not know the script, or that it has not all keys. Returns the fault that breaks the connection.
     async fn perform(
         &self,
         connection: &mut MultiplexedConnection,
