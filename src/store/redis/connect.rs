@@ -15,7 +15,7 @@ use super::store::RedisStore;
 #[cfg(feature = "redis-tls")]
 use super::tls;
 use super::workers::Workers;
-use crate::error::{ConfigError, StoreError};
+use crate::error::StoreError;
 
 impl RedisStore {
     /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
@@ -166,11 +166,7 @@ fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     if scheme == "rediss" || scheme == "valkeys" {
         check_tls_feature()?;
     }
-    url.into_connection_info().map_err(|error| {
-        Fault::Setting(ConfigError::new(format!(
-            "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS: {error}"
-        )))
-    })
+    url.into_connection_info().map_err(Fault::invalid_url)
 }
 
 /// Returns an error unless the crate was built with TLS.
@@ -211,6 +207,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
+    use crate::error::ConfigError;
 
     #[test]
     fn an_invalid_configuration_is_a_config_error() {

@@ -128,7 +128,7 @@ async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result
 fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize) -> Result<Pool, Fault> {
     let info_settings = settings(info.redis_settings().clone());
     let info = info.set_redis_settings(info_settings).set_tcp_settings(tcp_settings());
-    let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::Url)?;
+    let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::invalid_url)?;
     let pool = Pool::builder(manager)
         .max_size(connections)
         .pre_recycle(Hook::sync_fn(|_, _| Err(HookError::message("it failed"))));

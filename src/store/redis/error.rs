@@ -11,8 +11,6 @@ use crate::store::node::Node;
 /// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// The URL is invalid.
-    Url(RedisError),
     /// The configuration is invalid.
     Setting(ConfigError),
     /// No connection could be opened, so that nothing was sent.
@@ -66,6 +64,13 @@ impl Fault {
         Self::Setting(ConfigError::new(format!("the configuration of Redis is invalid: {message}")))
     }
 
+    /// Creates the fault of an invalid URL.
+    pub(super) fn invalid_url(error: RedisError) -> Self {
+        Self::Setting(ConfigError::new(format!(
+            "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS: {error}"
+        )))
+    }
+
     /// Creates a fault from the server's error message for one request.
     pub(super) fn script(error: String) -> Self {
         if is_permission_error(&error) { Self::Permission(error) } else { Self::Script(error) }
@@ -74,7 +79,7 @@ impl Fault {
     /// Creates the fault of a connection that could not be opened.
     pub(super) fn from_connect_error(error: RedisError) -> Self {
         match Self::from(error) {
-            Self::Call(error) | Self::TimedOut(error) | Self::Url(error) => Self::Unreachable(error),
+            Self::Call(error) | Self::TimedOut(error) => Self::Unreachable(error),
             fault => fault,
         }
     }
@@ -172,7 +177,6 @@ impl From<RedisError> for Fault {
             ErrorKind::RESP3NotSupported => Self::Permission("unknown command 'HELLO'".into()),
             ErrorKind::Server(ServerErrorKind::NoScript) => Self::Flushed,
             ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
-            ErrorKind::InvalidClientConfig => Self::Url(error),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
             ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
             ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
@@ -190,7 +194,6 @@ impl From<RedisError> for Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Url(_) => "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS",
             Self::Setting(error) => return error.fmt(f),
             Self::Connect(_) => "there is no connection to Redis",
             Self::Unreachable(_) => {
@@ -270,8 +273,7 @@ impl std::error::Error for Fault {
         match self {
             Self::Connect(fault) => Some(&**fault),
             Self::At(_, fault) => fault.source(),
-            Self::Url(error)
-            | Self::Unreachable(error)
+            Self::Unreachable(error)
             | Self::Credentials(error)
             | Self::Loading(error)
             | Self::NotMaster(error)

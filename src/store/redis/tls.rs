@@ -1,7 +1,5 @@
 //! The certificates of TLS connections.
 
-use std::fmt;
-
 use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, TlsCertificates, TlsMode};
 use rustls::crypto::{CryptoProvider, ring};
@@ -45,7 +43,7 @@ impl Certificates {
     ) -> Result<SentinelClient, Fault> {
         let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
         let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)
-            .map_err(Fault::Url)?
+            .map_err(Fault::invalid_url)?
             .set_client_to_redis_db(settings.db())
             .set_client_to_redis_protocol(settings.protocol())
             .set_client_to_redis_tls_mode(TlsMode::Secure)
@@ -93,14 +91,5 @@ pub(super) fn install_provider() {
     if CryptoProvider::get_default().is_none() {
         // Fails if another thread has just installed one.
         let _ = ring::default_provider().install_default();
-    }
-}
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates")
-            .field("roots", &self.roots.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
     }
 }
