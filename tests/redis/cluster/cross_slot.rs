@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, RedisConfig};
+use tower_ratelimit::{Clock, Decision, Event, Limit, Limiter, Penalty, RedisConfig, SystemClock, Timestamp};
 
 use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
@@ -236,4 +238,59 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     // The quota of another user still has capacity, although that of the team has none.
     let other = limiter.acquire_charges(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(other.is_allowed());
+}
+
+/// A clock that exhausts two quotas when it is read for one time, and resets them when it is read for a later one: in
+/// between two calls of the store, which reads its clock for each.
+#[derive(Debug)]
+struct Meddling {
+    reads: AtomicUsize,
+    exhausts_at: usize,
+    resets_at: usize,
+    /// With the key of each.
+    quotas: [(Limiter, String); 2],
+    runtime: Handle,
+}
+
+impl Clock for Meddling {
+    fn now(&self) -> Timestamp {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        let meddle = async || {
+            for (limiter, key) in &self.quotas {
+                if read == self.exhausts_at {
+                    let _ = limiter.acquire(key, 2).await.expect("a decision");
+                } else {
+                    limiter.reset(key).await.expect("a reset");
+                }
+            }
+        };
+        if read == self.exhausts_at || read == self.resets_at {
+            thread::scope(|scope| scope.spawn(|| self.runtime.block_on(meddle())).join().expect("no panic"));
+        }
+        SystemClock::new().now()
+    }
+}
+
+#[test]
+fn a_request_whose_reservation_was_taken_back_is_never_allowed() {
+    let cluster = RedisCluster::start(0);
+    let [runtime, other] = [(); 2].map(|()| Runtime::new().expect("a runtime"));
+    let (own_store, other_store) = (runtime.block_on(store(&cluster)), other.block_on(store(&cluster)));
+    let single = |limit| Limiter::builder([limit]).patient().store(other_store.clone()).build();
+    let mut allowed = [0, 0];
+    for (exhausts_at, resets_at) in (0..10).flat_map(|first| (first + 1..12).map(move |second| (first, second))) {
+        let [own, team, all] = ["own", "team", "all"].map(|key| format!("{key} {exhausts_at} {resets_at}"));
+        let quotas = [(single(daily("own", 2)), own.clone()), (single(daily("team", 2)), team.clone())];
+        let reads = AtomicUsize::new(0);
+        let clock = Meddling { reads, exhausts_at, resets_at, quotas, runtime: other.handle().clone() };
+        let limits = [daily("own", 2).quota_mode(), daily("team", 2).quota_mode(), daily("all", 1_000)];
+        let limiter = Limiter::builder(limits).patient().store(own_store.clone().clock(clock)).build();
+        let decision = runtime.block_on(limiter.acquire_charges(&[(&own, 1), (&team, 1), (&all, 1)]));
+        let is_allowed = decision.expect("a decision").is_allowed();
+        allowed[usize::from(is_allowed)] += 1;
+        let left = other.block_on(single(daily("all", 1_000)).acquire(&all, 0)).expect("a decision");
+        let charged = 1_000 - left.outcomes()[0].remaining();
+        assert_eq!(charged, u64::from(is_allowed), "exhausted at read {exhausts_at}, reset at {resets_at}");
+    }
+    assert!(allowed.iter().all(|requests| *requests > 0), "{allowed:?} were denied and allowed");
 }
