@@ -1,7 +1,7 @@
 -- Performs requests one after the other, each all or nothing, at one instant.
 --
 -- KEYS are the keys of all requests, in the order in which these name them. ARGV[1] is empty, or a clock for tests: the
--- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as script/request.rs encodes them:
+-- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as request.rs encodes them:
 --
 --   request   task, number of cells, number of keys, length of the request (2 bytes), then its cells
 --   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
