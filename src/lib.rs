@@ -101,8 +101,8 @@ pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
     BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
-    KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody,
-    ResponseFuture, RouteCost, Settled, WrapBody,
+    Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled,
+    WrapBody,
 };
 pub use key::heads::{RequestHead, ResponseHead};
 pub use limit::{

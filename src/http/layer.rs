@@ -1,12 +1,13 @@
-//! The layers: one around a router, and others around routes with costs of their own.
+//! The layer: around a router, and around routes with costs of their own.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::body::KeepBody;
+use super::body::{KeepBody, WrapBody};
 use super::charges::explain;
 use super::config::LayerConfig;
 use super::options::HttpOptions;
@@ -55,7 +56,7 @@ use crate::limiter::LimitHandle;
 /// # Nested layers
 ///
 /// Each layer charges the requests that pass it, so apply one layer once to a request: to the router or to its routes.
-/// The exception is a [`RouteCost`] of the same layer inside it.
+/// The exception is the same layer with another [cost](Self::cost) inside it.
 ///
 /// A layer that is applied twice charges twice. The layer can't tell this from a handler that calls its own service
 /// with the extensions of its request, for example for the parts of a batch, whose requests must be charged. A warning
@@ -65,10 +66,12 @@ use crate::limiter::LimitHandle;
 /// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the one
 /// with less remaining. A warning is logged, because each limit should have its own name. An `X-RateLimit`
 /// triple describes the limit that denies, or else the limit with least remaining.
-#[derive(Clone)]
+///
+/// `P` is [`WrapBody`], or [`KeepBody`] by [`keep_body`](Self::keep_body).
 #[must_use = "a layer does nothing until it is applied to a service"]
-pub struct RateLimitLayer {
-    pub(super) config: Arc<LayerConfig>,
+pub struct RateLimitLayer<P = WrapBody> {
+    config: Arc<LayerConfig>,
+    policy: PhantomData<P>,
 }
 
 impl RateLimitLayer {
@@ -116,6 +119,12 @@ impl RateLimitLayer {
     pub fn live_builder(limits: &LiveLimits) -> Builder<HttpOptions> {
         Builder::live(limits)
     }
+}
+
+impl<P> RateLimitLayer<P> {
+    fn of(config: Arc<LayerConfig>) -> Self {
+        Self { config, policy: PhantomData }
+    }
 
     /// Returns a layer for a route whose requests cost `cost` tokens.
     ///
@@ -126,6 +135,18 @@ impl RateLimitLayer {
     /// no tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
     /// [`never_limit`](Builder::never_limit), or leave it outside.
     ///
+    /// ```
+    /// use axum::Router;
+    /// use axum::routing::get;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("hourly", FixedWindow::per_hour(1_000)).by(key::peer_ip())]);
+    ///
+    /// let app: Router = Router::new()
+    ///     .route("/report", get("report").route_layer(limits.cost(10)))
+    ///     .layer(limits);
+    /// ```
+    ///
     /// Limits with a [cost](Limit::cost) of their own are not affected. For a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer a [table](Builder::costs): a request that is charged in two
     /// steps waits behind its own first slot.
@@ -134,7 +155,7 @@ impl RateLimitLayer {
     ///
     /// Panics if an enforced limit could never allow the cost. [`try_cost`](Self::try_cost) returns an error instead.
     #[track_caller]
-    pub fn cost(&self, cost: u64) -> RouteCost {
+    pub fn cost(&self, cost: u64) -> Self {
         or_panic(self.try_cost(cost))
     }
 
@@ -143,7 +164,7 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// Returns an error if an enforced limit could never allow the cost.
-    pub fn try_cost(&self, cost: u64) -> Result<RouteCost, ConfigError> {
+    pub fn try_cost(&self, cost: u64) -> Result<Self, ConfigError> {
         self.route_cost(CostRule::Constant(cost))
     }
 
@@ -154,18 +175,18 @@ impl RateLimitLayer {
     /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a
     /// slash.
     #[track_caller]
-    pub fn costs(&self, costs: CostTable) -> RouteCost {
+    pub fn costs(&self, costs: CostTable) -> Self {
         or_panic(self.route_cost(CostRule::Table(Arc::new(costs))))
     }
 
     /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes
     /// nothing. A cost over a limit's capacity is denied.
-    pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> RouteCost {
+    pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
         or_panic(self.route_cost(CostRule::Closure(Arc::new(cost))))
     }
 
-    fn route_cost(&self, cost: CostRule) -> Result<RouteCost, ConfigError> {
-        self.config.with_cost(cost).map(|config| RouteCost { config })
+    fn route_cost(&self, cost: CostRule) -> Result<Self, ConfigError> {
+        self.config.with_cost(cost).map(Self::of)
     }
 
     /// Returns a layer that keeps the type of response bodies, which has to be `From<Bytes>`.
@@ -183,8 +204,8 @@ impl RateLimitLayer {
     /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())]);
     /// let app: Router = Router::new().route("/", get("hello")).layer(limits.keep_body());
     /// ```
-    pub fn keep_body(&self) -> KeepBodyLayer {
-        KeepBodyLayer { config: self.config.clone() }
+    pub fn keep_body(&self) -> RateLimitLayer<KeepBody> {
+        RateLimitLayer::of(self.config.clone())
     }
 
     /// Returns the names of all headers that the layer can add to a response, for CORS to expose. They don't include
@@ -211,9 +232,9 @@ impl RateLimitLayer {
 
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
     ///
-    /// The request has this layer's cost. A [`RouteCost`] inside this layer is not taken into
-    /// account. Extractors and conditions read the head as if the request had reached the layer, so it needs what outer
-    /// layers and the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
+    /// The request has this layer's cost. A layer with another [cost](Self::cost) inside it is not taken into account.
+    /// Extractors and conditions read the head as if the request had reached the layer, so it needs what outer layers
+    /// and the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
     /// ([`RoutePattern`](crate::key::RoutePattern)), and extensions. To explain real requests, call this from a
     /// middleware in the place of the layer:
     ///
@@ -277,83 +298,26 @@ impl Builder<HttpOptions> {
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
         let (client, limits, options) = self.into_client()?;
-        Ok(RateLimitLayer { config: LayerConfig::new(client, options).following(limits.as_ref())? })
+        LayerConfig::new(client, options).following(limits.as_ref()).map(RateLimitLayer::of)
     }
 }
 
-impl<S> Layer<S> for RateLimitLayer {
-    type Service = RateLimit<S>;
+impl<S, P> Layer<S> for RateLimitLayer<P> {
+    type Service = RateLimit<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit::new(inner, &self.config)
     }
 }
 
-impl fmt::Debug for RateLimitLayer {
+impl<P> Clone for RateLimitLayer<P> {
+    fn clone(&self) -> Self {
+        Self::of(self.config.clone())
+    }
+}
+
+impl<P> fmt::Debug for RateLimitLayer<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
-    }
-}
-
-/// Sets the cost of the requests of a route for the limits of a [`RateLimitLayer`].
-///
-/// Created by [`RateLimitLayer::cost`](crate::RateLimitLayer::cost), [`costs`](crate::RateLimitLayer::costs) or
-/// [`cost_by`](crate::RateLimitLayer::cost_by). See [`cost`](crate::RateLimitLayer::cost) for how the two layers
-/// interact.
-///
-/// ```
-/// use axum::Router;
-/// use axum::routing::get;
-/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
-///
-/// let limits = RateLimitLayer::new([Limit::new("hourly", FixedWindow::per_hour(1_000)).by(key::peer_ip())]);
-///
-/// let app: Router = Router::new()
-///     .route("/report", get("report").route_layer(limits.cost(10)))
-///     .layer(limits);
-/// ```
-#[derive(Clone)]
-#[must_use = "a layer does nothing until it is applied to a service"]
-pub struct RouteCost {
-    config: Arc<LayerConfig>,
-}
-
-impl RouteCost {
-    /// Returns a layer that keeps the type of response bodies: see
-    /// [`RateLimitLayer::keep_body`](crate::RateLimitLayer::keep_body).
-    pub fn keep_body(&self) -> KeepBodyLayer {
-        KeepBodyLayer { config: self.config.clone() }
-    }
-}
-
-impl<S> Layer<S> for RouteCost {
-    type Service = RateLimit<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, &self.config)
-    }
-}
-
-impl fmt::Debug for RouteCost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RouteCost").field("cost", &self.config.cost).finish_non_exhaustive()
-    }
-}
-
-/// Limits the requests that reach a service, and keeps the type of its response bodies, which has to be `From<Bytes>`.
-///
-/// Created by [`RateLimitLayer::keep_body`], or [`RouteCost::keep_body`] for a route. For other bodies, use those layers
-/// themselves.
-#[derive(Clone, Debug)]
-#[must_use = "a layer does nothing until it is applied to a service"]
-pub struct KeepBodyLayer {
-    config: Arc<LayerConfig>,
-}
-
-impl<S> Layer<S> for KeepBodyLayer {
-    type Service = RateLimit<S, KeepBody>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, &self.config)
     }
 }

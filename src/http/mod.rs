@@ -31,7 +31,7 @@ mod values;
 pub use body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
 pub use headers::{HeaderStyle, ResetFormat};
 pub use in_flight::{CountInFlight, InFlightFuture};
-pub use layer::{KeepBodyLayer, RateLimitLayer, RouteCost};
+pub use layer::RateLimitLayer;
 pub use options::HttpOptions;
 pub use permit::{ChargeError, Permit, PermitRejection, Settled};
 pub use rejection::Rejection;

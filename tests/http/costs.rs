@@ -9,7 +9,7 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder};
 use tower_ratelimit::{
-    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, RouteCost, SlidingLog, SlidingWindowCounter, Store,
+    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store,
     TokenBucket, key, when,
 };
 
@@ -215,7 +215,7 @@ async fn a_layer_with_another_store_has_its_own_state() {
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-fn by_header(limits: &RateLimitLayer) -> RouteCost {
+fn by_header(limits: &RateLimitLayer) -> RateLimitLayer {
     limits.cost_by(|head| head.header("x-cost").map_or(1, |cost| cost.parse().unwrap()))
 }
 
