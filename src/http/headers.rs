@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::iter;
-use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,10 +87,15 @@ impl HeaderStyle {
     /// A later release may change it. If clients depend on the details of a draft, select that draft.
     pub const IETF: Self = Self::IetfDraft11;
 
-    /// Returns whether two styles write the same headers, of which a response can have only one set.
-    pub(super) fn shares_headers_with(&self, other: &Self) -> bool {
-        let is_ietf = |style: &Self| matches!(style, Self::IetfDraft10 | Self::IetfDraft11);
-        discriminant(self) == discriminant(other) || is_ietf(self) && is_ietf(other)
+    /// Returns the names of the headers. A response can have only one set of the same headers.
+    fn names(self) -> &'static [HeaderName] {
+        match self {
+            Self::IetfDraft10 | Self::IetfDraft11 => &IETF,
+            Self::XRateLimit(_) => &X_RATE_LIMIT,
+            Self::XRateLimitDashed(_) => &X_RATE_LIMIT_DASHED,
+            Self::Overage => &OVERAGE,
+            Self::XRetryAfter => &X_RETRY_AFTER,
+        }
     }
 }
 
@@ -118,15 +122,16 @@ pub enum ResetFormat {
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
-const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
+static IETF: [HeaderName; 2] = [RATE_LIMIT_POLICY, RATE_LIMIT];
+static OVERAGE: [HeaderName; 1] = [HeaderName::from_static("ratelimit-overage")];
+static X_RETRY_AFTER: [HeaderName; 1] = [HeaderName::from_static("x-ratelimit-retry-after")];
 /// The limit, the remaining tokens, and the reset.
-const X_RATE_LIMIT: [HeaderName; 3] = [
+static X_RATE_LIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
 ];
-const X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
+static X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-limit"),
     HeaderName::from_static("x-rate-limit-remaining"),
     HeaderName::from_static("x-rate-limit-reset"),
@@ -138,7 +143,6 @@ const MAX_LIMITS: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
-    max_headers: usize,
     limits: Vec<LimitText>,
     /// The number of limits that are enforced.
     enforced: usize,
@@ -161,14 +165,13 @@ struct LimitText {
 impl Headers {
     /// Of two styles that write the same headers, the first is used.
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self { styles: Vec::new(), max_headers: 0, limits: Vec::new(), enforced: 0, policies: None };
+        let mut headers = Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: None };
         headers.set_limits(limits);
         for style in styles {
-            if !headers.styles.iter().any(|known| known.shares_headers_with(&style)) {
+            if !headers.styles.iter().any(|known| known.names() == style.names()) {
                 headers.styles.push(style);
             }
         }
-        headers.max_headers = headers.names().len() - 1;
         headers
     }
 
@@ -194,22 +197,13 @@ impl Headers {
 
     /// Returns the maximum number of headers that are added to a response, without `Retry-After`.
     pub(super) fn max_headers(&self) -> usize {
-        self.max_headers
+        self.styles.iter().map(|style| style.names().len()).sum()
     }
 
     /// Returns the names of all headers that can be added to a response.
     pub(super) fn names(&self) -> Vec<HeaderName> {
-        let mut names = vec![RETRY_AFTER];
-        for style in &self.styles {
-            match style {
-                HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
-                HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT),
-                HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED),
-                HeaderStyle::Overage => names.push(RATE_LIMIT_OVERAGE),
-                HeaderStyle::XRetryAfter => names.push(X_RETRY_AFTER),
-            }
-        }
-        names
+        let styles = self.styles.iter().flat_map(|style| style.names());
+        iter::once(&RETRY_AFTER).chain(styles).cloned().collect()
     }
 
     /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two
@@ -223,12 +217,10 @@ impl Headers {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
                     append(headers, RATE_LIMIT_POLICY, self.policies(decision));
                     if append(headers, RATE_LIMIT, self.quotas(*style, decision)) {
-                        merge(&[RATE_LIMIT, RATE_LIMIT_POLICY], headers);
+                        merge(&IETF, headers);
                     }
                 }
-                HeaderStyle::XRateLimit(reset) => {
-                    self.write_triple(&X_RATE_LIMIT, *reset, decision, headers);
-                }
+                HeaderStyle::XRateLimit(reset) => self.write_triple(&X_RATE_LIMIT, *reset, decision, headers),
                 HeaderStyle::XRateLimitDashed(reset) => {
                     self.write_triple(&X_RATE_LIMIT_DASHED, *reset, decision, headers);
                 }
@@ -236,8 +228,8 @@ impl Headers {
                     let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
                     if decision.is_allowed() && over.peek().is_some() {
                         let names = join(over.map(|outcome| self.limits[outcome.limit()].name.as_bytes()));
-                        if append(headers, RATE_LIMIT_OVERAGE, names) {
-                            merge(&[RATE_LIMIT_OVERAGE], headers);
+                        if append(headers, OVERAGE[0].clone(), names) {
+                            merge(&OVERAGE, headers);
                         }
                     }
                 }
@@ -323,7 +315,7 @@ impl Headers {
             insert_missing(headers, RETRY_AFTER, number(seconds));
         }
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
-            insert_missing(headers, X_RETRY_AFTER, number(seconds));
+            insert_missing(headers, X_RETRY_AFTER[0].clone(), number(seconds));
         }
     }
 

@@ -128,27 +128,29 @@ pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderVal
 }
 
 /// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
-/// the first list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
+/// the last list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
 /// items, nothing is changed.
 #[cold]
 pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
     let lines = fields.iter().map(|field| headers.get_all(field).iter().cloned().collect());
     let lines: Vec<Vec<HeaderValue>> = lines.collect();
-    let items = lines.iter().map(|lines| lines.iter().flat_map(split).map(Item::of).collect());
+    let items = lines
+        .iter()
+        .map(|lines| lines.iter().flat_map(|line| split_unquoted(line.as_bytes(), b',')).map(Item::of).collect());
     let lists: Option<Vec<Vec<Item<'_>>>> = items.collect();
     let Some(lists) = lists else { return };
-    let is_repeated = |(index, item): &(usize, &Item<'_>)| lists[0][..*index].iter().any(|other| other.is_like(item));
-    let repeated: BTreeSet<&[u8]> =
-        lists[0].iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
+    let Some(quotas) = lists.last() else { return };
+    let is_repeated = |(index, item): &(usize, &Item<'_>)| quotas[..*index].iter().any(|other| other.is_like(item));
+    let repeated: BTreeSet<&[u8]> = quotas.iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
     if repeated.is_empty() {
         return;
     }
     repeated.iter().for_each(|name| report(name));
     // The position of the item to keep, counted among those of the same name, or the last if there are fewer. Items
-    // that the first list lacks are all kept.
+    // that the last list lacks are all kept.
     let position = |item: &Item<'_>| {
-        let of_name = lists[0].iter().filter(|other| other.is_like(item)).enumerate();
-        of_name.min_by_key(|(_, item)| item.remaining()).map(|(position, _)| position)
+        let of_name = quotas.iter().filter(|other| other.is_like(item)).enumerate();
+        of_name.min_by_key(|(_, item)| item.remaining).map(|(position, _)| position)
     };
     for (field, items) in fields.iter().zip(&lists) {
         let mut text = Text::new();
@@ -164,12 +166,8 @@ pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the members of a structured field's list (RFC 9651), which commas separate.
-fn split(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    split_unquoted(line.as_bytes(), b',')
-}
-
-/// Splits at each `separator` that is not in a quoted string, and trims the parts.
+/// Splits at each `separator` that is not in a quoted string, and trims the parts. Commas separate the members of a
+/// structured field's list (RFC 9651), and semicolons their parameters.
 fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     let parts = text.split(move |&byte| {
@@ -185,29 +183,22 @@ struct Item<'a> {
     text: &'a [u8],
     /// The name, including its quotes.
     name: &'a [u8],
+    /// The parameter `r`. Items without it sort last.
+    remaining: u64,
 }
 
 impl<'a> Item<'a> {
     fn of(text: &'a [u8]) -> Option<Self> {
-        let mut is_escaped = false;
-        let end = text.strip_prefix(b"\"")?.iter().position(|&byte| {
-            let ends = byte == b'"' && !is_escaped;
-            is_escaped = byte == b'\\' && !is_escaped;
-            ends
-        })?;
-        Some(Self { text, name: &text[..end + 2] })
+        let mut parts = split_unquoted(text, b';');
+        let name = parts.next().filter(|name| name.len() > 1 && name.starts_with(b"\"") && name.ends_with(b"\""))?;
+        let remaining = parts.find_map(|parameter| parameter.strip_prefix(b"r="));
+        let remaining = remaining.and_then(|text| str::from_utf8(text).ok()?.parse().ok()).unwrap_or(u64::MAX);
+        Some(Self { text, name, remaining })
     }
 
     /// Returns whether two items have the same name.
     fn is_like(&self, other: &Self) -> bool {
         self.name == other.name
-    }
-
-    /// Returns the parameter `r`. Items without it sort last.
-    fn remaining(&self) -> u64 {
-        let mut parameters = split_unquoted(&self.text[self.name.len()..], b';');
-        let remaining = parameters.find_map(|parameter| parameter.strip_prefix(b"r="));
-        remaining.and_then(|text| str::from_utf8(text).ok()?.parse().ok()).unwrap_or(u64::MAX)
     }
 }
 
@@ -239,13 +230,13 @@ mod tests {
 
     #[test]
     fn quoted_parameters_are_not_parsed_as_the_remaining_tokens() {
-        let [quotas, policies] = ["ratelimit", "ratelimit-policy"].map(HeaderName::from_static);
+        let [policies, quotas] = ["ratelimit-policy", "ratelimit"].map(HeaderName::from_static);
         let mut headers = HeaderMap::new();
         for line in [r#""a";pk="x;r=0;y";r=9"#, r#""a";r=5"#] {
             headers.append(&quotas, HeaderValue::from_static(line));
             headers.append(&policies, HeaderValue::from_static(r#""a";q=10"#));
         }
-        merge(&[quotas.clone(), policies], &mut headers);
+        merge(&[policies, quotas.clone()], &mut headers);
         assert_eq!(headers.get_all(quotas).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
     }
 }
