@@ -100,13 +100,13 @@ pub use algorithm::*;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
-    Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled,
-    WrapBody,
+    BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, PermitRejection,
+    RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
 };
 pub use key::heads::{RequestHead, ResponseHead};
 pub use limit::{
-    CostTable, InFlight, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity,
+    CostTable, CountInFlight, InFlight, InFlightFuture, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError,
+    Share, SpareCapacity,
 };
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
 pub use recorder::*;

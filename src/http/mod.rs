@@ -10,15 +10,12 @@
 //! | Reject | [`rejection`], [`response`] |
 //! | Charge more or less later | [`ledger`], [`adjust`], [`permit`] |
 //! | Respond | [`headers`], [`values`], [`body`] |
-//!
-//! [`in_flight`] is a layer of its own.
 
 mod adjust;
 mod body;
 mod charges;
 mod config;
 mod headers;
-mod in_flight;
 mod layer;
 mod ledger;
 mod options;
@@ -30,7 +27,6 @@ mod values;
 
 pub use body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
 pub use headers::{HeaderStyle, ResetFormat};
-pub use in_flight::{CountInFlight, InFlightFuture};
 pub use layer::RateLimitLayer;
 pub use options::HttpOptions;
 pub use permit::{ChargeError, Permit, PermitRejection, Settled};

@@ -27,6 +27,6 @@ pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
 pub use self::policy::{OnMissingKey, OnStoreError, Share};
-pub use self::spare_capacity::{InFlight, InFlightGuard, SpareCapacity};
+pub use self::spare_capacity::{CountInFlight, InFlight, InFlightFuture, InFlightGuard, SpareCapacity};
 #[cfg(feature = "rules")]
 pub(crate) use self::watch::{Apply, Document};
