@@ -29,20 +29,9 @@ use crate::key::heads::RequestHead;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CostTable {
-    routes: HashMap<String, Costs>,
+    /// The costs of each path by method. `None` stands for all methods without a cost of their own.
+    routes: HashMap<String, Vec<(Option<Method>, u64)>>,
     otherwise: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Costs {
-    by_method: Vec<(Method, u64)>,
-    any_method: Option<u64>,
-}
-
-impl Costs {
-    fn of_method(&self, method: &Method) -> Option<u64> {
-        self.by_method.iter().find(|(known, _)| known == method).map(|(_, cost)| *cost)
-    }
 }
 
 impl CostTable {
@@ -57,17 +46,20 @@ impl CostTable {
     /// The path must start with a slash and have neither a query nor a fragment: the layer that the table is passed to
     /// rejects others, because no request could match them.
     #[must_use]
-    pub fn route(mut self, method: Method, path: impl Into<String>, cost: u64) -> Self {
-        let costs = &mut self.routes.entry(path.into()).or_default().by_method;
-        costs.retain(|(known, _)| *known != method);
-        costs.push((method, cost));
-        self
+    pub fn route(self, method: Method, path: impl Into<String>, cost: u64) -> Self {
+        self.with_cost(Some(method), path.into(), cost)
     }
 
     /// Sets the cost of `path` for all methods without a cost of their own. Replaces any previous cost.
     #[must_use]
-    pub fn path(mut self, path: impl Into<String>, cost: u64) -> Self {
-        self.routes.entry(path.into()).or_default().any_method = Some(cost);
+    pub fn path(self, path: impl Into<String>, cost: u64) -> Self {
+        self.with_cost(None, path.into(), cost)
+    }
+
+    fn with_cost(mut self, method: Option<Method>, path: String, cost: u64) -> Self {
+        let costs = self.routes.entry(path).or_default();
+        costs.retain(|(known, _)| *known != method);
+        costs.push((method, cost));
         self
     }
 
@@ -78,21 +70,12 @@ impl CostTable {
         self
     }
 
-    /// Returns all costs in the table.
-    pub(crate) fn all(&self) -> impl Iterator<Item = u64> {
-        let routes = self.routes.values();
-        let costs = routes.flat_map(|costs| costs.by_method.iter().map(|(_, cost)| *cost).chain(costs.any_method));
-        costs.chain([self.otherwise])
-    }
-
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
-        let mut cost = costs.of_method(head.method);
-        if cost.is_none() && *head.method == Method::HEAD {
-            cost = costs.of_method(&Method::GET);
-        }
-        cost.or(costs.any_method).unwrap_or(self.otherwise)
+        let of = |method| costs.iter().find(|(known, _)| known.as_ref() == method).map(|(_, cost)| *cost);
+        let of_get = || if *head.method == Method::HEAD { of(Some(&Method::GET)) } else { None };
+        of(Some(head.method)).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)
     }
 }
 
@@ -135,7 +118,7 @@ impl CostRule {
     pub(crate) fn largest(&self) -> Option<u64> {
         match self {
             Self::Constant(cost) => Some(*cost),
-            Self::Table(costs) => costs.all().max(),
+            Self::Table(costs) => costs.routes.values().flatten().map(|(_, cost)| *cost).chain([costs.otherwise]).max(),
             Self::Closure(_) => None,
         }
     }
