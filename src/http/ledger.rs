@@ -125,14 +125,11 @@ impl Ledger {
         }
     }
 
-    /// Returns the response to a request whose handler was denied a charge.
-    pub(super) fn reject_denied(&self, denied: &Decision) -> Response<Bytes> {
-        self.reject(Reason::Limited { retry_after: denied.retry_after() }, Some(denied))
-    }
-
-    /// Returns the response to a request that is rejected after it was forwarded. The headers about limits are added by
-    /// [`write_headers`](Self::write_headers) when the response reaches the layer.
-    pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>) -> Response<Bytes> {
+    /// Returns the response to a request whose handler was denied a charge, or could not charge because the store failed.
+    /// The headers about limits are added by [`write_headers`](Self::write_headers) when the response reaches the layer.
+    pub(super) fn reject(&self, denied: Option<&Decision>) -> Response<Bytes> {
+        let limited = |denied: &Decision| Reason::Limited { retry_after: denied.retry_after() };
+        let reason = denied.map_or(Reason::StoreFailed, limited);
         let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, false, head);
         match &self.head {
             Some(head) => reject(&head.as_head()),

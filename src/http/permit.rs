@@ -12,7 +12,6 @@ use super::ledger::Ledger;
 use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::recorder::Reason;
 
 /// Lets a handler adjust the charges of its request.
 ///
@@ -156,7 +155,7 @@ impl Permit {
     /// A closure of [`on_reject`](crate::Builder::on_reject) sees the request's head without its extensions.
     #[must_use]
     pub fn reject(&self, denied: &Decision) -> Response<Bytes> {
-        self.ledger.reject_denied(denied)
+        self.ledger.reject(Some(denied))
     }
 
     /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as
@@ -277,10 +276,7 @@ impl ChargeError {
     /// failed store, unless the limiter is configured otherwise. See [`Permit::reject`].
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
-        match &self.cause {
-            Ok(decision) => self.ledger.reject_denied(decision),
-            Err(_) => self.ledger.reject(Reason::StoreFailed, None),
-        }
+        self.ledger.reject(self.decision())
     }
 }
 
