@@ -10,7 +10,6 @@ use http::Response;
 use http::header::CONTENT_LENGTH;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use smallvec::SmallVec;
 use tokio::task::unconstrained;
 
 /// The way in which a limiter makes the bodies of its responses: [`WrapBody`] or [`KeepBody`].
@@ -167,21 +166,16 @@ fn read<B: Body<Data = Bytes>>(body: B) -> Option<Bytes> {
     // A body that yields to other tasks would seem incomplete.
     let read = pin!(unconstrained(async {
         let mut body = pin!(body);
-        let (mut frames, mut len) = (SmallVec::<[Bytes; 1]>::new(), 0);
+        let mut text = Vec::new();
         for _ in 0..=MAX_FRAMES {
             let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await else {
-                return if frames.len() > 1 {
-                    Some(frames.concat().into())
-                } else {
-                    Some(frames.pop().unwrap_or_default())
-                };
+                return Some(text.into());
             };
             if let Ok(data) = frame.ok()?.into_data() {
-                len += data.len();
-                if len > MAX_LEN {
+                if text.len() + data.len() > MAX_LEN {
                     return None;
                 }
-                frames.push(data);
+                text.extend_from_slice(&data);
             }
         }
         None
