@@ -12,7 +12,6 @@ use crate::error::StoreError;
 use crate::key::heads::ResponseHead;
 use crate::recorder::DecisionSource;
 use crate::recorder::Event;
-use crate::recorder::Reason;
 use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.
@@ -85,7 +84,7 @@ impl Ledger {
     /// # Errors
     ///
     /// Returns an error if the store can't decide and the policy is to reject.
-    pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, Reason> {
+    pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let client = &self.config.client;
         let own_cost = |limit: usize| client.limits().get(limit).own_cost();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
@@ -134,10 +133,7 @@ impl Ledger {
                 client.refund_in_background(receipt);
             }
         }
-        decision.map_err(|_| {
-            self.clear();
-            Reason::StoreFailed
-        })
+        decision.inspect_err(|_| self.clear())
     }
 
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not

@@ -7,7 +7,6 @@ use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
-use crate::recorder::Reason;
 
 /// Whether a limit applies to a request.
 pub(super) enum Finding<'k> {
@@ -37,19 +36,14 @@ pub(super) enum PendingLimits {
 }
 
 impl Finding<'_> {
-    /// Adds the limit's cells to others, if it applies.
-    ///
-    /// # Errors
-    ///
-    /// The limit rejects the request because its key is missing.
+    /// Adds the limit's cells to others, if it applies. Sets `missing_key` if it is the first that rejects the request.
     #[inline]
-    pub(super) fn add_to(self, limits: &Limits, limit: usize, cells: &mut Cells) -> Result<(), Reason> {
+    pub(super) fn add_to(self, limits: &Limits, limit: usize, cells: &mut Cells, missing_key: &mut Option<KeyError>) {
         match self {
             Self::Applies { key, cost, .. } => limits.add(cells, limit, key, cost),
-            Self::Rejects(error) => return Err(Reason::MissingKey(error)),
+            Self::Rejects(error) => _ = missing_key.get_or_insert(error),
             Self::ConditionNotMet | Self::Replaced | Self::Skipped(_) => {}
         }
-        Ok(())
     }
 }
 
@@ -63,21 +57,14 @@ pub(super) struct Finder<'a, 'h> {
 impl Finder<'_, '_> {
     /// Calls `visit` with the index of each limit and with what is known about it, except for limits of an index that
     /// do not match the request. Returns the limits that have yet to be found.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first error of `visit`, after which limits may be left out.
     #[inline]
-    pub(super) fn find(
-        self,
-        mut visit: impl FnMut(usize, Finding<'_>) -> Result<(), Reason>,
-    ) -> Result<Vec<PendingLimits>, Reason> {
+    pub(super) fn find(self, mut visit: impl FnMut(usize, Finding<'_>)) -> Vec<PendingLimits> {
         let Self { config, head } = self;
         let (limits, hasher) = (config.client.limits(), config.client.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
-                visit(index, Finding::ConditionNotMet)?;
+                visit(index, Finding::ConditionNotMet);
                 continue;
             }
             let hashed = match limit.extractor() {
@@ -92,28 +79,21 @@ impl Finder<'_, '_> {
                     continue;
                 }
             };
-            visit(index, self.with_key(index, key, None))?;
+            visit(index, self.with_key(index, key, None));
         }
         for (index, indexed) in limits.indexed().iter().enumerate() {
-            let mut result = Ok(());
             let found = limits.find(index, head, &mut |position, matched| {
                 if let Some(limit) = indexed.get(position) {
-                    let visited = visit(limit, self.of_match(limit, matched));
-                    result = result.and(visited);
+                    visit(limit, self.of_match(limit, matched));
                 }
             });
             pending.extend(found.map(|found| PendingLimits::Search { index, found }));
-            result?;
         }
-        Ok(pending)
+        pending
     }
 
     /// Waits for limits that have yet to be found. Calls `visit` as [`find`](Self::find) does.
-    pub(super) async fn resolve(
-        self,
-        pending: PendingLimits,
-        mut visit: impl FnMut(usize, Finding<'_>) -> Result<(), Reason>,
-    ) -> Result<(), Reason> {
+    pub(super) async fn resolve(self, pending: PendingLimits, mut visit: impl FnMut(usize, Finding<'_>)) {
         let client = &self.config.client;
         match pending {
             PendingLimits::Key { limit, mut prefix, rest } => {
@@ -121,17 +101,14 @@ impl Finder<'_, '_> {
                     prefix.append(&rest);
                     prefix.hash(client.hasher())
                 });
-                visit(limit, self.with_key(limit, key, Some(&prefix)))
+                visit(limit, self.with_key(limit, key, Some(&prefix)));
             }
             PendingLimits::Search { index, found } => {
-                let mut result = Ok(());
                 for (position, matched) in found.await {
                     if let Some(limit) = client.limits().indexed()[index].get(position) {
-                        let visited = visit(limit, self.of_match(limit, matched.as_ref()));
-                        result = result.and(visited);
+                        visit(limit, self.of_match(limit, matched.as_ref()));
                     }
                 }
-                result
             }
         }
     }
@@ -256,17 +233,13 @@ impl Explainer<'_> {
         for index in 0..finder.config.client.limits().indexed().len() {
             self.begin_search(index, LimitStatus::NotMatched);
         }
-        // Records limits after the one that rejects the request, too.
-        let found = finder.find(|limit, finding| self.record(limit, finding));
-        for pending in found.unwrap_or_default() {
+        for pending in finder.find(|limit, finding| self.record(limit, finding)) {
             match pending {
                 PendingLimits::Search { index, .. } if self.missing_key.is_some() => {
                     self.begin_search(index, LimitStatus::NotReached);
                 }
                 PendingLimits::Key { .. } if self.missing_key.is_some() => {}
-                pending => {
-                    let _ = finder.resolve(pending, |limit, finding| self.record(limit, finding)).await;
-                }
+                pending => finder.resolve(pending, |limit, finding| self.record(limit, finding)).await,
             }
         }
     }
@@ -278,7 +251,7 @@ impl Explainer<'_> {
         }
     }
 
-    fn record(&mut self, index: usize, finding: Finding<'_>) -> Result<(), Reason> {
+    fn record(&mut self, index: usize, finding: Finding<'_>) {
         let mut looked_up = None;
         let status = match finding {
             Finding::ConditionNotMet => LimitStatus::ConditionNotMet,
@@ -307,6 +280,5 @@ impl Explainer<'_> {
             explanation.key = Some(parts);
         }
         explanation.status = status;
-        Ok(())
     }
 }

@@ -21,6 +21,7 @@ use super::charges::{Finder, Finding, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::decision::{Cells, DecidedBy, Decision, Verdict};
+use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
@@ -82,17 +83,16 @@ where
         let state = match limited.first_step(&mut request) {
             // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times,
             // which takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
-            Ok(Step::Forward(Completion::None)) => {
+            Step::Forward(Completion::None) => {
                 State::Forwarded { response: service.call(request), completion: Completion::None }
             }
-            Ok(Step::Forward(completion)) => State::Forwarded { response: service.call(request), completion },
-            Ok(Step::Delay(guard)) => State::wait(service, request, |request| limited.forward_later(guard, request)),
-            Ok(Step::Reject(response)) => {
+            Step::Forward(completion) => State::Forwarded { response: service.call(request), completion },
+            Step::Wait(pending) => State::wait(service, request, limited, pending),
+            Step::Reject(response) => {
                 // Releases what the service has reserved by being ready, such as a permit of a concurrency limit.
                 drop(take_ready(service));
                 State::Rejected { response: Some(response) }
             }
-            Err(pending) => State::wait(service, request, |request| limited.decide_later(pending, request)),
         };
         ResponseFuture { state, policy: PhantomData }
     }
@@ -139,13 +139,12 @@ struct Waiting<S, B> {
 
 impl<S: Service<Request<B>>, B> State<S, B, S::Future> {
     #[cold]
-    fn wait<N>(service: &mut S, request: Request<B>, end: impl FnOnce(Request<()>) -> N) -> Self
+    fn wait(service: &mut S, request: Request<B>, limited: RequestContext, pending: Box<Pending>) -> Self
     where
         S: Clone,
-        N: Future<Output = EndOfWait> + Send + 'static,
     {
         let (head, body) = request.into_parts();
-        let end = Box::pin(end(Request::from_parts(head, ())));
+        let end = Box::pin(limited.wait(pending, Request::from_parts(head, ())));
         Self::Waiting { waiting: Some(Box::new(Waiting { end, service: take_ready(service), body })) }
     }
 
@@ -199,21 +198,21 @@ impl<S: Service<Request<B>>, B, P> fmt::Debug for ResponseFuture<S, B, P> {
 }
 
 /// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.
-pub(super) struct RequestContext {
+struct RequestContext {
     config: Arc<LayerConfig>,
     ledger: Option<Arc<Ledger>>,
 }
 
-/// The next step of a request about which a decision has been made.
-pub(super) enum Step {
+/// The next step of a request.
+enum Step {
     Forward(Completion),
-    Delay(ReservationGuard),
+    Wait(Box<Pending>),
     Reject(Response<Bytes>),
 }
 
 /// The work that remains when a forwarded request has its response.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
-pub(super) enum Completion {
+enum Completion {
     None,
     /// Adds the headers of a decision.
     Headers {
@@ -225,46 +224,22 @@ pub(super) enum Completion {
 }
 
 /// The work that remains for a request that has waited, or its rejection; and its head.
-pub(super) type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
+type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 
-/// A decision that has yet to be made.
-#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
-pub(super) enum PendingDecision {
+/// What a request waits for.
+enum Pending {
     /// Some limits have yet to be found.
     Limits { found: Cells, pending: Vec<PendingLimits> },
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Route { ledger: Arc<Ledger>, cost: u64 },
-}
-
-impl PendingDecision {
-    /// Waits for the decision.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the request is rejected without a decision.
-    async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-        let decision = match self {
-            Self::Store(decision) => decision,
-            Self::Limits { found: mut cells, pending } => {
-                let limits = config.client.limits();
-                for pending in pending {
-                    let add = |limit, finding: Finding<'_>| finding.add_to(limits, limit, &mut cells);
-                    Finder { config, head }.resolve(pending, add).await?;
-                }
-                cells.sort_by_key(|cell| cell.limit());
-                limits.fit(&mut cells, head);
-                config.client.acquire(cells)
-            }
-            Self::Route { ledger, cost } => return ledger.adjust_to_route(cost).await,
-        };
-        decision.await.map_err(|_| Reason::StoreFailed)
-    }
+    /// The request is allowed, but delayed. If this is dropped before its turn, the charges are refunded.
+    Turn(ReservationGuard),
 }
 
 impl RequestContext {
-    pub(super) fn new(config: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
+    fn new(config: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
         let ledger = Ledger::of_outer_layer(config, extensions);
         let config = match &ledger {
             None => config.current(),
@@ -274,23 +249,25 @@ impl RequestContext {
     }
 
     /// Decides about the request, and charges it if it is allowed, unless it has to wait.
-    pub(super) fn first_step<B>(&self, request: &mut Request<B>) -> Result<Step, Box<PendingDecision>> {
+    fn first_step<B>(&self, request: &mut Request<B>) -> Step {
         let LayerConfig { client, lists, cost, .. } = &*self.config;
         if !lists.is_empty()
             && let Some(step) = self.check_lists(request)
         {
-            return Ok(step);
+            return step;
         }
         let head = &RequestHead::of(request);
         if let Some(ledger) = &self.ledger {
-            return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
+            return Pending::Route { ledger: ledger.clone(), cost: cost.of(head) }.into();
         }
-        let (limits, mut cells) = (client.limits(), Cells::new());
+        let (limits, mut cells, mut missing_key) = (client.limits(), Cells::new(), None);
         let finder = Finder { config: &self.config, head };
-        match finder.find(|limit, finding| finding.add_to(limits, limit, &mut cells)) {
-            Ok(pending) if pending.is_empty() => {}
-            Ok(pending) => return Err(Box::new(PendingDecision::Limits { found: cells, pending })),
-            Err(reason) => return Ok(self.reject(reason, head)),
+        let pending = finder.find(|limit, finding| finding.add_to(limits, limit, &mut cells, &mut missing_key));
+        if let Some(error) = missing_key {
+            return self.reject(Reason::MissingKey(error), head);
+        }
+        if !pending.is_empty() {
+            return Pending::Limits { found: cells, pending }.into();
         }
         if limits.may_match_out_of_order() {
             cells.sort_by_key(|cell| cell.limit());
@@ -299,12 +276,11 @@ impl RequestContext {
         let decision = client.acquire(cells);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
-            return Ok(Step::Forward(Completion::None));
+            return Step::Forward(Completion::None);
         }
         match decision.into_ready() {
-            Ok(Ok(decision)) => Ok(self.next_step(decision, request)),
-            Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
-            Err(decision) => Err(Box::new(PendingDecision::Store(decision))),
+            Ok(decision) => self.next_step(decision, request),
+            Err(decision) => Pending::Store(decision).into(),
         }
     }
 
@@ -316,34 +292,54 @@ impl RequestContext {
         }
         Some(match listed? {
             ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),
-            ListKind::Exempts => self.next_step(Decision::unlimited(), request),
+            ListKind::Exempts => self.next_step(Ok(Decision::unlimited()), request),
         })
     }
 
     /// Waits for a decision, and for the request's turn if it is delayed.
-    pub(super) async fn decide_later(self, pending: Box<PendingDecision>, mut request: Request<()>) -> EndOfWait {
-        let step = match pending.decide(&self.config, &RequestHead::of(&request)).await {
-            Ok(decision) => self.next_step(decision, &mut request),
-            Err(reason) => self.reject(reason, &RequestHead::of(&request)),
-        };
-        match step {
-            Step::Forward(completion) => (Ok(completion), request),
-            Step::Delay(guard) => self.forward_later(guard, request).await,
-            Step::Reject(response) => (Err(response), request),
+    async fn wait(self, mut pending: Box<Pending>, mut request: Request<()>) -> EndOfWait {
+        loop {
+            match self.step_after(*pending, &mut request).await {
+                Step::Forward(completion) => return (Ok(completion), request),
+                Step::Wait(turn) => pending = turn,
+                Step::Reject(response) => return (Err(response), request),
+            }
         }
     }
 
-    /// Waits for the request's turn. If this future is dropped before, the charges are refunded.
-    pub(super) async fn forward_later(self, guard: ReservationGuard, mut request: Request<()>) -> EndOfWait {
-        let decision = guard.wait().await;
-        (Ok(self.completion(decision, &mut request)), request)
+    /// Waits, and returns the step that follows.
+    async fn step_after(&self, pending: Pending, request: &mut Request<()>) -> Step {
+        let config = &self.config;
+        let decision = match pending {
+            Pending::Limits { found: mut cells, pending } => {
+                let head = &RequestHead::of(request);
+                let (limits, mut missing_key) = (config.client.limits(), None);
+                for pending in pending {
+                    let add = |limit, finding: Finding<'_>| finding.add_to(limits, limit, &mut cells, &mut missing_key);
+                    Finder { config, head }.resolve(pending, add).await;
+                    if let Some(error) = missing_key {
+                        return self.reject(Reason::MissingKey(error), head);
+                    }
+                }
+                cells.sort_by_key(|cell| cell.limit());
+                limits.fit(&mut cells, head);
+                config.client.acquire(cells).await
+            }
+            Pending::Store(decision) => decision.await,
+            Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
+            Pending::Turn(guard) => return Step::Forward(self.completion(guard.wait().await, request)),
+        };
+        self.next_step(decision, request)
     }
 
     /// Returns the step that follows from a decision.
-    fn next_step<B>(&self, decision: Decision, request: &mut Request<B>) -> Step {
+    fn next_step<B>(&self, decision: Result<Decision, StoreError>, request: &mut Request<B>) -> Step {
+        let Ok(decision) = decision else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
-            Verdict::Allow { delay } => Step::Delay(ReservationGuard::new(&self.config.client, decision, delay)),
+            Verdict::Allow { delay } => {
+                Pending::Turn(ReservationGuard::new(&self.config.client, decision, delay)).into()
+            }
             Verdict::Deny { retry_after } => {
                 // The layer that has opened a ledger writes the headers of its last decision.
                 let with_headers = self.ledger.is_none();
@@ -390,8 +386,14 @@ impl RequestContext {
     }
 }
 
+impl From<Pending> for Step {
+    fn from(pending: Pending) -> Self {
+        Self::Wait(Box::new(pending))
+    }
+}
+
 impl Completion {
-    pub(super) fn complete<B>(&mut self, response: &mut Response<B>) {
+    fn complete<B>(&mut self, response: &mut Response<B>) {
         match self {
             Self::None => {}
             Self::Headers { config, decision } => config.headers.write(decision, response.headers_mut()),
