@@ -136,13 +136,9 @@ impl LayerConfig {
     ) -> Response<Bytes> {
         let Self { client, headers, format, .. } = self;
         let grpc_content_type = format.grpc_content_type(head);
-        let mut violated: SmallVec<[&str; 4]> = SmallVec::new();
-        if let Some(decision) = denied
-            && (format.names_limits() || grpc_content_type.is_some())
-        {
-            let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
-            violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
-        }
+        let denying = denied.into_iter().flat_map(Decision::outcomes).filter(|outcome| outcome.denies());
+        let violated: SmallVec<[&str; 4]> =
+            denying.map(|outcome| client.limits().get(outcome.limit()).name()).collect();
         client.record_rejection(reason, denied, head);
         let rejection = Rejection { reason, violated: &violated, jitter: format.jitter(), head: *head };
         format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))

@@ -65,7 +65,7 @@ impl Default for RejectionFormat {
 impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
-        if self.grpc { head.grpc_content_type() } else { None }
+        head.grpc_content_type().filter(|_| self.grpc)
     }
 
     /// Returns the random part of a wait.
@@ -76,11 +76,6 @@ impl RejectionFormat {
     /// Returns whether the response depends on the head of the request.
     pub(super) fn depends_on_head(&self, head: &RequestHead<'_>) -> bool {
         matches!(self.body, Body::Custom(_)) || self.grpc_content_type(head).is_some()
-    }
-
-    /// Returns whether a response over plain HTTP names the limits that deny.
-    pub(super) fn names_limits(&self) -> bool {
-        !matches!(self.body, Body::PlainText)
     }
 
     /// Builds the response, with the headers that report `decision`.
