@@ -6,12 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
-use super::ledger::{Ledger, TargetCost, receipts};
+use super::ledger::{Ledger, TargetCost, Tokens, receipts};
 use crate::decision::{Cell, Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::key::heads::ResponseHead;
-use crate::recorder::DecisionSource;
-use crate::recorder::Event;
+use crate::recorder::{DecisionSource, Event};
 use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.
@@ -46,17 +45,16 @@ impl Ledger {
         if missing.is_empty() {
             return Ok(Adjustment { decision: None, has_refunded, shortfall: 0 });
         }
-        let mut charged = missing.clone();
-        let mut decision = self.charge_without_strikes(&charged).await?;
-        for _ in 0..MAX_RETRIES {
-            if decision.is_allowed() {
-                break;
+        let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
+        let decision = loop {
+            let decision = self.charge_without_strikes(&charged).await?;
+            if decision.is_allowed() || retries.next().is_none() {
+                break decision;
             }
             lower_to_available(&mut charged, &decision);
-            decision = self.charge_without_strikes(&charged).await?;
-        }
+        };
         let mut shortfall = 0;
-        for (&(limit, missing), (_, charged)) in missing.iter().zip(charged) {
+        for ((limit, missing), charged) in missing.into_iter().zip(charged.into_values()) {
             let limit = self.config.client.limits().get(limit);
             let tokens = if decision.is_allowed() { missing - charged } else { missing };
             if tokens > 0 && !limit.is_shadow() {
@@ -71,8 +69,8 @@ impl Ledger {
     }
 
     /// Charges these tokens to these limits, all or nothing. A denial is not the client's fault, so it is no strike.
-    async fn charge_without_strikes(&self, missing: &[(usize, u64)]) -> Result<Decision, StoreError> {
-        let tokens = |limit, _| missing.iter().find(|(owing, _)| *owing == limit).map_or(0, |(_, tokens)| *tokens);
+    async fn charge_without_strikes(&self, missing: &Tokens) -> Result<Decision, StoreError> {
+        let tokens = |limit, _| missing.get(&limit).copied().unwrap_or_default();
         self.decide(without_strikes(self.cells(tokens)), Purpose::Take).await
     }
 
@@ -144,16 +142,13 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits.get(limit).actual_cost()?(head);
-        let actual = self.applicable().into_iter().filter_map(|limit| Some((limit, actual(limit)?)));
-        let actual: Vec<(usize, u64)> = actual.collect();
+        let actual: Tokens = self.applicable().into_iter().filter_map(|limit| Some((limit, actual(limit)?))).collect();
         if actual.is_empty() {
             return;
         }
         let ledger = self.clone();
-        let mut adjusting = Box::pin(async move {
-            let target = |limit: usize, paid| actual.iter().find(|(known, _)| *known == limit).map_or(paid, |of| of.1);
-            ledger.adjust(&target).await
-        });
+        let mut adjusting =
+            Box::pin(async move { ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await });
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(adjustment)) if adjustment.has_refunded && !self.config.headers.is_empty() => {
                 if let Some(Ok(Ok(decision))) = self.peek().map(StoreFuture::into_ready) {
@@ -218,7 +213,7 @@ impl Ledger {
 }
 
 /// Lowers the tokens to charge to denied limits to those that are available, including overage.
-fn lower_to_available(missing: &mut [(usize, u64)], denied: &Decision) {
+fn lower_to_available(missing: &mut Tokens, denied: &Decision) {
     for (limit, tokens) in missing {
         let outcome = denied.outcomes().iter().find(|outcome| outcome.limit() == *limit);
         if let Some(outcome) = outcome.filter(|outcome| !outcome.is_allowed()) {

@@ -34,10 +34,8 @@ impl<'a> Rejection<'a> {
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Reason::MissingKey(
-                KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
-            ) => StatusCode::BAD_REQUEST,
             Reason::MissingKey(KeyError::NotProvided) => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::MissingKey(_) => StatusCode::BAD_REQUEST,
             Reason::Listed(action) => action.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -96,11 +94,9 @@ impl<'a> Rejection<'a> {
                 b"."
             }
             (Reason::Limited { .. }, None) => b"Too much for one request: it costs more than its limit allows.",
-            (Reason::MissingKey(KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable), _) => {
-                b"Missing client identifier."
-            }
             (Reason::MissingKey(KeyError::Ambiguous), _) => b"Ambiguous client identifier: send it once.",
             (Reason::MissingKey(KeyError::NotProvided), _) => b"Client address unavailable.",
+            (Reason::MissingKey(_), _) => b"Missing client identifier.",
             (Reason::Listed(ListAction::TooManyRequests), _) => b"Too many requests.",
             (Reason::Listed(_), _) => b"The request is not permitted.",
             (Reason::StoreFailed, _) => b"Temporarily unavailable: try again in a moment.",
