@@ -27,7 +27,7 @@ pub struct Level {
     at: i128,
     /// The amount at which it was charged.
     amount: i128,
-    expires_at: i128,
+    pub expires_at: i128,
 }
 
 impl BucketModel {

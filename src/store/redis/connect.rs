@@ -116,7 +116,8 @@ impl RedisConfig {
             *server = server.clone().set_redis_settings(settings.set_skip_set_lib_name());
         }
         #[cfg(feature = "redis-tls")]
-        if servers.iter().all(uses_tls) || matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true) {
+        if servers.iter().all(uses_tls) || matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true)
+        {
             tls::install_provider();
             return servers.into_iter().map(|server| self.certificates.apply(server)).collect();
         } else if !self.certificates.is_empty() {

@@ -90,8 +90,16 @@ impl Oracle {
     }
 
     fn take(&mut self, by: usize, tokens: u64) {
-        if tokens > 0 {
-            BUCKET.charge(&mut self.level, self.now, tokens);
+        if tokens == 0 {
+            return;
+        }
+        BUCKET.charge(&mut self.level, self.now, tokens);
+        // Charges of a request after which a bucket is full at the same instant are refunded as one.
+        let last = self.taken.iter_mut().rfind(|taken| taken.by == by && taken.tokens > 0);
+        let is_bucket = kind(&self.algorithm) == "a token bucket";
+        if let Some(last) = last.filter(|last| is_bucket && last.mark.expires_at == self.level.expires_at) {
+            last.tokens += tokens;
+            return;
         }
         self.taken.push(OpenCharge { by, at: self.now, tokens, mark: self.level });
     }
