@@ -113,6 +113,7 @@ impl Limiter {
     /// # Errors
     ///
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
+    #[inline]
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
