@@ -142,8 +142,8 @@ impl StoreError {
     pub(crate) fn contention() -> Self {
         Self::of(
             StoreErrorKind::Contention,
-            "gave up, because other requests changed or held a key of the request: too many requests charge it at once, \
-             or the store is slow",
+            "gave up, because other requests changed or held a key of the request: too many requests charge it at \
+             once, or the store is slow",
         )
     }
 
@@ -157,8 +157,8 @@ impl StoreError {
     pub(crate) fn not_supported() -> Self {
         let error = Self::of(
             StoreErrorKind::NotSupported,
-            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward the methods for overrides to the \
-             store that yours wraps",
+            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward the methods for overrides to \
+             the store that yours wraps",
         );
         error.about_one_request()
     }
@@ -175,8 +175,8 @@ impl StoreError {
         let error = Self::of(
             StoreErrorKind::ChargeCount { given, limits },
             format!(
-                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it takes \
-                 nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
+                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it \
+                 takes nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
             ),
         );
         error.about_one_request()

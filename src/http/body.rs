@@ -112,8 +112,8 @@ where
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be returned from `on_reject`",
     label = "not a response",
-    note = "with the feature `axum`, return anything that implements `axum::response::IntoResponse`; otherwise, return an \
-            `http::Response<String>` or another `http::Response` whose body has `Bytes` as its data"
+    note = "with the feature `axum`, return anything that implements `axum::response::IntoResponse`; otherwise, return \
+            an `http::Response<String>` or another `http::Response` whose body has `Bytes` as its data"
 )]
 pub trait IntoRejectionResponse: sealed::Sealed {
     #[doc(hidden)]

@@ -329,8 +329,8 @@ impl Limit {
                 Some(_) => "set its field `cost`",
             };
             let error = ConfigError::new(format!(
-                "a cost of {cost} can never pass the limit {:?}, which holds {capacity}: lower the cost, raise the limit, \
-                 or {own_cost}",
+                "a cost of {cost} can never pass the limit {:?}, which holds {capacity}: lower the cost, raise the \
+                 limit, or {own_cost}",
                 self.name
             ));
             return Err(error.at(self.rule_position.clone()));

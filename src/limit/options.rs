@@ -293,8 +293,8 @@ impl Limit {
         if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::to_string);
             return Err(ConfigError::new(format!(
-                "{given} is not a size of the limit {:?}, which is {is}: use the same algorithm and period, and change only \
-                 the tokens",
+                "{given} is not a size of the limit {:?}, which is {is}: use the same algorithm and period, and change \
+                 only the tokens",
                 self.name
             )));
         }

@@ -178,8 +178,8 @@ impl KeyList {
     pub fn try_new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Result<Self, ConfigError> {
         if extractor.is_async() {
             return Err(ConfigError::new(
-                "a list can't have an asynchronous extractor, because lists are checked before anything that waits: look \
-                 the key up in an outer layer, and use `key::extension`",
+                "a list can't have an asynchronous extractor, because lists are checked before anything that waits: \
+                 look the key up in an outer layer, and use `key::extension`",
             ));
         }
         let hasher = KeyHasher::random();

@@ -59,8 +59,8 @@ local function level(from, amount, span, expires, at, rounding, rate)
 end
 
 -- Takes a charge off the level that the last one has left, but at most what is left of the level after the refunded
--- charge. A place in a queue is returned only if nobody is behind it: others have received their delays already. The key
--- keeps the rate at which it was charged. The mark is the state that the refunded charge has left.
+-- charge. A place in a queue is returned only if nobody is behind it: others have received their delays already. The
+-- key keeps the rate at which it was charged. The mark is the state that the refunded charge has left.
 --
 -- Returns the state after the refund, or nothing if it changes nothing.
 local function refund(now, cost, hard, amount, span, expires, at, rounding, rate, ...)

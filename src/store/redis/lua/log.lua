@@ -7,8 +7,8 @@
 
 local call, floor, fmod, pack, unpack = redis.call, math.floor, math.fmod, struct.pack, struct.unpack
 local ENTRY, MODULUS = '<I7I4I4', 4294967296
--- The findings of `view`: the bucket that is charged; the number of entries that have expired, the oldest that has not, and
--- the newest; the running total before the oldest, and the total of the charges since.
+-- The findings of `view`: the bucket that is charged; the number of entries that have expired, the oldest that has not,
+-- and the newest; the running total before the oldest, and the total of the charges since.
 local now, cost, capacity, hard, span, width, bucket, expired, oldest, newest, base, used
 
 -- Returns the entry at an index, or false past either end.
@@ -80,8 +80,8 @@ local function entry_that_frees(key, tokens)
 end
 
 -- Returns whether there is room for the cost, and the entries that the rest of the decision depends on: the oldest and
--- the newest one, the one whose expiry raises the reported remaining tokens, and the one whose expiry leaves room for the
--- cost.
+-- the newest one, the one whose expiry raises the reported remaining tokens, and the one whose expiry leaves room for
+-- the cost.
 local function peek(key, ...)
   now, cost, capacity, hard, span, width = ...
   view(key)
@@ -120,8 +120,8 @@ local function charge(key, clock_ahead)
   expire(key, bucket, clock_ahead)
 end
 
--- Refunds a charge of the key that `peek` has read. Its bucket was the newest one: the first instant of the mark is a span
--- after its start.
+-- Refunds a charge of the key that `peek` has read. Its bucket was the newest one: the first instant of the mark is a
+-- span after its start.
 local function refund(key, marked_expiry, clock_ahead)
   if used == 0 then return end
   local marked_bucket = marked_expiry - span

@@ -1,5 +1,5 @@
--- Performs requests that are alike but for their keys: those of several cells, those that decide nothing, and others that
--- are less frequent. Returns the number of parts of the reply.
+-- Performs requests that are alike but for their keys: those of several cells, those that decide nothing, and others
+-- that are less frequent. Returns the number of parts of the reply.
 local function perform(progress, now, task, count, keys, same)
   local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
   local REFUND, GET_OVERRIDE, SET_OVERRIDE, RESET = 114, 103, 111, 120 -- r, g, o, x
@@ -36,8 +36,8 @@ local function perform(progress, now, task, count, keys, same)
     call('SET', key, state, 'PXAT', string.format('%d', math.ceil(kept / 1000) + clock_ahead))
   end
 
-  -- Returns the override that a key holds: an empty string if there is none, or if it has expired, and its size: the tokens
-  -- of a window, or the capacity and the amount of a bucket.
+  -- Returns the override that a key holds: an empty string if there is none, or if it has expired, and its size: the
+  -- tokens of a window, or the capacity and the amount of a bucket.
   local function override(key)
     local state, expires, _, tokens, amount = read(key)
     if state == '' or expires > 0 and expires <= now then return '' end
@@ -73,8 +73,8 @@ local function perform(progress, now, task, count, keys, same)
     }, place
   end
 
-  -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains within
-  -- 2^52 µs.
+  -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
+  -- within 2^52 µs.
   local function resize(cell, tokens, amount)
     local span, capacity = cell[SPAN], cell[TAG] == QUEUE and tokens + 1 or tokens
     local overage = math.min(math.floor(tokens * cell[PERCENT] / 100), 4294967295 - tokens)
@@ -280,8 +280,8 @@ local function run(progress)
           elseif expires < kept and kept <= expires + slack then
             call('SETRANGE', key, '0', pack('<I7I7I4I4I7', expires, at, first, second, kept))
           else
-            -- A key that is charged again is kept longer than needed, so that its expiry rarely changes. Changing it each
-            -- time would cost 20 % of a call with 64 requests. (`SET` with `KEEPTTL` would return a table.)
+            -- A key that is charged again is kept longer than needed, so that its expiry rarely changes. Changing it
+            -- each time would cost 20 % of a call with 64 requests. (`SET` with `KEEPTTL` would return a table.)
             if kept > 0 and slack >= 1 then
               kept = expires + math.floor(slack)
               state = pack('<I7I7I4I4I7', expires, at, first, second, kept)
@@ -306,8 +306,8 @@ local function run(progress)
   end
 end
 
--- The present instant, and the ms to add to an expiry. With a test clock, they are the lead of Redis' own clock, and the
--- time for which keys are kept longer.
+-- The present instant, and the ms to add to an expiry. With a test clock, they are the lead of Redis' own clock, and
+-- the time for which keys are kept longer.
 local time = redis.call('TIME')
 local now, clock_ahead = time[1] * 1e6 + time[2], 0
 if ARGV[1] ~= '' then

@@ -1,5 +1,5 @@
--- Penalties: the strikes and lockouts of a key, as src/algorithm/penalty.rs. The amount is the strikes that lock a key out,
--- the span is for how long strikes count, and the capacity is the first lockout in µs.
+-- Penalties: the strikes and lockouts of a key, as src/algorithm/penalty.rs. The amount is the strikes that lock a key
+-- out, the span is for how long strikes count, and the capacity is the first lockout in µs.
 --
 -- A key holds two instants, the later one first: when its level is forgotten, and when its strikes are forgotten or its
 -- lockout ends. The counts are the strikes and the level, plus 64 if there are strikes and the level ends later.

@@ -6,22 +6,22 @@
 --   request   task, number of cells, number of keys, length of the request (2 bytes), then its cells
 --   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
 --   refund    tag of the algorithm, mark, its arguments
---   arguments cost, capacity, capacity with overage, amount, span in µs, and those that only this algorithm has; then, if
---             it can be overridden, its overage in percent
+--   arguments cost, capacity, capacity with overage, amount, span in µs, and those that only this algorithm has; then,
+--             if it can be overridden, its overage in percent
 --   keys      of a cell: its own, and its override's if it can have one
 --
 -- A penalty is the cell behind its limit's. Or a request is `=`: the same as the one before it, with other keys.
 --
 -- The reply is one string, which is cheaper for both sides than an array: the present instant (7 bytes), then for each
--- request `y` if it is allowed or `n`, the number of keys that were read, and for each the length of the state that it held
--- before, and that. `e` is an error: its length (2 bytes), and its text. It concerns only its request: a key that holds
--- something else, a command that Redis rejects, an unknown tag.
+-- request `y` if it is allowed or `n`, the number of keys that were read, and for each the length of the state that it
+-- held before, and that. `e` is an error: its length (2 bytes), and its text. It concerns only its request: a key that
+-- holds something else, a command that Redis rejects, an unknown tag.
 --
 -- The state of a key is 22 bytes: two instants in µs, the first of which is its expiry, and two counts under 2^32. The
 -- instant until which Redis keeps the key follows if it is later than its expiry. Logs are lists.
 --
--- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each variable
--- of another function that it uses. So algorithms are functions of numbers, created when a request needs them.
+-- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each
+-- variable of another function that it uses. So algorithms are functions of numbers, created when a request needs them.
 
 -- Returns floor(a * b / c) and the remainder, exactly, for a < 2^36, b < 2^53, c < 2^46 and a quotient below 2^53.
 local function mul_div(a, b, c)
@@ -48,7 +48,8 @@ local function mul_div(a, b, c)
   return whole + quotient, rest
 end
 
--- Returns the functions of an algorithm: its file follows. That for refunds, and what only it needs, is created if asked for.
+-- Returns the functions of an algorithm: its file follows. That for refunds, and what only it needs, is created if
+-- asked for.
 local function algorithm(tag, is_refund)
 local BUCKET, QUEUE, INTERVAL_BUCKET, FIXED_WINDOW, CALENDAR_WINDOW = 98, 113, 105, 119, 107 -- b, q, i, w, k
 local COUNTER_DOWN, COUNTER_UP, LOG, PENALTY = 99, 117, 108, 112 -- c, u, l, p

@@ -2,8 +2,8 @@
 --
 -- A key expires at the end of its window. The first count is how much was charged in it.
 
--- Returns whether the window has room for the cost, its end, and its count. Scripts know no calendars: the end of a calendar
--- window was found among those that were sent.
+-- Returns whether the window has room for the cost, its end, and its count. Scripts know no calendars: the end of a
+-- calendar window was found among those that were sent.
 local function peek(now, cost, hard, amount, span, expires, _, count, _, window_end)
   -- A window goes on until its end. It may be a later one than the clock's, after the clock has stepped back.
   if expires > now then return count + cost <= hard, expires, count end
