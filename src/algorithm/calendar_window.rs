@@ -1,9 +1,9 @@
 //! Limits of calendar windows.
 
-use super::super::calendar::{Calendar, Unit, Weekday};
+use super::calendar::{Calendar, Unit, Weekday};
 #[cfg(feature = "time-zones")]
-use super::super::calendar::{NamedZone, Zone};
-use super::super::settings::{Algorithm, Kind};
+use super::calendar::{NamedZone, Zone};
+use super::settings::{Algorithm, Kind};
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
 use crate::error::validation::{self, checked};

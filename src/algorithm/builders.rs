@@ -1,14 +1,14 @@
-//! Limits of buckets.
+//! Limits of buckets and of windows.
 
 use std::time::Duration;
 
-use super::super::settings::{Algorithm, Kind, Refill};
-use crate::error::ConfigError;
+use super::settings::{Algorithm, Kind, Refill, Rounding};
 use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND, checked};
+use crate::error::{ConfigError, Fault};
 
 /// The constructors, and the setter of the capacity, of a limit with a capacity and an amount per interval. The
 /// literals are sentences of their documentation.
-macro_rules! constructors {
+macro_rules! bucket {
     ($name:ident, $kind:expr, $set:ident, new: $new:literal, unit: $unit_doc:literal, set: $set_doc:literal) => {
         impl $name {
             #[doc = $new]
@@ -36,10 +36,10 @@ macro_rules! constructors {
                 Ok(Self(Algorithm::bucket($kind, capacity, amount, interval)?))
             }
 
-            constructors!(@unit per_second, SECOND, "second", $unit_doc, $set);
-            constructors!(@unit per_minute, MINUTE, "minute", $unit_doc, $set);
-            constructors!(@unit per_hour, HOUR, "hour", $unit_doc, $set);
-            constructors!(@unit per_day, DAY, "day", $unit_doc, $set);
+            bucket!(@unit per_second, SECOND, "second", $unit_doc, $set);
+            bucket!(@unit per_minute, MINUTE, "minute", $unit_doc, $set);
+            bucket!(@unit per_hour, HOUR, "hour", $unit_doc, $set);
+            bucket!(@unit per_day, DAY, "day", $unit_doc, $set);
 
             #[doc = concat!($set_doc, " At least 1. It may be less than the amount.")]
             ///
@@ -87,7 +87,7 @@ macro_rules! constructors {
 ///
 /// A continuous bucket is decided by the generic cell rate algorithm (GCRA, ITU-T I.371).
 ///
-#[cfg_attr(doc, doc = include_str!("../../guide/diagrams/token_bucket.svg"))]
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/token_bucket.svg"))]
 ///
 /// ```
 /// use std::time::Duration;
@@ -108,7 +108,7 @@ macro_rules! constructors {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct TokenBucket(Algorithm);
 
-constructors!(
+bucket!(
     TokenBucket, Kind::TokenBucket(Refill::Continuous), burst,
     new: "Creates a bucket of `capacity` tokens, which regains `amount` tokens per `interval`.",
     unit: "Creates a bucket of `rate` tokens, at least 1, which regains as many",
@@ -158,7 +158,7 @@ impl TokenBucket {
 ///   [`TokenBucket`], and decides alike. To delay requests rather than deny them, use a
 ///   [`LeakyBucketQueue`].
 ///
-#[cfg_attr(doc, doc = include_str!("../../guide/diagrams/leaky_bucket.svg"))]
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket.svg"))]
 ///
 /// ```
 /// use std::time::Duration;
@@ -171,7 +171,7 @@ impl TokenBucket {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeakyBucket(Algorithm);
 
-constructors!(
+bucket!(
     LeakyBucket, Kind::LeakyBucket, burst,
     new: "Creates a bucket for `capacity` tokens, from which `amount` tokens leak per `interval`.",
     unit: "Creates a bucket for `rate` tokens, at least 1, from which as many leak",
@@ -195,7 +195,7 @@ constructors!(
 /// If the rate is changed, requests that wait proceed as promised, and a new one finds the same number of tokens in the
 /// queue, at the new rate. With a faster rate it may proceed before the last one that waits.
 ///
-#[cfg_attr(doc, doc = include_str!("../../guide/diagrams/leaky_bucket_queue.svg"))]
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket_queue.svg"))]
 ///
 /// ```
 /// use tower_ratelimit::LeakyBucketQueue;
@@ -207,9 +207,194 @@ constructors!(
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeakyBucketQueue(Algorithm);
 
-constructors!(
+bucket!(
     LeakyBucketQueue, Kind::LeakyBucketQueue, waiting,
     new: "Creates a queue in which `capacity` tokens may wait, and which `amount` tokens leave per `interval`.",
     unit: "Creates a queue in which `rate` tokens, at least 1, may wait, and which as many leave",
     set: "Sets the capacity: the tokens that may wait."
 );
+
+/// The constructors of a limit of tokens per period. `$new` and `$per` are the words before the period in their
+/// documentation.
+macro_rules! window {
+    ($name:ident, $kind:expr, $new:literal, $per:literal) => {
+        impl $name {
+            #[doc = concat!("Allows `limit` tokens, at least 1, in ", $new, " `period`: 1 µs to 366 days.")]
+            ///
+            /// # Panics
+            ///
+            /// Panics if an argument is out of its range, or `period` is not in whole microseconds. In a constant, this
+            /// is a compile-time error. [`try_new`](Self::try_new) returns an error instead.
+            #[must_use]
+            #[track_caller]
+            pub const fn new(limit: u32, period: Duration) -> Self {
+                Self(checked!(Algorithm::window_of($kind, limit, period)))
+            }
+
+            /// Fallible version of [`new`](Self::new), for values that are read at runtime.
+            ///
+            /// # Errors
+            ///
+            /// Returns an error if `limit` is 0, or `period` is 0, longer than 366 days, or not in whole microseconds.
+            pub fn try_new(limit: u32, period: Duration) -> Result<Self, ConfigError> {
+                Ok(Self(Algorithm::window_of($kind, limit, period)?))
+            }
+
+            window!(@unit per_second, SECOND, "second", $per);
+            window!(@unit per_minute, MINUTE, "minute", $per);
+            window!(@unit per_hour, HOUR, "hour", $per);
+            window!(@unit per_day, DAY, "day", $per);
+        }
+
+        impl From<$name> for Algorithm {
+            fn from(limit: $name) -> Self {
+                limit.0
+            }
+        }
+    };
+    (@unit $name:ident, $period:ident, $unit:literal, $per:literal) => {
+        #[doc = concat!("Allows `limit` tokens, at least 1, in ", $per, " ", $unit, ".")]
+        ///
+        /// # Panics
+        ///
+        /// Panics if `limit` is 0. In a constant, this is a compile-time error. [`try_new`](Self::try_new) returns an
+        /// error instead.
+        #[must_use]
+        #[track_caller]
+        pub const fn $name(limit: u32) -> Self {
+            Self::new(limit, $period)
+        }
+    };
+}
+
+/// At most `limit` tokens in each window of `period`. Windows are aligned to multiples of `period` since the Unix
+/// epoch, so that a window of a day is a day in UTC. For months, or for days in other time zones, use a
+/// [`CalendarWindow`](crate::CalendarWindow).
+///
+/// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at
+///   its end and the next at its start.
+/// - **Keeps** 24 bytes per key: the end of the window, and its count.
+/// - **Choose it** for rules that are stated in windows ("10,000 a day"), or when cost matters most and a burst at a
+///   boundary does no harm.
+///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/fixed_window.svg"))]
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::FixedWindow;
+///
+/// let daily = FixedWindow::per_day(10_000);
+/// assert_eq!(daily, FixedWindow::new(10_000, Duration::from_secs(86_400)));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct FixedWindow(Algorithm);
+
+window!(FixedWindow, Kind::FixedWindow, "each aligned window of", "each");
+
+/// At most `limit` tokens in any `period`, exactly: every allowed request is kept until it is `period` old.
+///
+/// - **Admits at most** `limit` tokens in any span of `period`.
+/// - **Keeps** 48 bytes per key, 12 for each further request that was allowed in the last period, and up to twice as
+///   much while it grows. Requests of the same microsecond share an entry.
+/// - **Choose it** for small limits that must be exact: five attempts to log in, a payment. For large limits, a
+///   [`SlidingWindow`] is nearly as exact, and smaller.
+///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_log.svg"))]
+///
+/// ```
+/// use tower_ratelimit::SlidingLog;
+///
+/// let attempts = SlidingLog::per_minute(5);
+/// # let _ = attempts;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlidingLog(Algorithm);
+
+window!(SlidingLog, Kind::SlidingLog, "any span of", "any");
+
+/// At most `limit` tokens in a sliding window of `period`, which is divided into buckets: the current one, and those
+/// before it.
+///
+/// - **Admits at most** `limit` tokens in any span of `period` less one bucket.
+/// - **Keeps** 48 bytes per key, 12 for each further bucket in which a request was allowed, and up to twice as much
+///   while it grows.
+/// - **Choose it** when the boundary of a [`FixedWindow`] would hurt, and a
+///   [`SlidingLog`] would grow too large. The more buckets, the closer to the log, and the larger.
+///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_window.svg"))]
+///
+/// ```
+/// use tower_ratelimit::SlidingWindow;
+///
+/// // 100 per hour, counted by the minute.
+/// let hourly = SlidingWindow::per_hour(100).buckets(60);
+/// # let _ = hourly;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlidingWindow(Algorithm);
+
+window!(SlidingWindow, Kind::SlidingWindow { buckets: 10 }, "a sliding window of", "a sliding");
+
+impl SlidingWindow {
+    /// Sets the number of buckets, from 1. Defaults to 10, or the largest smaller number that divides the period. With
+    /// one bucket, the limit decides as a [`FixedWindow`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the period does not divide into that many buckets of whole microseconds. In a constant, this is a
+    /// compile-time error. [`try_buckets`](Self::try_buckets) returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn buckets(self, buckets: u32) -> Self {
+        checked!(self.checked_buckets(buckets))
+    }
+
+    /// Fallible version of [`buckets`](Self::buckets).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the period does not divide into that many buckets of whole microseconds.
+    pub fn try_buckets(self, buckets: u32) -> Result<Self, ConfigError> {
+        Ok(self.checked_buckets(buckets)?)
+    }
+
+    const fn checked_buckets(mut self, buckets: u32) -> Result<Self, Fault> {
+        if buckets == 0 || !self.0.span.is_multiple_of(buckets as u64) {
+            return Err(Fault::Buckets { period: Duration::from_micros(self.0.span), buckets });
+        }
+        self.0.kind = Kind::SlidingWindow { buckets };
+        Ok(self)
+    }
+}
+
+/// At most `limit` tokens in a sliding window of `period`, estimated from two aligned ones: the count of the current
+/// window, plus the count of the previous window times the share of it that the sliding window still covers.
+///
+/// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which
+///   the estimate assumes. In practice it is close to that, and never more than twice.
+/// - **Keeps** 24 bytes per key: two counts, and their window.
+/// - **Choose it** when the burst of a [`FixedWindow`] at its boundary would hurt, and a
+///   [`SlidingLog`] would grow too large.
+///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_window_counter.svg"))]
+///
+/// ```
+/// use tower_ratelimit::{Rounding, SlidingWindowCounter};
+///
+/// let strict = SlidingWindowCounter::per_minute(100);
+/// let lenient = SlidingWindowCounter::per_minute(100).rounding(Rounding::Down);
+/// # let _ = (strict, lenient);
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlidingWindowCounter(Algorithm);
+
+window!(SlidingWindowCounter, Kind::SlidingWindowCounter(Rounding::Up), "a sliding window of", "a sliding");
+
+impl SlidingWindowCounter {
+    /// Sets the rounding. Defaults to [`Rounding::Up`].
+    #[must_use]
+    pub const fn rounding(mut self, rounding: Rounding) -> Self {
+        self.0.kind = Kind::SlidingWindowCounter(rounding);
+        self
+    }
+}
