@@ -2,14 +2,13 @@
 
 mod answer;
 mod cell;
-mod detail;
 
 use std::ops::Deref;
 use std::time::Duration;
 
 pub use self::cell::{Cell, Verdict, Veto};
 pub(crate) use self::cell::{Cells, Texts};
-pub(crate) use self::detail::{ReportedDetails, RequestDetail};
+pub(crate) use self::cell::{ReportedDetails, RequestDetail};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The decision on one request, by all limits that apply to it, at one instant.

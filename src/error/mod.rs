@@ -8,4 +8,4 @@ pub use self::config::ConfigError;
 #[cfg(feature = "rules")]
 pub(crate) use self::config::Position;
 pub(crate) use self::config::{Fault, RulePosition, or_panic};
-pub use self::store::{StoreError, StoreErrorKind};
+pub use self::store::{Node, StoreError, StoreErrorKind};

@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
-
-use crate::store::node::Node;
 
 /// A failure of a store. It is not a denial: [`OnStoreError`](crate::OnStoreError) decides what happens to the request.
 ///
@@ -216,5 +215,37 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// One of several servers that a store distributes its keys over, identified by its name.
+///
+/// ```
+/// use tower_ratelimit::store::Node;
+///
+/// let node = Node::new("10.0.0.7:6379");
+/// assert_eq!(node.name(), "10.0.0.7:6379");
+/// assert_eq!(node, Node::new(node.name()));
+/// ```
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Node(Arc<str>);
+
+impl Node {
+    /// Creates a node with a name, such as its address. Logs and events show the name, so it must contain no secrets.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }

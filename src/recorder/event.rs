@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use crate::decision::Cell;
-use crate::error::StoreError;
+use crate::error::{Node, StoreError};
 use crate::select::ListAction;
-use crate::store::node::Node;
 
 /// An event that a limiter reports to its [recorders](crate::Recorder) and to the closures that
 /// [observe](crate::Builder::observe) it. More events may be added, so end a `match` with `_ => {}`.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use crate::error::Node;
 use crate::recorder::BreakerState;
-use crate::store::node::Node;
 use crate::time::jittered;
 
 /// Stops calls to a failing store, and tries from time to time whether it works again.

@@ -13,10 +13,9 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
-use crate::error::StoreError;
+use crate::error::{Node, StoreError};
 use crate::key::hash::KeyHash;
 use crate::recorder::DecisionSource;
-use crate::store::node::Node;
 use crate::store::{LONGEST_WAIT, Store, StoreFuture};
 
 type Keys = SmallVec<[KeyHash; 2]>;

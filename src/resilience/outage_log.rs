@@ -10,10 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::fallback::LocalStore;
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::{Node, StoreError, StoreErrorKind};
 use crate::recorder::BreakerState;
 use crate::store::Store;
-use crate::store::node::Node;
 
 /// The minimum time between two lines of one kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -17,7 +17,6 @@ pub(crate) mod decide;
 mod denials;
 mod future;
 mod memory;
-pub(crate) mod node;
 #[cfg(feature = "redis")]
 mod redis;
 
@@ -30,12 +29,12 @@ pub use self::decide::Purpose;
 pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
-pub use self::node::Node;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use crate::algorithm::state::ChargeMark;
 use crate::algorithm::{Algorithm, Size};
 pub use crate::decision::{Cell, Veto};
+pub use crate::error::Node;
 pub use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::Timestamp;
 

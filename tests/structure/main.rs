@@ -17,7 +17,6 @@ use self::source::Source;
 /// entry that contains it, and only imports from its own level and those before it.
 const LEVELS: &[&str] = &[
     // Foundation
-    "store::node",
     "error",
     "time",
     "key::cidrs",
@@ -26,6 +25,7 @@ const LEVELS: &[&str] = &[
     "algorithm::calendar",
     "algorithm",
     "algorithm::builders",
+    "algorithm::calendar_window",
     // Decisions
     "decision",
     // Stores
@@ -42,7 +42,6 @@ const LEVELS: &[&str] = &[
     "store::redis::queue",
     "store::redis::workers",
     "store::redis::cluster",
-    "store::redis::deployment",
     "store::redis::store",
     "store::redis::tls",
     "store::redis::config",

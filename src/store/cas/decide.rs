@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{mem, slice};
 
-use super::backend::CompareAndSwap;
+use super::database::CompareAndSwap;
 use super::database::{Database, Row};
 use super::operation::{Retries, complete};
 use crate::algorithm::KeyState;

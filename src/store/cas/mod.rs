@@ -3,12 +3,10 @@
 //! | chapter | content |
 //! | --- | --- |
 //! | this module | the public type and its configuration |
-//! | `backend` | what a database must support |
-//! | `database` | the rows: their names, their lifetimes, and how requests read and write them |
+//! | `database` | what a database must support, and the rows: their names, their lifetimes, and how requests read and write them |
 //! | `decide` | the decision on a request, and refunds |
 //! | `operation` | how operations take turns, try again, and are completed |
 
-mod backend;
 mod database;
 mod decide;
 mod operation;
@@ -21,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use self::backend::{CompareAndSwap, Versioned};
+pub use self::database::{CompareAndSwap, Versioned};
 use self::database::{Database, decode, override_from_bytes, override_to_bytes};
 use self::decide::{decide_request, refund_all};
 use self::operation::{Retries, complete};

@@ -21,8 +21,7 @@ use super::error::{Fault, Redirect};
 use super::queue::{Command, CommandReply};
 use super::slot::{SLOTS, SlotRange, parse_ranges};
 use super::workers::Workers;
-use crate::error::ConfigError;
-use crate::store::node::Node;
+use crate::error::{ConfigError, Node};
 
 /// The maximum number of redirections of a request. A slot that moves causes one or two.
 const MAX_REDIRECTS: usize = 5;

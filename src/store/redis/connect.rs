@@ -9,8 +9,8 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectio
 use super::cluster::Cluster;
 use super::config::{Credentials, RedisConfig, Servers};
 use super::connector::{self, Connector, tcp_settings};
-use super::deployment::Deployment;
 use super::error::Fault;
+use super::store::Deployment;
 use super::store::RedisStore;
 #[cfg(feature = "redis-tls")]
 use super::tls;

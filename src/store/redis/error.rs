@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::error::{ConfigError, StoreError};
-use crate::store::node::Node;
+use crate::error::{ConfigError, Node, StoreError};
 
 /// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
 #[derive(Clone, Debug)]

@@ -4,9 +4,9 @@
 //!
 //! | module | task |
 //! | --- | --- |
-//! | `store`, `operations` | implement [`Store`](super::Store) by one round trip |
+//! | `store`, `operations` | the public type and its deployment, which implement [`Store`](super::Store) by one round trip |
 //! | `cross_slot` | decides requests with keys in several slots of a Cluster, by a round trip for each |
-//! | `deployment`, `cluster` | find the server of a slot |
+//! | `cluster` | finds the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
 //! | `config`, `connect`, `tls` | configure all this |
@@ -18,7 +18,6 @@ mod config;
 mod connect;
 mod connector;
 mod cross_slot;
-mod deployment;
 mod error;
 mod operations;
 mod queue;
