@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use super::error::{Problems, RulesError};
+use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
-use super::fields::{self, Fields};
+use super::fields;
 use super::limit::Rule;
 use super::tree::{Branch, Group, Tree, TreeIndex};
 use super::yaml::YamlNode;
@@ -37,32 +36,39 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(super) fn read_all(nodes: &[Rc<YamlNode>], problems: &Problems) -> Vec<Self> {
-        nodes.iter().map(|node| Self::read(node, problems)).collect()
+    /// Reads the descriptors of a mapping. Adds a problem of each that is invalid to `problems`.
+    pub(super) fn read_all(parent: &YamlNode, problems: &mut Vec<Problem>) -> Result<Vec<Self>, Problem> {
+        let mut descriptors = Vec::new();
+        for node in parent.list("descriptors")? {
+            match Self::read(node, problems) {
+                Ok(descriptor) => descriptors.push(descriptor),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        Ok(descriptors)
     }
 
-    fn read(node: &YamlNode, problems: &Problems) -> Self {
-        let fields = Fields::of(node, "a descriptor", fields::DESCRIPTOR, problems);
-        let missing = "a descriptor has no key: write `key: remote_address`, for example";
-        let value = fields.text("value").filter(|value| !value.is_empty());
-        let share_threshold = fields.flag("share_threshold");
+    fn read(node: &YamlNode, problems: &mut Vec<Problem>) -> Result<Self, Problem> {
+        let descriptors = Self::read_all(node, problems)?;
+        node.check_fields("a descriptor", fields::DESCRIPTOR)?;
+        let value = node.text("value")?.filter(|value| !value.is_empty());
+        let share_threshold = node.flag("share_threshold")?;
         if share_threshold && !value.is_some_and(is_pattern) {
             let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
-            fields.note("share_threshold", message);
+            return Err(node.problem("share_threshold", message));
         }
-        let (is_shadow, is_quota) = (fields.flag("shadow_mode"), fields.flag("quota_mode"));
-        let rule = fields.written("rate_limit").map(|node| Rule::read(node, is_shadow, is_quota, &fields));
-        Self {
-            key: fields.required("key", missing).to_owned(),
-            key_at: fields.position("key"),
+        let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
+        Ok(Self {
+            key: key.to_owned(),
+            key_at: node.position("key"),
             value: value.map(str::to_owned),
-            value_at: fields.position(if value.is_some() { "value" } else { "key" }),
-            rule,
-            descriptors: Self::read_all(fields.list("descriptors"), problems),
+            value_at: node.position(if value.is_some() { "value" } else { "key" }),
+            rule: Rule::read(node)?,
+            descriptors,
             share_threshold,
-            detailed_metric: fields.flag("detailed_metric"),
-            value_to_metric: fields.flag("value_to_metric"),
-        }
+            detailed_metric: node.flag("detailed_metric")?,
+            value_to_metric: node.flag("value_to_metric")?,
+        })
     }
 
     /// Returns whether each value that it matches has its own bucket.
@@ -78,12 +84,15 @@ pub(super) fn limits(
     extractors: &Extractors,
     file: &Option<Arc<Path>>,
 ) -> Result<Vec<Limit>, RulesError> {
-    let (problems, tree) = (Problems::default(), Tree::default());
+    let (problems, tree) = (Vec::new(), Tree::default());
     let mut compiler =
         Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), names: Vec::new() };
     compiler.tree.groups = compiler.groups(descriptors, &[]);
     let Compiler { problems, tree, names, .. } = compiler;
-    let tree = problems.or(Arc::new(tree), file)?;
+    if !problems.is_empty() {
+        return Err(RulesError::new(file.clone(), problems));
+    }
+    let tree = Arc::new(tree);
     let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(tree.clone()));
     let mut uses: HashMap<&str, usize> = HashMap::new();
     for (name, _) in &names {
@@ -102,7 +111,7 @@ struct Compiler<'a> {
     domain: &'a str,
     file: &'a Option<Arc<Path>>,
     extractors: &'a Extractors,
-    problems: Problems,
+    problems: Vec<Problem>,
     tree: Tree,
     /// The positions of extractors in the tree, by their names.
     positions: HashMap<&'a str, usize>,
@@ -119,16 +128,12 @@ impl<'a> Compiler<'a> {
         for descriptor in descriptors {
             let Descriptor { key, value, value_at, .. } = descriptor;
             let Some(extractor) = self.extractor(key, descriptor.key_at) else { continue };
-            let matcher = match self.named(descriptor).format.matcher(value.as_deref()) {
-                Ok(matcher) => matcher,
-                Err(message) => {
-                    self.problems.note(*value_at, message);
-                    continue;
-                }
-            };
+            let matcher = self.named(descriptor).format.matcher(value.as_deref());
+            let Some(matcher) = self.check(*value_at, matcher) else { continue };
             if let Some(line) = lines.insert((extractor, matcher.clone()), descriptor.key_at.line) {
                 let value = value.as_ref().map_or(String::new(), |value| format!(" = {value:?}"));
-                self.problems.note(*value_at, format!("`{key}`{value} is the same as on line {line}: keep one"));
+                let message = format!("`{key}`{value} is the same as on line {line}: keep one");
+                self.problems.push(Problem::new(*value_at, message));
             }
             let path = [outer, &[descriptor]].concat();
             let rule = descriptor.rule.as_ref().map(|rule| self.rule(rule, &path));
@@ -167,10 +172,8 @@ impl<'a> Compiler<'a> {
     }
 
     /// Completes a limit by the properties of its path.
-    fn limit(&self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
-        if let Err(error) = limit.check_overage(limit.algorithm()) {
-            self.problems.note(rule.soft_at, error);
-        }
+    fn limit(&mut self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
+        self.check(rule.soft_at, limit.check_overage(limit.algorithm()));
         // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
@@ -207,11 +210,16 @@ impl<'a> Compiler<'a> {
         if let Some(known) = self.positions.get(name) {
             return Some(*known);
         }
-        let named = self.extractors.find(name).map_err(|message| self.problems.note(at, message)).ok()?;
+        let named = self.check(at, self.extractors.find(name))?;
         let position = self.tree.extractors.len();
         self.tree.extractors.push(named);
         self.positions.insert(name, position);
         Some(position)
+    }
+
+    /// Returns the value of a result, or adds its error to the problems.
+    fn check<T>(&mut self, at: Position, result: Result<T, impl ToString>) -> Option<T> {
+        result.map_err(|error| self.problems.push(Problem::new(at, error))).ok()
     }
 
     /// Returns the extractor of a descriptor, which is in the tree.

@@ -1,11 +1,10 @@
 //! The errors of rules files, with their positions.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::Position;
+use crate::error::{ConfigError, Position};
 
 /// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,8 +14,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(position: Position, message: impl Into<String>) -> Self {
-        Self { position, message: message.into() }
+    pub(super) fn new(position: Position, message: impl ToString) -> Self {
+        Self { position, message: message.to_string() }
+    }
+
+    /// Sets the position of a problem that has none.
+    pub(super) fn or_at(self, position: Position) -> Self {
+        if self.position == Position::default() { Self { position, ..self } } else { self }
     }
 
     /// Returns the line, from 1, or 0 if the error concerns the file as a whole, for example if it can't be read.
@@ -38,27 +42,14 @@ impl Problem {
     }
 }
 
-/// Collects the problems of a file while it is read.
-#[derive(Default)]
-pub(super) struct Problems(RefCell<Vec<Problem>>);
-
-impl Problems {
-    pub(super) fn note(&self, at: Position, message: impl fmt::Display) {
-        self.0.borrow_mut().push(Problem::new(at, message.to_string()));
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.borrow().len()
-    }
-
-    /// Returns `value`, or an error if there are problems.
-    pub(super) fn or<T>(self, value: T, file: &Option<Arc<Path>>) -> Result<T, RulesError> {
-        let Self(problems) = self;
-        if problems.borrow().is_empty() { Ok(value) } else { Err(RulesError::new(file.clone(), problems.into_inner())) }
+/// The position is that of the limit that the error concerns, if it is known.
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Self {
+        Self::new(error.rule_position().map(|rule| rule.at).unwrap_or_default(), error.message())
     }
 }
 
-/// An invalid rules file, with all its errors.
+/// An invalid rules file, with its errors.
 ///
 /// ```
 /// use tower_ratelimit::rules::Rules;
@@ -89,7 +80,7 @@ impl RulesError {
     }
 
     /// Creates an error that concerns the file as a whole.
-    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl Into<String>) -> Self {
+    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl ToString) -> Self {
         Self::new(file, vec![Problem::new(Position::default(), problem)])
     }
 

@@ -48,7 +48,7 @@ impl YamlNode {
     }
 
     /// Returns the text of a scalar, or else what to write.
-    pub(super) fn text(&self) -> Result<&str, String> {
+    pub(super) fn as_text(&self) -> Result<&str, String> {
         match &self.value {
             Value::Scalar { text, .. } if !self.is_null() => Ok(text),
             _ => Err("write text".to_owned()),
