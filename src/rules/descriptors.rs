@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::path::Path;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
+use super::Rules;
 use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
 use super::limit::Rule;
-use super::tree::{Branch, Group, Tree, TreeIndex};
+use super::tree::{Branch, Group, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
@@ -30,7 +30,8 @@ pub(super) struct Descriptor {
     value_at: Position,
     rule: Option<Rule>,
     descriptors: Vec<Descriptor>,
-    share_threshold: bool,
+    /// Whether each value that it matches has its own bucket.
+    has_bucket_per_value: bool,
     detailed_metric: bool,
     value_to_metric: bool,
 }
@@ -52,10 +53,10 @@ impl Descriptor {
         let descriptors = Self::read_all(node, problems)?;
         node.check_fields("a descriptor", fields::DESCRIPTOR)?;
         let value = node.text("value")?.filter(|value| !value.is_empty());
-        let share_threshold = node.flag("share_threshold")?;
-        if share_threshold && !value.is_some_and(is_pattern) {
+        let is_shared = node.flag("share_threshold")?;
+        if is_shared && !value.is_some_and(is_pattern) {
             let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
-            return Err(node.problem("share_threshold", message));
+            node.reject("share_threshold", message)?;
         }
         let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
         Ok(Self {
@@ -65,58 +66,46 @@ impl Descriptor {
             value_at: node.position(if value.is_some() { "value" } else { "key" }),
             rule: Rule::read(node)?,
             descriptors,
-            share_threshold,
+            has_bucket_per_value: !is_shared && value.is_none_or(is_pattern),
             detailed_metric: node.flag("detailed_metric")?,
             value_to_metric: node.flag("value_to_metric")?,
         })
     }
-
-    /// Returns whether each value that it matches has its own bucket.
-    fn has_bucket_per_value(&self) -> bool {
-        !self.share_threshold && self.value.as_deref().is_none_or(is_pattern)
-    }
 }
 
-/// Compiles descriptors to limits, in the order of the file.
-pub(super) fn limits(
-    domain: &str,
-    descriptors: &[Descriptor],
-    extractors: &Extractors,
-    file: &Option<Arc<Path>>,
-) -> Result<Vec<Limit>, RulesError> {
-    let (problems, tree) = (Vec::new(), Tree::default());
+/// Compiles rules to limits, in the order of the file.
+pub(super) fn limits(rules: &Rules, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
+    let (problems, tree, positions) = (Vec::new(), Tree::default(), HashMap::new());
     let mut compiler =
-        Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), names: Vec::new() };
-    compiler.tree.groups = compiler.groups(descriptors, &[]);
-    let Compiler { problems, tree, names, .. } = compiler;
+        Compiler { rules, extractors, problems, tree, positions, limits: Vec::new(), uses: HashMap::new() };
+    compiler.tree.groups = compiler.groups(&rules.descriptors, &[]);
+    let Compiler { problems, tree, limits, uses, .. } = compiler;
     if !problems.is_empty() {
-        return Err(RulesError::new(file.clone(), problems));
+        return Err(RulesError::new(rules.file.clone(), problems));
     }
-    let tree = Arc::new(tree);
-    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(tree.clone()));
-    let mut uses: HashMap<&str, usize> = HashMap::new();
-    for (name, _) in &names {
-        *uses.entry(name).or_default() += 1;
-    }
-    let limit = |(number, (name, path_hash)): (usize, &(String, u64))| {
-        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(is_printable) && uses[&**name] == 1;
-        let name = if is_valid { name.clone() } else { hashed_name(name, *path_hash) };
-        let (Rule { limit, .. }, _) = &tree.rules[number];
-        Some(limit.clone()?.with_name(name).indexed(index.clone(), number))
+    let index: Arc<dyn LimitIndex> = Arc::new(Arc::new(tree));
+    let complete = |(number, mut limit, path_hash): (_, Limit, _)| {
+        let name = limit.name();
+        if name.len() > MAX_LENGTH || !name.chars().all(is_printable) || uses[name] > 1 {
+            let name = hashed_name(name, path_hash);
+            limit = limit.with_name(name);
+        }
+        limit.indexed(index.clone(), number)
     };
-    Ok(names.iter().enumerate().filter_map(limit).collect())
+    Ok(limits.into_iter().map(complete).collect())
 }
 
 struct Compiler<'a> {
-    domain: &'a str,
-    file: &'a Option<Arc<Path>>,
+    rules: &'a Rules,
     extractors: &'a Extractors,
     problems: Vec<Problem>,
     tree: Tree,
     /// The positions of extractors in the tree, by their names.
     positions: HashMap<&'a str, usize>,
-    /// The names of the rules, which may not be unique, and hashes of their paths.
-    names: Vec<(String, u64)>,
+    /// The limits with the numbers of their rules, names that may be invalid, and hashes of their paths.
+    limits: Vec<(usize, Limit, u64)>,
+    /// The number of rules with each name.
+    uses: HashMap<String, usize>,
 }
 
 impl<'a> Compiler<'a> {
@@ -150,25 +139,28 @@ impl<'a> Compiler<'a> {
 
     /// Compiles the rule of the last descriptor of a path. Returns its number.
     fn rule(&mut self, rule: &'a Rule, path: &[&'a Descriptor]) -> usize {
+        let number = self.tree.rules.len();
         let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
-        if rule.key.is_empty() {
-            let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value());
-            key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
-        }
-        let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
+        let generated = || format!("{}.{}", self.rules.domain, display(path, "_", "."));
         let name = rule.name.clone().unwrap_or_else(generated);
-        let values: Vec<_> = path.iter().map(|descriptor| (&*descriptor.key, descriptor.value.as_deref())).collect();
-        // The hash is the same on all machines and in all versions, because buckets are stored by the name.
-        let mut hasher = SipHasher13::new();
-        (self.domain, values).hash(&mut hasher);
-        let mut rule = rule.clone();
-        match rule.limit.take() {
-            Some(limit) => rule.limit = Some(self.limit(limit.with_name(name.clone()), &rule, path)),
-            None => key.clear(),
+        *self.uses.entry(name.clone()).or_default() += 1;
+        if let Some(limit) = &rule.limit {
+            if rule.key.is_empty() {
+                let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value);
+                key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
+            }
+            // The hash is the same on all machines and in all versions, because buckets are stored by the name.
+            let mut hasher = SipHasher13::new();
+            let values = path.iter().map(|descriptor| (&descriptor.key, &descriptor.value));
+            (&self.rules.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
+            let limit = self.limit(limit.clone().with_name(name), rule, path);
+            self.limits.push((number, limit, hasher.finish()));
+        } else {
+            key.clear();
         }
-        self.tree.rules.push((rule, key));
-        self.names.push((name, hasher.finish()));
-        self.names.len() - 1
+        let (name, replaces) = (rule.name.clone(), rule.replaces.clone());
+        self.tree.rules.push(TreeRule { is_unlimited: rule.limit.is_none(), name, replaces, key });
+        number
     }
 
     /// Completes a limit by the properties of its path.
@@ -178,7 +170,7 @@ impl<'a> Compiler<'a> {
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
         let part = |descriptor: &&Descriptor| {
-            let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value();
+            let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
             let text = if asks { descriptor.key.clone() } else { display(&[descriptor], "_", ".") };
             (text, asks.then(|| self.named(descriptor).extractor.clone()))
         };
@@ -201,7 +193,7 @@ impl<'a> Compiler<'a> {
         let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
         limit
-            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), at: rule.at })
+            .with_rule(display(path, "=", " > "), RulePosition { file: self.rules.file.clone(), at: rule.at })
             .on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 

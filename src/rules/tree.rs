@@ -6,7 +6,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
-use super::limit::Rule;
 use crate::key::heads::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
@@ -16,8 +15,17 @@ use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, P
 pub(super) struct Tree {
     pub(super) extractors: Vec<Named>,
     pub(super) groups: Box<[Group]>,
-    /// In the order of the file, with the extractors whose values make up their keys.
-    pub(super) rules: Vec<(Rule, Vec<usize>)>,
+    /// In the order of the file.
+    pub(super) rules: Vec<TreeRule>,
+}
+
+/// A `rate_limit` block.
+pub(super) struct TreeRule {
+    pub(super) is_unlimited: bool,
+    pub(super) name: Option<String>,
+    pub(super) replaces: Vec<String>,
+    /// The extractors whose values make up its key. An unlimited rule has none.
+    pub(super) key: Vec<usize>,
 }
 
 /// The descriptors of a list that have the same key. A value selects one of them: the one with the exact value, or else
@@ -118,7 +126,6 @@ struct Search<'a> {
     values: &'a mut Values,
     /// If there is no head, all extractors have run.
     head: Option<&'a RequestHead<'a>>,
-    policy: &'a MissingKeyPolicy<'a>,
     matches: Matches,
 }
 
@@ -156,38 +163,42 @@ impl<'a> Search<'a> {
     }
 
     fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<(), Pending> {
-        self.matches.extend(branch.rule.map(|rule| (rule, Match::Applies(key))));
+        self.matches.extend(branch.rule.map(|rule| (rule, Some(key))));
         self.walk(&branch.children, key)
     }
 
     /// Returns the rules that match, in the order of the file. A rule that applies replaces others, even if it is
     /// replaced too.
-    fn run(mut self) -> Result<Matches, Pending> {
-        let Self { tree, policy, .. } = self;
-        self.walk(&tree.groups, Ok(()))?;
-        let mut matches = std::mem::take(&mut self.matches);
+    fn run(
+        tree: &'a Tree,
+        values: &'a mut Values,
+        head: Option<&'a RequestHead<'a>>,
+        policy: &MissingKeyPolicy<'_>,
+    ) -> Result<Matches, Pending> {
+        let mut search = Self { tree, values, head, matches: Matches::new() };
+        search.walk(&tree.groups, Ok(()))?;
+        let mut matches = std::mem::take(&mut search.matches);
         matches.sort_unstable_by_key(|(rule, _)| *rule);
         let mut replaced = SmallVec::<[&String; 8]>::new();
         for (number, matched) in &matches {
-            let (Rule { limit, replaces, .. }, key) = &tree.rules[*number];
-            // An unlimited rule has no key of its own.
-            let policy = || if limit.is_some() { policy(*number) } else { Some(OnMissingKey::Skip) };
-            if let (Match::Applies(path), false) = (matched, replaces.is_empty())
-                && let Some(policy) = policy()
-                && self.key(key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
+            let rule = &tree.rules[*number];
+            if let Some(path) = matched
+                && !rule.replaces.is_empty()
+                && let Some(policy) = if rule.is_unlimited { Some(OnMissingKey::Skip) } else { policy(*number) }
+                && search.key(&rule.key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
             {
-                replaced.extend(replaces);
+                replaced.extend(&rule.replaces);
             }
         }
         for (number, matched) in &mut matches {
-            let (Rule { name, .. }, extractors) = &tree.rules[*number];
-            if name.as_ref().is_some_and(|name| replaced.contains(&name)) {
-                *matched = Match::Replaced;
-            } else if let Match::Applies(key) = matched {
-                *key = self.key(extractors, *key)?;
+            let rule = &tree.rules[*number];
+            if rule.name.as_ref().is_some_and(|name| replaced.contains(&name)) {
+                *matched = None;
+            } else if let Some(key) = matched {
+                *key = search.key(&rule.key, *key)?;
             }
         }
-        matches.retain(|(_, matched)| *matched != Match::Applies(Err(KeyError::NotApplicable)));
+        matches.retain(|(_, matched)| *matched != Some(Err(KeyError::NotApplicable)));
         Ok(matches)
     }
 
@@ -205,43 +216,34 @@ fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<
     }
 }
 
-/// Finds the limits of a file that apply to a request.
-pub(super) struct TreeIndex(pub(super) Arc<Tree>);
-
 impl Tree {
     fn visit(&self, matches: &Matches, values: &Values, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
         let mut key = KeyBuf::default();
         for (rule, matched) in matches {
             key.clear();
-            let matched = match matched {
-                Match::Applies(Ok(())) => {
-                    let (_, extractors) = &self.rules[*rule];
-                    for extractor in extractors {
-                        if let Value::Found(value) = &values[*extractor] {
-                            self.extractors[*extractor].format.append_key(value, &mut key);
-                        }
+            if let Some(Ok(())) = matched {
+                for extractor in &self.rules[*rule].key {
+                    if let Value::Found(value) = &values[*extractor] {
+                        self.extractors[*extractor].format.append_key(value, &mut key);
                     }
-                    Match::Applies(Ok(&key))
                 }
-                Match::Applies(Err(error)) => Match::Applies(Err(*error)),
-                Match::Replaced => Match::Replaced,
-            };
-            visit(*rule, matched);
+            }
+            visit(*rule, matched.map(|found| found.map(|()| &key)));
         }
     }
 }
 
-impl LimitIndex for TreeIndex {
+/// Finds the limits of a file that apply to a request.
+impl LimitIndex for Arc<Tree> {
     fn find(
         &self,
         head: &RequestHead<'_>,
         policy: &MissingKeyPolicy<'_>,
         on_match: &mut OnMatch<'_>,
     ) -> Option<PendingMatches> {
-        let Self(tree) = self;
+        let tree = self;
         let mut values: Values = tree.extractors.iter().map(|_| Value::NotExtracted).collect();
-        let search = Search { tree, values: &mut values, head: Some(head), policy, matches: Matches::new() };
-        if let Ok(matches) = search.run() {
+        if let Ok(matches) = Search::run(tree, &mut values, Some(head), policy) {
             tree.visit(&matches, &values, on_match);
             return None;
         }
@@ -252,11 +254,11 @@ impl LimitIndex for TreeIndex {
         Some(Box::pin(async move {
             let mut found = Vec::new();
             loop {
-                let policy = &|rule: usize| policies[rule];
-                let search = Search { tree: &tree, values: &mut values, head: None, policy, matches: Matches::new() };
-                match search.run() {
+                match Search::run(&tree, &mut values, None, &|rule| policies[rule]) {
                     Ok(matches) => {
-                        tree.visit(&matches, &values, |rule, matched| found.push((rule, matched.cloned())));
+                        tree.visit(&matches, &values, |rule, matched| {
+                            found.push((rule, matched.map(|key| key.cloned())))
+                        });
                         return found;
                     }
                     Err(Pending(extractor)) => values[extractor].wait(tree.extractors[extractor].format).await,
@@ -266,14 +268,12 @@ impl LimitIndex for TreeIndex {
     }
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let Self(tree) = self;
-        let (_, extractors) = &tree.rules[position];
-        extractors.iter().flat_map(|extractor| tree.extractors[*extractor].extractor.describe(head)).collect()
+        let key = self.rules[position].key.iter();
+        key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
     }
 
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {
-        let [most, _] = max_matches(&self.0.groups, policy);
-        most
+        max_matches(&self.groups, policy)[0]
     }
 }
 
