@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::{ConfigError, Position};
+use crate::error::{ConfigError, Position, RulePosition};
 
 /// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -68,7 +68,7 @@ pub struct RulesError {
 
 impl RulesError {
     /// The maximum number of problems that are listed.
-    pub(super) const MAX_PROBLEMS: usize = 100;
+    const MAX_PROBLEMS: usize = 100;
 
     /// Creates an error of problems in any order.
     pub(super) fn new(file: Option<Arc<Path>>, mut problems: Vec<Problem>) -> Self {
@@ -94,14 +94,16 @@ impl RulesError {
 /// Writes a line for each problem: `limits.yaml:7:15: what is wrong: what to do`.
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.as_ref().map_or(String::new(), |file| format!("{}:", file.display()));
-        for (index, Problem { position: Position { line, column }, message }) in self.problems.iter().enumerate() {
-            let separator = if index > 0 { "\n" } else { "" };
-            match line {
-                0 if file.is_empty() => write!(f, "{separator}{message}")?,
-                0 => write!(f, "{separator}{file} {message}")?,
-                _ => write!(f, "{separator}{file}{line}:{column}: {message}")?,
+        for (index, Problem { position, message }) in self.problems.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
             }
+            match &self.file {
+                None if position.line == 0 => {}
+                Some(file) if position.line == 0 => write!(f, "{}: ", file.display())?,
+                file => write!(f, "{}: ", RulePosition { file: file.clone(), at: *position })?,
+            }
+            f.write_str(message)?;
         }
         if self.more > 0 {
             write!(f, "\nand {} more", self.more)?;

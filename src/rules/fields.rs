@@ -22,11 +22,10 @@ pub(super) const DESCRIPTOR: &[&str] = &[
     "metadata",
 ];
 
+/// The fields of limits, which unlimited rules do not have.
 pub(super) const LIMIT: &[&str] = &[
     "unit",
     "period",
-    "requests_per_unit",
-    "unlimited",
     "algorithm",
     "burst",
     "refill",
@@ -36,18 +35,17 @@ pub(super) const LIMIT: &[&str] = &[
     "calendar",
     "starts",
     "day",
-    "name",
-    "replaces",
     "cost",
     "soft",
     "penalty",
-    "shadow_mode",
-    "key",
-    "on_missing_key",
     "on_store_error",
     "nodes",
     "overridable",
 ];
+
+/// The fields of rules with and without a limit.
+pub(super) const RULE: &[&str] =
+    &["requests_per_unit", "unlimited", "name", "replaces", "shadow_mode", "key", "on_missing_key"];
 
 pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up_to", "remembered_for"];
 
@@ -55,6 +53,7 @@ pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up
 const PLACES: &[(&[&str], &str)] = &[
     (DESCRIPTOR, "it belongs beside `rate_limit`, not in it"),
     (LIMIT, "it belongs in `rate_limit`"),
+    (RULE, "it belongs in `rate_limit`"),
     (FILE, "it belongs at the top of the file"),
 ];
 

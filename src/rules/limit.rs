@@ -31,10 +31,6 @@ pub(super) struct Rule {
     pub(super) soft_at: Position,
 }
 
-/// The fields of rules with and without a limit.
-const COMMON_FIELDS: &[&str] =
-    &["requests_per_unit", "unlimited", "name", "replaces", "shadow_mode", "key", "on_missing_key"];
-
 /// The units of Envoy's service, in which a month has 30 days and a year 365.
 const UNITS: &[(&str, Duration)] = &[
     ("second", SECOND),
@@ -70,21 +66,21 @@ impl Rule {
     pub(super) fn read(descriptor: &YamlNode) -> Result<Option<Self>, Problem> {
         let (is_shadow, is_quota) = (descriptor.flag("shadow_mode")?, descriptor.flag("quota_mode")?);
         let Some(rule) = descriptor.written("rate_limit") else { return Ok(None) };
-        rule.check_fields("`rate_limit`", fields::LIMIT)?;
+        rule.check_fields("`rate_limit`", &[fields::LIMIT, fields::RULE].concat())?;
         let is_shadow = rule.flag("shadow_mode")? || is_shadow;
         if is_quota && is_shadow {
             let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: \
                            leave out `quota_mode` or `shadow_mode`";
-            return Err(descriptor.problem("quota_mode", message));
+            descriptor.reject("quota_mode", message)?;
         }
         if is_quota && rule.has("penalty") {
             let message = "a limit in quota mode does not deny requests by itself, so it can't have a `penalty`: \
                            leave one of them out";
-            return Err(descriptor.problem("quota_mode", message));
+            descriptor.reject("quota_mode", message)?;
         }
         let mut limit = None;
         if rule.flag("unlimited")? {
-            for name in fields::LIMIT.iter().filter(|name| !COMMON_FIELDS.contains(name)) {
+            for name in fields::LIMIT {
                 let advice = "leave it out, or leave `unlimited` out";
                 rule.reject(name, format_args!("an unlimited rule has no `{name}`: {advice}"))?;
             }
@@ -104,8 +100,8 @@ impl Rule {
             let nameless = "an item of `replaces` has no name: write `name: …`, or leave it out";
             let replaced = item.required("name", nameless)?;
             if name == Some(replaced) {
-                let message = format!("a limit can't replace itself: write another name than {replaced:?}");
-                return Err(item.problem("name", message));
+                let message = format_args!("a limit can't replace itself: write another name than {replaced:?}");
+                item.reject("name", message)?;
             }
             replaces.push(replaced.to_owned());
         }
@@ -123,12 +119,10 @@ impl Rule {
 
 /// Reads `key`: a name, or a list of names.
 fn read_key(rule: &YamlNode) -> Result<Vec<(String, Position)>, Problem> {
-    let names = match rule.get("key") {
-        None => &[],
-        Some(key) => match &key.value {
-            Value::List(names) => &**names,
-            _ => slice::from_ref(key),
-        },
+    let key = rule.get("key");
+    let names = match key.map(|key| &key.value) {
+        Some(Value::List(names)) => names,
+        _ => key.map(slice::from_ref).unwrap_or_default(),
     };
     if names.is_empty() {
         rule.reject("key", "`key` is an empty list: name at least one extractor, or leave it out")?;
@@ -142,20 +136,23 @@ fn read_limit(rule: &YamlNode) -> Result<Limit, Problem> {
     let tokens = rule.integer("requests_per_unit")?.ok_or_else(|| rule.problem("requests_per_unit", missing))?;
     let algorithm = read_algorithm(rule, tokens)?;
     let mut limit = Limit::new("unnamed", algorithm);
-    match rule.integer("cost")? {
+    let (cost, overage) = (rule.integer("cost")?, rule.parse("soft", percent)?);
+    if tokens == 0 {
         // A cost over the capacity is always denied.
-        _ if tokens == 0 => limit = limit.cost_by(|_| u64::MAX),
-        Some(cost) if u64::from(cost) > algorithm.capacity() => {
-            let capacity = algorithm.capacity();
-            let message =
-                format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
-            return Err(rule.problem("cost", message));
+        limit = limit.cost_by(|_| u64::MAX);
+    } else {
+        let capacity = algorithm.capacity();
+        if let Some(cost) = cost {
+            if u64::from(cost) > capacity {
+                let advice = "lower it, or raise the limit";
+                let message = format_args!("a `cost` of {cost} can never pass a limit of {capacity}: {advice}");
+                rule.reject("cost", message)?;
+            }
+            limit = limit.cost(cost.into());
         }
-        Some(cost) => limit = limit.cost(cost.into()),
-        None => {}
-    }
-    if let Some(percent) = rule.parse("soft", percent)?.filter(|_| tokens > 0) {
-        limit = limit.soft(percent);
+        if let Some(percent) = overage {
+            limit = limit.soft(percent);
+        }
     }
     if let Some(penalty) = read_penalty(rule)? {
         limit = limit.penalty(penalty);
@@ -177,20 +174,14 @@ fn percent(node: &YamlNode) -> Result<u32, String> {
 
 /// Reads `on_store_error` and `nodes`, which divides the limit of `decide_locally`.
 fn read_store_error_policy(rule: &YamlNode) -> Result<Option<OnStoreError>, Problem> {
-    let mut policy = rule.choice("on_store_error", ON_STORE_ERROR, "")?;
-    let nodes = rule.positive("nodes")?;
-    match (&mut policy, nodes) {
-        (Some(OnStoreError::DecideLocally(share)), Some(nodes)) => {
-            *share = rule.check("nodes", Share::try_one_of(nodes))?
-        }
-        (Some(OnStoreError::DecideLocally(_)), None) => {}
-        _ => rule.reject(
-            "nodes",
-            "`nodes` divides a limit among nodes that decide locally: write `on_store_error: decide_locally`, or \
-             leave it out",
-        )?,
+    let policy = rule.choice("on_store_error", ON_STORE_ERROR, "")?;
+    let Some(nodes) = rule.positive("nodes")? else { return Ok(policy) };
+    if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
+        let message = "`nodes` divides a limit among nodes that decide locally: \
+                       write `on_store_error: decide_locally`, or leave it out";
+        rule.reject("nodes", message)?;
     }
-    Ok(policy)
+    Ok(Some(OnStoreError::DecideLocally(Share::one_of(nodes))))
 }
 
 /// Reads the penalty of a limit, if it has one.
@@ -273,7 +264,7 @@ fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
     if tokens == 0 && rule.has("algorithm") {
         let message = "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; \
                        to deny all requests, leave `algorithm` out";
-        return Err(rule.problem("requests_per_unit", message));
+        rule.reject("requests_per_unit", message)?;
     }
     let period = read_period(rule)?;
     let (own, build) = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
@@ -303,7 +294,6 @@ fn read_period(rule: &YamlNode) -> Result<Duration, Problem> {
 
 /// Reads a calendar window that allows `limit` requests in each `unit`, if there is a `calendar`.
 fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, Problem> {
-    let (starts, day) = (rule.choice("starts", DAYS, "")?, rule.integer("day")?);
     let zone = rule.text("calendar")?;
     let unit = rule.text("unit")?.unwrap_or_default().to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
@@ -315,16 +305,16 @@ fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, 
         }
     }
     let Some(zone) = zone else { return Ok(None) };
-    let mut window = match unit.as_str() {
+    let window = match unit.as_str() {
         "day" => CalendarWindow::daily(limit),
-        "week" => CalendarWindow::weekly(limit, starts.unwrap_or_default()),
-        "month" => CalendarWindow::monthly(limit),
+        "week" => CalendarWindow::weekly(limit, rule.choice("starts", DAYS, "")?.unwrap_or_default()),
+        "month" => {
+            let day = rule.integer("day")?.unwrap_or(1);
+            let day = u8::try_from(day).map_err(|_| Fault::DayOfMonth { day }.into());
+            rule.check("day", day.and_then(|day| CalendarWindow::monthly(limit).try_from_day(day)))?
+        }
         _ => CalendarWindow::yearly(limit),
     };
-    if let Some(day) = day {
-        let day = u8::try_from(day).map_err(|_| Fault::DayOfMonth { day }.into());
-        window = rule.check("day", day.and_then(|day| window.try_from_day(day)))?;
-    }
     rule.check("calendar", in_zone(window, zone)).map(Some)
 }
 
