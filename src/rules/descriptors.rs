@@ -1,6 +1,6 @@
 //! Reads the descriptors of a file, and compiles them to limits.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
 use super::limit::Rule;
-use super::tree::{Branch, Group, Tree, TreeRule};
+use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
@@ -110,8 +110,8 @@ struct Compiler<'a> {
 
 impl<'a> Compiler<'a> {
     /// Compiles the descriptors of a list, which is nested in the descriptors `outer`.
-    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Box<[Group]> {
-        let mut groups: Vec<Group> = Vec::new();
+    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Groups {
+        let mut groups = BTreeMap::<_, Group>::new();
         // As compiled, because the same address can be written in several ways.
         let mut lines = HashMap::new();
         for descriptor in descriptors {
@@ -127,14 +127,9 @@ impl<'a> Compiler<'a> {
             let path = [outer, &[descriptor]].concat();
             let rule = descriptor.rule.as_ref().map(|rule| self.rule(rule, &path));
             let branch = Branch { rule, children: self.groups(&descriptor.descriptors, &path) };
-            let known = groups.iter().position(|group| group.extractor == extractor);
-            let group = known.unwrap_or_else(|| {
-                groups.push(Group::new(extractor));
-                groups.len() - 1
-            });
-            groups[group].add(matcher, branch);
+            groups.entry(extractor).or_default().add(matcher, branch);
         }
-        groups.into()
+        groups.into_iter().collect()
     }
 
     /// Compiles the rule of the last descriptor of a path. Returns its number.

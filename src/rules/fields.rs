@@ -76,12 +76,12 @@ impl YamlNode {
         };
         let mut names: Vec<&str> = Vec::new();
         for [key, _] in entries.as_chunks().0 {
-            let message = match key.name() {
-                None => format!("the name of a field is {}: write text", key.kind()),
-                Some("<<") => "merge keys are not supported: write the fields out".to_owned(),
-                Some(name) if !known.contains(&name) => unknown_field(name, known),
-                Some(name) if names.contains(&name) => format!("`{name}` is defined twice: keep one"),
-                Some(name) => {
+            let message = match key.as_text() {
+                Err(advice) => format!("the name of a field is {}: {advice}", key.kind()),
+                Ok("<<") => "merge keys are not supported: write the fields out".to_owned(),
+                Ok(name) if !known.contains(&name) => unknown_field(name, known),
+                Ok(name) if names.contains(&name) => format!("`{name}` is defined twice: keep one"),
+                Ok(name) => {
                     names.push(name);
                     continue;
                 }
@@ -91,15 +91,10 @@ impl YamlNode {
         Ok(())
     }
 
-    /// Returns the name of a field, of which this node is the key.
-    fn name(&self) -> Option<&str> {
-        if let Value::Scalar { text, .. } = &self.value { Some(text) } else { None }
-    }
-
     /// Returns the field called `name`, even if it is empty.
     pub(super) fn written(&self, name: &str) -> Option<&Rc<Self>> {
         let Value::Mapping(entries) = &self.value else { return None };
-        entries.as_chunks().0.iter().find(|[key, _]| key.name() == Some(name)).map(|[_, value]| value)
+        entries.as_chunks().0.iter().find(|[key, _]| key.as_text() == Ok(name)).map(|[_, value]| value)
     }
 
     /// Returns the field called `name`, unless it is empty.

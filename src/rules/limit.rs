@@ -78,21 +78,19 @@ impl Rule {
                            leave one of them out";
             descriptor.reject("quota_mode", message)?;
         }
-        let mut limit = None;
-        if rule.flag("unlimited")? {
+        let limit = if rule.flag("unlimited")? {
             for name in fields::LIMIT {
                 let advice = "leave it out, or leave `unlimited` out";
                 rule.reject(name, format_args!("an unlimited rule has no `{name}`: {advice}"))?;
             }
+            None
         } else {
-            limit = Some(read_limit(rule)?);
-        }
-        if is_shadow {
-            limit = limit.map(Limit::shadow);
-        }
-        if is_quota {
-            limit = limit.map(Limit::quota_mode);
-        }
+            Some(match read_limit(rule)? {
+                limit if is_shadow => limit.shadow(),
+                limit if is_quota => limit.quota_mode(),
+                limit => limit,
+            })
+        };
         let name = rule.text("name")?.filter(|name| !name.is_empty());
         let mut replaces = Vec::new();
         for item in rule.list("replaces")? {
@@ -207,56 +205,15 @@ fn read_penalty(rule: &YamlNode) -> Result<Option<Penalty>, Problem> {
     Ok(Some(penalty))
 }
 
-/// Creates an algorithm that allows a number of requests in each period, with the options of the fields. Problems without
-/// a position concern the period.
-type Build = fn(&YamlNode, u32, Duration) -> Result<Algorithm, Problem>;
-
 /// The algorithms, with the fields that only some of them have.
-const ALGORITHMS: &[(&str, (&[&str], Build))] = &[
-    (
-        "fixed_window",
-        (&["calendar", "starts", "day"], |rule, tokens, period| match read_calendar(rule, tokens)? {
-            Some(window) => Ok(window.into()),
-            None => Ok(FixedWindow::try_new(tokens, period)?.into()),
-        }),
-    ),
-    (
-        "sliding_window",
-        (&["buckets"], |rule, tokens, period| {
-            let window = SlidingWindow::try_new(tokens, period)?;
-            let buckets = rule.positive("buckets")?;
-            Ok(buckets.map_or(Ok(window), |buckets| rule.check("buckets", window.try_buckets(buckets)))?.into())
-        }),
-    ),
-    (
-        "sliding_window_counter",
-        (&["rounding"], |rule, tokens, period| {
-            let rounding = rule.choice("rounding", &[("up", Rounding::Up), ("down", Rounding::Down)], "")?;
-            Ok(SlidingWindowCounter::try_new(tokens, period)?.rounding(rounding.unwrap_or_default()).into())
-        }),
-    ),
-    ("sliding_log", (&[], |_, tokens, period| Ok(SlidingLog::try_new(tokens, period)?.into()))),
-    (
-        "token_bucket",
-        (&["burst", "refill"], |rule, tokens, period| {
-            let burst = rule.positive("burst")?.unwrap_or(tokens);
-            let refill =
-                rule.choice("refill", &[("continuous", Refill::Continuous), ("interval", Refill::Interval)], "")?;
-            Ok(TokenBucket::try_new(burst, tokens, period)?.try_refill(refill.unwrap_or_default())?.into())
-        }),
-    ),
-    (
-        "leaky_bucket",
-        (&["burst"], |rule, tokens, period| {
-            Ok(LeakyBucket::try_new(rule.positive("burst")?.unwrap_or(tokens), tokens, period)?.into())
-        }),
-    ),
-    (
-        "leaky_bucket_queue",
-        (&["waiting"], |rule, tokens, period| {
-            Ok(LeakyBucketQueue::try_new(rule.positive("waiting")?.unwrap_or(tokens), tokens, period)?.into())
-        }),
-    ),
+const ALGORITHMS: &[(&str, &[&str])] = &[
+    ("fixed_window", &["calendar", "starts", "day"]),
+    ("sliding_window", &["buckets"]),
+    ("sliding_window_counter", &["rounding"]),
+    ("sliding_log", &[]),
+    ("token_bucket", &["burst", "refill"]),
+    ("leaky_bucket", &["burst"]),
+    ("leaky_bucket_queue", &["waiting"]),
 ];
 
 /// Reads the algorithm. If no requests are allowed, it allows one.
@@ -266,16 +223,43 @@ fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
                        to deny all requests, leave `algorithm` out";
         rule.reject("requests_per_unit", message)?;
     }
-    let period = read_period(rule)?;
-    let (own, build) = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
-    let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0);
-    for field in ALGORITHMS.iter().flat_map(|(_, (fields, _))| *fields).filter(|field| !own.contains(field)) {
-        let owners = ALGORITHMS.iter().filter(|(_, (fields, _))| fields.contains(field));
+    let own = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
+    let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0).to_ascii_lowercase();
+    for field in ALGORITHMS.iter().flat_map(|(_, fields)| *fields).filter(|field| !own.contains(field)) {
+        let owners = ALGORITHMS.iter().filter(|(_, fields)| fields.contains(field));
         let owners: Vec<&str> = owners.map(|(name, _)| *name).collect();
         rule.reject(field, format_args!("{name} has no `{field}`: leave it out, or use {}", one_of(&owners)))?;
     }
     let period_at = rule.position(if rule.has("unit") { "unit" } else { "period" });
-    build(rule, tokens.max(1), period).map_err(|problem| problem.or_at(period_at))
+    build(rule, &name, tokens.max(1), read_period(rule)?).map_err(|problem| problem.or_at(period_at))
+}
+
+/// Builds an algorithm with the options of a rule. Problems without a position concern the period.
+fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<Algorithm, Problem> {
+    let capacity = |field| Ok::<_, Problem>(rule.positive(field)?.unwrap_or(tokens));
+    Ok(match name {
+        "fixed_window" => match read_calendar(rule, tokens)? {
+            Some(window) => window.into(),
+            None => FixedWindow::try_new(tokens, period)?.into(),
+        },
+        "sliding_window" => {
+            let window = SlidingWindow::try_new(tokens, period)?;
+            let buckets = rule.positive("buckets")?;
+            buckets.map_or(Ok(window), |buckets| rule.check("buckets", window.try_buckets(buckets)))?.into()
+        }
+        "sliding_window_counter" => {
+            let rounding = rule.choice("rounding", &[("up", Rounding::Up), ("down", Rounding::Down)], "")?;
+            SlidingWindowCounter::try_new(tokens, period)?.rounding(rounding.unwrap_or_default()).into()
+        }
+        "sliding_log" => SlidingLog::try_new(tokens, period)?.into(),
+        "token_bucket" => {
+            let refills = [("continuous", Refill::Continuous), ("interval", Refill::Interval)];
+            let refill = rule.choice("refill", &refills, "")?.unwrap_or_default();
+            TokenBucket::try_new(capacity("burst")?, tokens, period)?.try_refill(refill)?.into()
+        }
+        "leaky_bucket" => LeakyBucket::try_new(capacity("burst")?, tokens, period)?.into(),
+        _ => LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?.into(),
+    })
 }
 
 /// Reads `unit` or `period`, whichever exists.

@@ -14,7 +14,7 @@ use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, P
 #[derive(Default)]
 pub(super) struct Tree {
     pub(super) extractors: Vec<Named>,
-    pub(super) groups: Box<[Group]>,
+    pub(super) groups: Groups,
     /// In the order of the file.
     pub(super) rules: Vec<TreeRule>,
 }
@@ -28,11 +28,13 @@ pub(super) struct TreeRule {
     pub(super) key: Vec<usize>,
 }
 
+/// The descriptors of a list, by the positions of their extractors.
+pub(super) type Groups = Box<[(usize, Group)]>;
+
 /// The descriptors of a list that have the same key. A value selects one of them: the one with the exact value, or else
 /// the first with a matching pattern, or else the one without a value.
+#[derive(Default)]
 pub(super) struct Group {
-    /// The position of the extractor in the tree.
-    pub(super) extractor: usize,
     exact: HashMap<Box<[u8]>, Branch>,
     patterns: Vec<(Box<str>, Branch)>,
     any: Option<Branch>,
@@ -41,14 +43,10 @@ pub(super) struct Group {
 /// One descriptor.
 pub(super) struct Branch {
     pub(super) rule: Option<usize>,
-    pub(super) children: Box<[Group]>,
+    pub(super) children: Groups,
 }
 
 impl Group {
-    pub(super) fn new(extractor: usize) -> Self {
-        Self { extractor, exact: HashMap::new(), patterns: Vec::new(), any: None }
-    }
-
     pub(super) fn add(&mut self, matcher: Matcher, branch: Branch) {
         match matcher {
             Matcher::Any => self.any = Some(branch),
@@ -143,10 +141,10 @@ impl<'a> Search<'a> {
     }
 
     /// Adds the rules of groups that match the request. `key` is the result for the path so far.
-    fn walk(&mut self, groups: &'a [Group], key: Result<(), KeyError>) -> Result<(), Pending> {
-        for group in groups {
-            let format = self.tree.extractors[group.extractor].format;
-            let found = self.value(group.extractor)?.map(|value| group.select(value, format));
+    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<(), Pending> {
+        for (extractor, group) in groups {
+            let format = self.tree.extractors[*extractor].format;
+            let found = self.value(*extractor)?.map(|value| group.select(value, format));
             match found {
                 Ok(selected) => selected.into_iter().try_for_each(|branch| self.enter(branch, key))?,
                 Err(KeyError::NotApplicable) => {}
@@ -279,14 +277,14 @@ impl LimitIndex for Arc<Tree> {
 
 /// Returns the largest number of limits that apply to one request, and the number of those that share a bucket for
 /// missing keys.
-fn max_matches(groups: &[Group], policy: &MissingKeyPolicy<'_>) -> [usize; 2] {
+fn max_matches(groups: &Groups, policy: &MissingKeyPolicy<'_>) -> [usize; 2] {
     let of_branch = |branch: &Branch| {
         let [most, shared] = max_matches(&branch.children, policy);
         let policy = branch.rule.and_then(policy);
         [most + usize::from(policy.is_some()), shared + usize::from(policy == Some(OnMissingKey::Share))]
     };
     let mut sum = [0, 0];
-    for group in groups {
+    for (_, group) in groups {
         let branches = group.branches().map(of_branch);
         let [most, shared] = branches.fold([0, 0], |[most, shared], [own, all]| [most.max(own), shared + all]);
         // If the server provides no value, all limits that share a bucket for missing keys apply together.

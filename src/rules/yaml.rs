@@ -41,10 +41,7 @@ impl YamlNode {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        match &self.value {
-            Value::Scalar { text, is_plain: true } => matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
-            _ => false,
-        }
+        matches!(&self.value, Value::Scalar { text, is_plain: true } if ["", "~", "null", "Null", "NULL"].contains(&&**text))
     }
 
     /// Returns the text of a scalar, or else what to write.
