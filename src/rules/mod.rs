@@ -136,21 +136,18 @@ impl Rules {
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {
         let mut problems = Vec::new();
-        match Self::contents(text, &mut problems) {
+        let contents = yaml::read(text).and_then(|root| {
+            let descriptors = Descriptor::read_all(&root, &mut problems)?;
+            root.check_fields("the file", fields::FILE)?;
+            let domain = root.required("domain", "the domain is missing: write `domain: shop`, for example")?;
+            Ok((domain.to_owned(), descriptors))
+        });
+        match contents {
             Ok((domain, descriptors)) if problems.is_empty() => Ok(Self { domain, descriptors, file }),
-            contents => {
+            _ => {
                 problems.extend(contents.err());
                 Err(RulesError::new(file, problems))
             }
         }
-    }
-
-    /// Returns the domain and the descriptors of a text. Adds the problems of descriptors to `problems`.
-    fn contents(text: &str, problems: &mut Vec<Problem>) -> Result<(String, Vec<Descriptor>), Problem> {
-        let root = yaml::read(text)?;
-        let descriptors = Descriptor::read_all(&root, problems)?;
-        root.check_fields("the file", fields::FILE)?;
-        let domain = root.required("domain", "the domain is missing: write `domain: shop`, for example")?;
-        Ok((domain.to_owned(), descriptors))
     }
 }

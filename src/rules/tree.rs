@@ -74,8 +74,7 @@ type Values = SmallVec<[Value; 8]>;
 
 enum Value {
     NotExtracted,
-    Found(KeyBuf),
-    Missing(KeyError),
+    Extracted(Result<KeyBuf, KeyError>),
     /// The parts that are known, and those that follow.
     Pending(KeyBuf, PendingKey),
 }
@@ -88,9 +87,9 @@ impl Value {
             *self = match named.extractor.extract(head, &mut key) {
                 Extracted::Done => {
                     named.format.mask(&mut key);
-                    Self::Found(key)
+                    Self::Extracted(Ok(key))
                 }
-                Extracted::Missing(missing) => Self::Missing(missing),
+                Extracted::Missing(missing) => Self::Extracted(Err(missing)),
                 Extracted::Pending(rest) => Self::Pending(key, rest),
             };
         }
@@ -99,15 +98,12 @@ impl Value {
     /// Waits for an asynchronous extractor.
     async fn wait(&mut self, format: ValueFormat) {
         if let Self::Pending(known, rest) = self {
-            let rest = rest.await;
-            *self = match rest {
-                Ok(rest) => {
-                    known.append(&rest);
-                    format.mask(known);
-                    Self::Found(std::mem::take(known))
-                }
-                Err(missing) => Self::Missing(missing),
-            };
+            let found = rest.await.map(|rest| {
+                known.append(&rest);
+                format.mask(known);
+                std::mem::take(known)
+            });
+            *self = Self::Extracted(found);
         }
     }
 }
@@ -134,8 +130,7 @@ impl<'a> Search<'a> {
             value.extract(&self.tree.extractors[extractor], head);
         }
         match value {
-            Value::Found(key) => Ok(Ok(key)),
-            Value::Missing(missing) => Ok(Err(*missing)),
+            Value::Extracted(found) => Ok(found.as_ref().map_err(|missing| *missing)),
             Value::NotExtracted | Value::Pending(..) => Err(Pending(extractor)),
         }
     }
@@ -221,7 +216,7 @@ impl Tree {
             key.clear();
             if let Some(Ok(())) = matched {
                 for extractor in &self.rules[*rule].key {
-                    if let Value::Found(value) = &values[*extractor] {
+                    if let Value::Extracted(Ok(value)) = &values[*extractor] {
                         self.extractors[*extractor].format.append_key(value, &mut key);
                     }
                 }

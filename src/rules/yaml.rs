@@ -41,7 +41,8 @@ impl YamlNode {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(&self.value, Value::Scalar { text, is_plain: true } if ["", "~", "null", "Null", "NULL"].contains(&&**text))
+        let is_null = |text: &str| ["", "~", "null", "Null", "NULL"].contains(&text);
+        matches!(&self.value, Value::Scalar { text, is_plain: true } if is_null(text))
     }
 
     /// Returns the text of a scalar, or else what to write.
