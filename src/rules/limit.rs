@@ -182,6 +182,8 @@ fn read_store_error_policy(rule: &YamlNode) -> Result<Option<OnStoreError>, Prob
     Ok(Some(OnStoreError::DecideLocally(Share::one_of(nodes))))
 }
 
+type SetSpan = fn(Penalty, Duration) -> Result<Penalty, Fault>;
+
 /// Reads the penalty of a limit, if it has one.
 fn read_penalty(rule: &YamlNode) -> Result<Option<Penalty>, Problem> {
     let Some(fields) = rule.get("penalty") else { return Ok(None) };
@@ -192,7 +194,7 @@ fn read_penalty(rule: &YamlNode) -> Result<Option<Penalty>, Problem> {
     let within = fields.duration("within")?.ok_or_else(|| missing("within", "1m"))?;
     let blamed = if Penalty::try_after(denials, SECOND).is_err() { "denials" } else { "within" };
     let mut penalty = fields.check(blamed, Penalty::try_after(denials, within))?;
-    let spans: [(_, fn(_, _) -> Result<_, Fault>); 3] = [
+    let spans: [(_, SetSpan); 3] = [
         ("locked_out_for", Penalty::checked_locked_out_for),
         ("up_to", Penalty::checked_doubling_up_to),
         ("remembered_for", Penalty::checked_remembered_for),
