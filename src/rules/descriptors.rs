@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use super::Rules;
 use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
@@ -73,15 +73,20 @@ impl Descriptor {
     }
 }
 
-/// Compiles rules to limits, in the order of the file.
-pub(super) fn limits(rules: &Rules, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
+/// Compiles descriptors to limits, in the order of the file.
+pub(super) fn limits(
+    domain: &str,
+    descriptors: &[Descriptor],
+    extractors: &Extractors,
+    file: &Option<Arc<Path>>,
+) -> Result<Vec<Limit>, RulesError> {
     let (problems, tree, positions) = (Vec::new(), Tree::default(), HashMap::new());
     let mut compiler =
-        Compiler { rules, extractors, problems, tree, positions, limits: Vec::new(), uses: HashMap::new() };
-    compiler.tree.groups = compiler.groups(&rules.descriptors, &[]);
+        Compiler { domain, file, extractors, problems, tree, positions, limits: Vec::new(), uses: HashMap::new() };
+    compiler.tree.groups = compiler.groups(descriptors, &[]);
     let Compiler { problems, tree, limits, uses, .. } = compiler;
     if !problems.is_empty() {
-        return Err(RulesError::new(rules.file.clone(), problems));
+        return Err(RulesError::new(file.clone(), problems));
     }
     let index: Arc<dyn LimitIndex> = Arc::new(Arc::new(tree));
     let complete = |(number, mut limit, path_hash): (_, Limit, _)| {
@@ -96,7 +101,8 @@ pub(super) fn limits(rules: &Rules, extractors: &Extractors) -> Result<Vec<Limit
 }
 
 struct Compiler<'a> {
-    rules: &'a Rules,
+    domain: &'a str,
+    file: &'a Option<Arc<Path>>,
     extractors: &'a Extractors,
     problems: Vec<Problem>,
     tree: Tree,
@@ -136,7 +142,7 @@ impl<'a> Compiler<'a> {
     fn rule(&mut self, rule: &'a Rule, path: &[&'a Descriptor]) -> usize {
         let number = self.tree.rules.len();
         let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
-        let generated = || format!("{}.{}", self.rules.domain, display(path, "_", "."));
+        let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
         let name = rule.name.clone().unwrap_or_else(generated);
         *self.uses.entry(name.clone()).or_default() += 1;
         if let Some(limit) = &rule.limit {
@@ -147,7 +153,7 @@ impl<'a> Compiler<'a> {
             // The hash is the same on all machines and in all versions, because buckets are stored by the name.
             let mut hasher = SipHasher13::new();
             let values = path.iter().map(|descriptor| (&descriptor.key, &descriptor.value));
-            (&self.rules.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
+            (self.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
             let limit = self.limit(limit.clone().with_name(name), rule, path);
             self.limits.push((number, limit, hasher.finish()));
         } else {
@@ -188,7 +194,7 @@ impl<'a> Compiler<'a> {
         let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
         limit
-            .with_rule(display(path, "=", " > "), RulePosition { file: self.rules.file.clone(), at: rule.at })
+            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), at: rule.at })
             .on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 

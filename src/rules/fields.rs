@@ -77,7 +77,7 @@ impl YamlNode {
         let mut names: Vec<&str> = Vec::new();
         for [key, _] in entries.as_chunks().0 {
             let message = match key.as_text() {
-                Err(advice) => format!("the name of a field is {}: {advice}", key.kind()),
+                Err(_) => format!("the name of a field is {}: write text", key.kind()),
                 Ok("<<") => "merge keys are not supported: write the fields out".to_owned(),
                 Ok(name) if !known.contains(&name) => unknown_field(name, known),
                 Ok(name) if names.contains(&name) => format!("`{name}` is defined twice: keep one"),

@@ -80,8 +80,10 @@ impl Rule {
         }
         let limit = if rule.flag("unlimited")? {
             for name in fields::LIMIT {
-                let advice = "leave it out, or leave `unlimited` out";
-                rule.reject(name, format_args!("an unlimited rule has no `{name}`: {advice}"))?;
+                rule.reject(
+                    name,
+                    format_args!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out"),
+                )?;
             }
             None
         } else {
@@ -142,8 +144,8 @@ fn read_limit(rule: &YamlNode) -> Result<Limit, Problem> {
         let capacity = algorithm.capacity();
         if let Some(cost) = cost {
             if u64::from(cost) > capacity {
-                let advice = "lower it, or raise the limit";
-                let message = format_args!("a `cost` of {cost} can never pass a limit of {capacity}: {advice}");
+                let message =
+                    format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
                 rule.reject("cost", message)?;
             }
             limit = limit.cost(cost.into());
@@ -284,8 +286,11 @@ fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, 
     let unit = rule.text("unit")?.unwrap_or_default().to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
         if zone.is_none() {
-            let zones = "write `calendar: UTC`, or a time zone such as `Europe/Berlin`, or leave it out";
-            rule.reject(name, format_args!("`{name}` needs a calendar: {zones}"))?;
+            let message = format!(
+                "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, \
+                 or leave it out"
+            );
+            rule.reject(name, message)?;
         } else if unit != owner {
             rule.reject(name, format_args!("`{name}` needs `unit: {owner}`: leave it out"))?;
         }

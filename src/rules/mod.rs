@@ -120,7 +120,7 @@ impl Rules {
     /// Returns all errors if a key has no extractor, if its extractor can't find a value of the file, or if descriptors
     /// of one list have the same key and value.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-        descriptors::limits(self, extractors)
+        descriptors::limits(&self.domain, &self.descriptors, extractors, &self.file)
     }
 
     /// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it concerns.
