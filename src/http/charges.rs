@@ -106,7 +106,8 @@ impl Finder<'_, '_> {
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {
                     if let Some(limit) = client.limits().indexed()[index].get(position) {
-                        visit(limit, self.of_match(limit, matched.as_ref()));
+                        let matched = matched.as_ref().map(|key| key.as_ref().map_err(|error| *error));
+                        visit(limit, self.of_match(limit, matched));
                     }
                 }
             }
@@ -117,9 +118,9 @@ impl Finder<'_, '_> {
     fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'k> {
         let client = &self.config.client;
         match matched {
-            Match::Replaced => Finding::Replaced,
-            Match::Applies(_) if !is_applicable(client.limits().get(limit), self.head) => Finding::ConditionNotMet,
-            Match::Applies(key) => self.with_key(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
+            None => Finding::Replaced,
+            Some(_) if !is_applicable(client.limits().get(limit), self.head) => Finding::ConditionNotMet,
+            Some(key) => self.with_key(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
         }
     }
 

@@ -30,14 +30,8 @@ pub(crate) trait LimitIndex: Send + Sync + 'static {
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize;
 }
 
-/// A limit that matches a request. `K` is its key.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Match<K> {
-    /// The limit applies, under a key, unless that is missing.
-    Applies(Result<K, KeyError>),
-    /// The limit does not apply, because another match replaces it.
-    Replaced,
-}
+/// The key of a limit that matches a request, unless the key is missing. `None` if another match replaces the limit.
+pub(crate) type Match<K> = Option<Result<K, KeyError>>;
 
 /// Returns the policy for missing keys of the limit at a position, or `None` if the limiter lacks the limit or its
 /// condition does not hold.
@@ -48,25 +42,6 @@ pub(crate) type OnMatch<'a> = dyn FnMut(usize, Match<&KeyBuf>) + 'a;
 
 /// The matches of a request with asynchronous keys.
 pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Match<KeyBuf>)>> + Send>>;
-
-impl Match<KeyBuf> {
-    pub(crate) fn as_ref(&self) -> Match<&KeyBuf> {
-        match self {
-            Self::Applies(key) => Match::Applies(key.as_ref().map_err(|error| *error)),
-            Self::Replaced => Match::Replaced,
-        }
-    }
-}
-
-#[cfg(feature = "rules")]
-impl Match<&KeyBuf> {
-    pub(crate) fn cloned(self) -> Match<KeyBuf> {
-        match self {
-            Self::Applies(key) => Match::Applies(key.cloned()),
-            Self::Replaced => Match::Replaced,
-        }
-    }
-}
 
 /// The position of a limit in an index.
 #[derive(Clone)]

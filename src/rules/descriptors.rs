@@ -1,18 +1,17 @@
 //! Reads the descriptors of a file, and compiles them to limits.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
-use super::error::{Problems, RulesError};
+use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
-use super::fields::{self, Fields};
+use super::fields;
 use super::limit::Rule;
-use super::tree::{Branch, Group, Tree, TreeIndex};
+use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
@@ -31,43 +30,46 @@ pub(super) struct Descriptor {
     value_at: Position,
     rule: Option<Rule>,
     descriptors: Vec<Descriptor>,
-    share_threshold: bool,
+    /// Whether each value that it matches has its own bucket.
+    has_bucket_per_value: bool,
     detailed_metric: bool,
     value_to_metric: bool,
 }
 
 impl Descriptor {
-    pub(super) fn read_all(nodes: &[Rc<YamlNode>], problems: &Problems) -> Vec<Self> {
-        nodes.iter().map(|node| Self::read(node, problems)).collect()
+    /// Reads the descriptors of a mapping. Adds a problem of each that is invalid to `problems`.
+    pub(super) fn read_all(parent: &YamlNode, problems: &mut Vec<Problem>) -> Result<Vec<Self>, Problem> {
+        let mut descriptors = Vec::new();
+        for node in parent.list("descriptors")? {
+            match Self::read(node, problems) {
+                Ok(descriptor) => descriptors.push(descriptor),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        Ok(descriptors)
     }
 
-    fn read(node: &YamlNode, problems: &Problems) -> Self {
-        let fields = Fields::of(node, "a descriptor", fields::DESCRIPTOR, problems);
-        let missing = "a descriptor has no key: write `key: remote_address`, for example";
-        let value = fields.text("value").filter(|value| !value.is_empty());
-        let share_threshold = fields.flag("share_threshold");
-        if share_threshold && !value.is_some_and(is_pattern) {
+    fn read(node: &YamlNode, problems: &mut Vec<Problem>) -> Result<Self, Problem> {
+        let descriptors = Self::read_all(node, problems)?;
+        node.check_fields("a descriptor", fields::DESCRIPTOR)?;
+        let value = node.text("value")?.filter(|value| !value.is_empty());
+        let is_shared = node.flag("share_threshold")?;
+        if is_shared && !value.is_some_and(is_pattern) {
             let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
-            fields.note("share_threshold", message);
+            node.reject("share_threshold", message)?;
         }
-        let (is_shadow, is_quota) = (fields.flag("shadow_mode"), fields.flag("quota_mode"));
-        let rule = fields.written("rate_limit").map(|node| Rule::read(node, is_shadow, is_quota, &fields));
-        Self {
-            key: fields.required("key", missing).to_owned(),
-            key_at: fields.position("key"),
+        let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
+        Ok(Self {
+            key: key.to_owned(),
+            key_at: node.position("key"),
             value: value.map(str::to_owned),
-            value_at: fields.position(if value.is_some() { "value" } else { "key" }),
-            rule,
-            descriptors: Self::read_all(fields.list("descriptors"), problems),
-            share_threshold,
-            detailed_metric: fields.flag("detailed_metric"),
-            value_to_metric: fields.flag("value_to_metric"),
-        }
-    }
-
-    /// Returns whether each value that it matches has its own bucket.
-    fn has_bucket_per_value(&self) -> bool {
-        !self.share_threshold && self.value.as_deref().is_none_or(is_pattern)
+            value_at: node.position(if value.is_some() { "value" } else { "key" }),
+            rule: Rule::read(node)?,
+            descriptors,
+            has_bucket_per_value: !is_shared && value.is_none_or(is_pattern),
+            detailed_metric: node.flag("detailed_metric")?,
+            value_to_metric: node.flag("value_to_metric")?,
+        })
     }
 }
 
@@ -78,104 +80,98 @@ pub(super) fn limits(
     extractors: &Extractors,
     file: &Option<Arc<Path>>,
 ) -> Result<Vec<Limit>, RulesError> {
-    let (problems, tree) = (Problems::default(), Tree::default());
+    let (problems, tree, positions) = (Vec::new(), Tree::default(), HashMap::new());
     let mut compiler =
-        Compiler { domain, file, extractors, problems, tree, positions: HashMap::new(), names: Vec::new() };
+        Compiler { domain, file, extractors, problems, tree, positions, limits: Vec::new(), uses: HashMap::new() };
     compiler.tree.groups = compiler.groups(descriptors, &[]);
-    let Compiler { problems, tree, names, .. } = compiler;
-    let tree = problems.or(Arc::new(tree), file)?;
-    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(tree.clone()));
-    let mut uses: HashMap<&str, usize> = HashMap::new();
-    for (name, _) in &names {
-        *uses.entry(name).or_default() += 1;
+    let Compiler { problems, tree, limits, uses, .. } = compiler;
+    if !problems.is_empty() {
+        return Err(RulesError::new(file.clone(), problems));
     }
-    let limit = |(number, (name, path_hash)): (usize, &(String, u64))| {
-        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(is_printable) && uses[&**name] == 1;
-        let name = if is_valid { name.clone() } else { hashed_name(name, *path_hash) };
-        let (Rule { limit, .. }, _) = &tree.rules[number];
-        Some(limit.clone()?.with_name(name).indexed(index.clone(), number))
+    let index: Arc<dyn LimitIndex> = Arc::new(Arc::new(tree));
+    let complete = |(number, mut limit, path_hash): (_, Limit, _)| {
+        let name = limit.name();
+        if name.len() > MAX_LENGTH || !name.chars().all(is_printable) || uses[name] > 1 {
+            let name = hashed_name(name, path_hash);
+            limit = limit.with_name(name);
+        }
+        limit.indexed(index.clone(), number)
     };
-    Ok(names.iter().enumerate().filter_map(limit).collect())
+    Ok(limits.into_iter().map(complete).collect())
 }
 
 struct Compiler<'a> {
     domain: &'a str,
     file: &'a Option<Arc<Path>>,
     extractors: &'a Extractors,
-    problems: Problems,
+    problems: Vec<Problem>,
     tree: Tree,
     /// The positions of extractors in the tree, by their names.
     positions: HashMap<&'a str, usize>,
-    /// The names of the rules, which may not be unique, and hashes of their paths.
-    names: Vec<(String, u64)>,
+    /// The limits with the numbers of their rules, names that may be invalid, and hashes of their paths.
+    limits: Vec<(usize, Limit, u64)>,
+    /// The number of rules with each name.
+    uses: HashMap<String, usize>,
 }
 
 impl<'a> Compiler<'a> {
     /// Compiles the descriptors of a list, which is nested in the descriptors `outer`.
-    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Box<[Group]> {
-        let mut groups: Vec<Group> = Vec::new();
+    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Groups {
+        let mut groups = BTreeMap::<_, Group>::new();
         // As compiled, because the same address can be written in several ways.
         let mut lines = HashMap::new();
         for descriptor in descriptors {
             let Descriptor { key, value, value_at, .. } = descriptor;
             let Some(extractor) = self.extractor(key, descriptor.key_at) else { continue };
-            let matcher = match self.named(descriptor).format.matcher(value.as_deref()) {
-                Ok(matcher) => matcher,
-                Err(message) => {
-                    self.problems.note(*value_at, message);
-                    continue;
-                }
-            };
+            let matcher = self.named(descriptor).format.matcher(value.as_deref());
+            let Some(matcher) = self.check(*value_at, matcher) else { continue };
             if let Some(line) = lines.insert((extractor, matcher.clone()), descriptor.key_at.line) {
                 let value = value.as_ref().map_or(String::new(), |value| format!(" = {value:?}"));
-                self.problems.note(*value_at, format!("`{key}`{value} is the same as on line {line}: keep one"));
+                let message = format!("`{key}`{value} is the same as on line {line}: keep one");
+                self.problems.push(Problem::new(*value_at, message));
             }
             let path = [outer, &[descriptor]].concat();
             let rule = descriptor.rule.as_ref().map(|rule| self.rule(rule, &path));
             let branch = Branch { rule, children: self.groups(&descriptor.descriptors, &path) };
-            let known = groups.iter().position(|group| group.extractor == extractor);
-            let group = known.unwrap_or_else(|| {
-                groups.push(Group::new(extractor));
-                groups.len() - 1
-            });
-            groups[group].add(matcher, branch);
+            groups.entry(extractor).or_default().add(matcher, branch);
         }
-        groups.into()
+        groups.into_iter().collect()
     }
 
     /// Compiles the rule of the last descriptor of a path. Returns its number.
     fn rule(&mut self, rule: &'a Rule, path: &[&'a Descriptor]) -> usize {
+        let number = self.tree.rules.len();
         let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
-        if rule.key.is_empty() {
-            let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value());
-            key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
-        }
         let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
         let name = rule.name.clone().unwrap_or_else(generated);
-        let values: Vec<_> = path.iter().map(|descriptor| (&*descriptor.key, descriptor.value.as_deref())).collect();
-        // The hash is the same on all machines and in all versions, because buckets are stored by the name.
-        let mut hasher = SipHasher13::new();
-        (self.domain, values).hash(&mut hasher);
-        let mut rule = rule.clone();
-        match rule.limit.take() {
-            Some(limit) => rule.limit = Some(self.limit(limit.with_name(name.clone()), &rule, path)),
-            None => key.clear(),
+        *self.uses.entry(name.clone()).or_default() += 1;
+        if let Some(limit) = &rule.limit {
+            if rule.key.is_empty() {
+                let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value);
+                key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
+            }
+            // The hash is the same on all machines and in all versions, because buckets are stored by the name.
+            let mut hasher = SipHasher13::new();
+            let values = path.iter().map(|descriptor| (&descriptor.key, &descriptor.value));
+            (self.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
+            let limit = self.limit(limit.clone().with_name(name), rule, path);
+            self.limits.push((number, limit, hasher.finish()));
+        } else {
+            key.clear();
         }
-        self.tree.rules.push((rule, key));
-        self.names.push((name, hasher.finish()));
-        self.names.len() - 1
+        let (name, replaces) = (rule.name.clone(), rule.replaces.clone());
+        self.tree.rules.push(TreeRule { is_unlimited: rule.limit.is_none(), name, replaces, key });
+        number
     }
 
     /// Completes a limit by the properties of its path.
-    fn limit(&self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
-        if let Err(error) = limit.check_overage(limit.algorithm()) {
-            self.problems.note(rule.soft_at, error);
-        }
+    fn limit(&mut self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
+        self.check(rule.soft_at, limit.check_overage(limit.algorithm()));
         // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
         let part = |descriptor: &&Descriptor| {
-            let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value();
+            let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
             let text = if asks { descriptor.key.clone() } else { display(&[descriptor], "_", ".") };
             (text, asks.then(|| self.named(descriptor).extractor.clone()))
         };
@@ -207,11 +203,16 @@ impl<'a> Compiler<'a> {
         if let Some(known) = self.positions.get(name) {
             return Some(*known);
         }
-        let named = self.extractors.find(name).map_err(|message| self.problems.note(at, message)).ok()?;
+        let named = self.check(at, self.extractors.find(name))?;
         let position = self.tree.extractors.len();
         self.tree.extractors.push(named);
         self.positions.insert(name, position);
         Some(position)
+    }
+
+    /// Returns the value of a result, or adds its error to the problems.
+    fn check<T>(&mut self, at: Position, result: Result<T, impl ToString>) -> Option<T> {
+        result.map_err(|error| self.problems.push(Problem::new(at, error))).ok()
     }
 
     /// Returns the extractor of a descriptor, which is in the tree.

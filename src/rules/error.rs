@@ -1,11 +1,10 @@
 //! The errors of rules files, with their positions.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::Position;
+use crate::error::{ConfigError, Position, RulePosition};
 
 /// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,8 +14,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(position: Position, message: impl Into<String>) -> Self {
-        Self { position, message: message.into() }
+    pub(super) fn new(position: Position, message: impl ToString) -> Self {
+        Self { position, message: message.to_string() }
+    }
+
+    /// Sets the position of a problem that has none.
+    pub(super) fn or_at(self, position: Position) -> Self {
+        if self.position == Position::default() { Self { position, ..self } } else { self }
     }
 
     /// Returns the line, from 1, or 0 if the error concerns the file as a whole, for example if it can't be read.
@@ -38,27 +42,14 @@ impl Problem {
     }
 }
 
-/// Collects the problems of a file while it is read.
-#[derive(Default)]
-pub(super) struct Problems(RefCell<Vec<Problem>>);
-
-impl Problems {
-    pub(super) fn note(&self, at: Position, message: impl fmt::Display) {
-        self.0.borrow_mut().push(Problem::new(at, message.to_string()));
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.borrow().len()
-    }
-
-    /// Returns `value`, or an error if there are problems.
-    pub(super) fn or<T>(self, value: T, file: &Option<Arc<Path>>) -> Result<T, RulesError> {
-        let Self(problems) = self;
-        if problems.borrow().is_empty() { Ok(value) } else { Err(RulesError::new(file.clone(), problems.into_inner())) }
+/// The position is that of the limit that the error concerns, if it is known.
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Self {
+        Self::new(error.rule_position().map(|rule| rule.at).unwrap_or_default(), error.message())
     }
 }
 
-/// An invalid rules file, with all its errors.
+/// An invalid rules file, with its errors.
 ///
 /// ```
 /// use tower_ratelimit::rules::Rules;
@@ -77,7 +68,7 @@ pub struct RulesError {
 
 impl RulesError {
     /// The maximum number of problems that are listed.
-    pub(super) const MAX_PROBLEMS: usize = 100;
+    const MAX_PROBLEMS: usize = 100;
 
     /// Creates an error of problems in any order.
     pub(super) fn new(file: Option<Arc<Path>>, mut problems: Vec<Problem>) -> Self {
@@ -89,7 +80,7 @@ impl RulesError {
     }
 
     /// Creates an error that concerns the file as a whole.
-    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl Into<String>) -> Self {
+    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl ToString) -> Self {
         Self::new(file, vec![Problem::new(Position::default(), problem)])
     }
 
@@ -103,14 +94,16 @@ impl RulesError {
 /// Writes a line for each problem: `limits.yaml:7:15: what is wrong: what to do`.
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.as_ref().map_or(String::new(), |file| format!("{}:", file.display()));
-        for (index, Problem { position: Position { line, column }, message }) in self.problems.iter().enumerate() {
-            let separator = if index > 0 { "\n" } else { "" };
-            match line {
-                0 if file.is_empty() => write!(f, "{separator}{message}")?,
-                0 => write!(f, "{separator}{file} {message}")?,
-                _ => write!(f, "{separator}{file}{line}:{column}: {message}")?,
+        for (index, Problem { position, message }) in self.problems.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
             }
+            match &self.file {
+                None if position.line == 0 => {}
+                Some(file) if position.line == 0 => write!(f, "{}: ", file.display())?,
+                file => write!(f, "{}: ", RulePosition { file: file.clone(), at: *position })?,
+            }
+            f.write_str(message)?;
         }
         if self.more > 0 {
             write!(f, "\nand {} more", self.more)?;

@@ -1,12 +1,11 @@
-//! Reads typed fields of YAML mappings, and notes what is wrong with them.
+//! Reads typed fields of YAML mappings. Reading a field returns a problem if its value is wrong.
 
-use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::error::{Problems, RulesError};
+use super::error::Problem;
 use super::yaml::{Value, YamlNode};
-use crate::error::Position;
+use crate::error::{ConfigError, Position};
 
 pub(super) const FILE: &[&str] = &["domain", "descriptors"];
 
@@ -23,11 +22,10 @@ pub(super) const DESCRIPTOR: &[&str] = &[
     "metadata",
 ];
 
+/// The fields of limits, which unlimited rules do not have.
 pub(super) const LIMIT: &[&str] = &[
     "unit",
     "period",
-    "requests_per_unit",
-    "unlimited",
     "algorithm",
     "burst",
     "refill",
@@ -37,18 +35,17 @@ pub(super) const LIMIT: &[&str] = &[
     "calendar",
     "starts",
     "day",
-    "name",
-    "replaces",
     "cost",
     "soft",
     "penalty",
-    "shadow_mode",
-    "key",
-    "on_missing_key",
     "on_store_error",
     "nodes",
     "overridable",
 ];
+
+/// The fields of rules with and without a limit.
+pub(super) const RULE: &[&str] =
+    &["requests_per_unit", "unlimited", "name", "replaces", "shadow_mode", "key", "on_missing_key"];
 
 pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up_to", "remembered_for"];
 
@@ -56,83 +53,52 @@ pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up
 const PLACES: &[(&[&str], &str)] = &[
     (DESCRIPTOR, "it belongs beside `rate_limit`, not in it"),
     (LIMIT, "it belongs in `rate_limit`"),
+    (RULE, "it belongs in `rate_limit`"),
     (FILE, "it belongs at the top of the file"),
 ];
 
-/// Names that people write for fields, and those fields.
-const SYNONYMS: &[(&str, &str)] = &[
-    ("unit_multiplier", "period"),
-    ("limit", "requests_per_unit"),
-    ("max", "requests_per_unit"),
-    ("requests", "requests_per_unit"),
-    ("capacity", "burst"),
-    ("after", "denials"),
-    ("strikes", "denials"),
-    ("count", "denials"),
-    ("period", "within"),
-    ("unit", "within"),
-    ("span", "within"),
-    ("ban", "locked_out_for"),
-    ("for", "locked_out_for"),
-    ("block", "locked_out_for"),
-    ("block_for", "locked_out_for"),
-    ("duration", "locked_out_for"),
-    ("max", "up_to"),
-    ("longest", "up_to"),
-    ("doubling_up_to", "up_to"),
+/// Fields, and the names that people write for them.
+const SYNONYMS: &[(&str, &[&str])] = &[
+    ("period", &["unit_multiplier"]),
+    ("requests_per_unit", &["limit", "max", "requests"]),
+    ("burst", &["capacity"]),
+    ("denials", &["after", "strikes", "count"]),
+    ("within", &["period", "unit", "span"]),
+    ("locked_out_for", &["ban", "for", "block", "block_for", "duration"]),
+    ("up_to", &["max", "longest", "doubling_up_to"]),
 ];
 
-/// The fields of a mapping. Reading a field notes a problem if its value is wrong.
-pub(super) struct Fields<'a> {
-    pub(super) at: Position,
-    pub(super) problems: &'a Problems,
-    fields: Vec<(&'a str, &'a YamlNode)>,
-    /// Fields that were probably meant by something else, which is noted.
-    meant: Vec<&'a str>,
-}
-
-impl<'a> Fields<'a> {
-    /// Reads the fields of `node`, described as `what`, which may have the fields `known`.
-    pub(super) fn of(node: &'a YamlNode, what: &str, known: &[&'a str], problems: &'a Problems) -> Self {
-        let mut fields = Self { at: node.at, problems, fields: Vec::new(), meant: Vec::new() };
-        let Value::Mapping(children) = &node.value else {
-            problems.note(node.at, format!("{what} is {}: write `{}: …` here", node.kind(), known[0]));
-            fields.meant.extend(known);
-            return fields;
+impl YamlNode {
+    /// Checks that this node, described as `what`, is a mapping with no other fields than `known`.
+    pub(super) fn check_fields(&self, what: &str, known: &[&str]) -> Result<(), Problem> {
+        let Value::Mapping(entries) = &self.value else {
+            return Err(Problem::new(self.at, format!("{what} is {}: write `{}: …` here", self.kind(), known[0])));
         };
-        for [key, value] in children.as_chunks().0 {
-            let Value::Scalar { text: name, .. } = &key.value else {
-                problems.note(key.at, format!("the name of a field is {}: write text", key.kind()));
-                continue;
+        let mut names: Vec<&str> = Vec::new();
+        for [key, _] in entries.as_chunks().0 {
+            let message = match key.as_text() {
+                Err(_) => format!("the name of a field is {}: write text", key.kind()),
+                Ok("<<") => "merge keys are not supported: write the fields out".to_owned(),
+                Ok(name) if !known.contains(&name) => unknown_field(name, known),
+                Ok(name) if names.contains(&name) => format!("`{name}` is defined twice: keep one"),
+                Ok(name) => {
+                    names.push(name);
+                    continue;
+                }
             };
-            if name == "<<" {
-                problems.note(key.at, "merge keys are not supported: write the fields out");
-                fields.meant.extend(known);
-            } else if !known.contains(&name.as_str()) {
-                let synonym = SYNONYMS.iter().find(|(other, field)| other == name && known.contains(field));
-                // Later problems are only counted. Advice for thousands of them would take a second.
-                let similar = || if problems.len() < RulesError::MAX_PROBLEMS { closest(name, known) } else { None };
-                let meant = synonym.map(|(_, field)| *field).or_else(similar);
-                fields.meant.extend(meant);
-                let place = PLACES.iter().find(|(fields, _)| synonym.is_none() && fields.contains(&name.as_str()));
-                let advice = place.map_or_else(|| did_you_mean(meant, known, ""), |(_, place)| (*place).to_owned());
-                problems.note(key.at, format!("there is no field `{name}` here: {advice}"));
-            } else if fields.written(name).is_some() {
-                problems.note(key.at, format!("`{name}` is defined twice: keep one"));
-            } else {
-                fields.fields.push((name, value));
-            }
+            return Err(Problem::new(key.at, message));
         }
-        fields
+        Ok(())
     }
 
     /// Returns the field called `name`, even if it is empty.
-    pub(super) fn written(&self, name: &str) -> Option<&'a YamlNode> {
-        self.fields.iter().find(|(known, _)| *known == name).map(|(_, node)| *node)
+    pub(super) fn written(&self, name: &str) -> Option<&Rc<Self>> {
+        let Value::Mapping(entries) = &self.value else { return None };
+        entries.as_chunks().0.iter().find(|[key, _]| key.as_text() == Ok(name)).map(|[_, value]| value)
     }
 
     /// Returns the field called `name`, unless it is empty.
-    pub(super) fn get(&self, name: &str) -> Option<&'a YamlNode> {
+    pub(super) fn get(&self, name: &str) -> Option<&Rc<Self>> {
         self.written(name).filter(|node| !node.is_null())
     }
 
@@ -140,109 +106,113 @@ impl<'a> Fields<'a> {
         self.get(name).is_some()
     }
 
-    /// Returns whether there is neither a field called `name` nor one that was probably meant.
-    pub(super) fn lacks(&self, name: &str) -> bool {
-        !self.has(name) && !self.meant.contains(&name)
-    }
-
     /// Returns the position of a field, or of the mapping if it lacks the field.
     pub(super) fn position(&self, name: &str) -> Position {
         self.get(name).map_or(self.at, |node| node.at)
     }
 
-    /// Notes a problem with a field.
-    pub(super) fn note(&self, name: &str, message: impl Display) {
-        self.problems.note(self.position(name), message);
+    /// Creates a problem with a field.
+    pub(super) fn problem(&self, name: &str, message: impl ToString) -> Problem {
+        Problem::new(self.position(name), message)
     }
 
-    /// Notes that a field should not be here, if it is.
-    pub(super) fn reject(&self, name: &str, message: impl Display) {
-        if self.has(name) {
-            self.note(name, message);
-        }
+    /// Returns an error as a problem with a field.
+    pub(super) fn check<T>(&self, name: &str, result: Result<T, ConfigError>) -> Result<T, Problem> {
+        result.map_err(|error| self.problem(name, error))
     }
 
-    /// Notes an error as a problem with a field.
-    pub(super) fn check<T>(&self, name: &str, result: Result<T, impl Display>) -> Option<T> {
-        result.map_err(|error| self.note(name, error)).ok()
+    /// Returns a problem if a field exists.
+    pub(super) fn reject(&self, name: &str, message: impl ToString) -> Result<(), Problem> {
+        self.get(name).map_or(Ok(()), |node| Err(Problem::new(node.at, message)))
     }
 
-    /// Parses a field. The error of `parse` says what to write.
-    pub(super) fn parse<T>(&self, name: &str, parse: impl FnOnce(&'a YamlNode) -> Result<T, String>) -> Option<T> {
-        self.parse_item(name, self.get(name)?, parse)
-    }
-
-    /// Parses an item of a field.
-    pub(super) fn parse_item<T>(
-        &self,
+    /// Parses this node, which is a field called `name` or an item of it. The error of `parse` says what to write.
+    pub(super) fn parse_as<'a, T>(
+        &'a self,
         name: &str,
-        item: &'a YamlNode,
-        parse: impl FnOnce(&'a YamlNode) -> Result<T, String>,
-    ) -> Option<T> {
-        let wrong = |advice| self.problems.note(item.at, format!("`{name}` is {}: {advice}", item.kind()));
-        parse(item).map_err(wrong).ok()
+        parse: impl FnOnce(&'a Self) -> Result<T, String>,
+    ) -> Result<T, Problem> {
+        parse(self).map_err(|advice| Problem::new(self.at, format!("`{name}` is {}: {advice}", self.kind())))
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
-        self.parse(name, YamlNode::text)
+    /// Parses a field, if it exists.
+    pub(super) fn parse<'a, T>(
+        &'a self,
+        name: &str,
+        parse: impl FnOnce(&'a Self) -> Result<T, String>,
+    ) -> Result<Option<T>, Problem> {
+        self.get(name).map(|node| node.parse_as(name, parse)).transpose()
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
+        self.parse(name, Self::as_text)
     }
 
     /// Returns the text of a required field, which must not be empty.
-    pub(super) fn required(&self, name: &str, otherwise: &str) -> &'a str {
-        let text = self.text(name);
-        if self.lacks(name) || text == Some("") {
-            self.note(name, otherwise);
-        }
-        text.unwrap_or_default()
+    pub(super) fn required(&self, name: &str, otherwise: &str) -> Result<&str, Problem> {
+        self.text(name)?.filter(|text| !text.is_empty()).ok_or_else(|| self.problem(name, otherwise))
     }
 
-    pub(super) fn integer(&self, name: &str) -> Option<u32> {
+    pub(super) fn integer(&self, name: &str) -> Result<Option<u32>, Problem> {
         self.parse(name, integer)
     }
 
     /// Returns a number that can't be 0.
-    pub(super) fn positive(&self, name: &str) -> Option<u32> {
+    pub(super) fn positive(&self, name: &str) -> Result<Option<u32>, Problem> {
         self.parse(name, |node| match integer(node)? {
             0 => Err("use at least 1, or leave it out".to_owned()),
             number => Ok(number),
         })
     }
 
-    pub(super) fn duration(&self, name: &str) -> Option<Duration> {
-        self.parse(name, |node| duration(node.text()?))
+    pub(super) fn duration(&self, name: &str) -> Result<Option<Duration>, Problem> {
+        self.parse(name, |node| duration(node.as_text()?))
     }
 
     /// Returns whether the field exists and is true.
-    pub(super) fn flag(&self, name: &str) -> bool {
-        self.parse(name, boolean).unwrap_or(false)
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        Ok(self.parse(name, boolean)?.unwrap_or(false))
     }
 
-    pub(super) fn list(&self, name: &str) -> &'a [Rc<YamlNode>] {
+    pub(super) fn list(&self, name: &str) -> Result<&[Rc<Self>], Problem> {
         let items = self.parse(name, |node| match &node.value {
             Value::List(items) => Ok(items.as_slice()),
             _ => Err("write a list, with a dash before each item".to_owned()),
-        });
-        items.unwrap_or_default()
+        })?;
+        Ok(items.unwrap_or_default())
     }
 
-    /// Returns one of `choices` by its name, in any case.
-    pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Option<T> {
-        self.parse(name, |node| choose(node, choices, ""))
+    /// Returns one of `choices` by its name, in any case. `otherwise` says what else can be written.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        name: &str,
+        choices: &[(&str, T)],
+        otherwise: &str,
+    ) -> Result<Option<T>, Problem> {
+        self.parse(name, |node| {
+            let text = node.as_text()?;
+            let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            found.map(|(_, choice)| *choice).ok_or_else(|| suggestion(text, &names, otherwise))
+        })
     }
 }
 
-/// Returns the choice that a node names. `otherwise` says what else can be written.
-pub(super) fn choose<T: Copy>(node: &YamlNode, choices: &[(&str, T)], otherwise: &str) -> Result<T, String> {
-    let text = node.text()?;
-    let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    found.map(|(_, choice)| *choice).ok_or_else(|| did_you_mean(closest(text, &names), &names, otherwise))
+/// Describes an unknown field, and where it belongs or what to write instead.
+fn unknown_field(name: &str, known: &[&str]) -> String {
+    let synonym = SYNONYMS.iter().find(|(field, others)| known.contains(field) && others.contains(&name));
+    let advice = match (synonym, PLACES.iter().find(|(fields, _)| fields.contains(&name))) {
+        (Some((field, _)), _) => did_you_mean(field),
+        (None, Some((_, place))) => (*place).to_owned(),
+        (None, None) => suggestion(name, known, ""),
+    };
+    format!("there is no field `{name}` here: {advice}")
 }
 
 fn integer(node: &YamlNode) -> Result<u32, String> {
     let most = u32::MAX;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let text = node.text().unwrap_or_default();
+    let text = node.as_text().unwrap_or_default();
     let digits = text.replace('_', "");
     if !is_number(&digits) {
         return Err(format!("write a whole number, from 0 to {most}"));
@@ -263,7 +233,7 @@ fn integer(node: &YamlNode) -> Result<u32, String> {
 
 /// Reads a boolean, with the words of YAML 1.1, in which files for Envoy's service are written.
 fn boolean(node: &YamlNode) -> Result<bool, String> {
-    match node.text().unwrap_or_default().to_ascii_lowercase().as_str() {
+    match node.as_text().unwrap_or_default().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" if node.is_plain() => Ok(true),
         "false" | "no" | "off" | "n" if node.is_plain() => Ok(false),
         _ => Err("write true or false".to_owned()),
@@ -300,8 +270,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     if micros == 0 { Err("use at least 1us".to_owned()) } else { Ok(Duration::from_micros(micros)) }
 }
 
-fn did_you_mean(meant: Option<&str>, known: &[&str], otherwise: &str) -> String {
-    meant.map_or_else(|| format!("use {}{otherwise}", one_of(known)), |meant| format!("did you mean `{meant}`?"))
+/// Suggests the known name that was probably meant, or else all of them and what else can be written.
+fn suggestion(name: &str, known: &[&str], otherwise: &str) -> String {
+    closest(name, known).map_or_else(|| format!("use {}{otherwise}", one_of(known)), did_you_mean)
+}
+
+fn did_you_mean(name: &str) -> String {
+    format!("did you mean `{name}`?")
 }
 
 /// Returns the name that was probably meant.
@@ -312,17 +287,18 @@ pub(super) fn closest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     }
     let bare = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");
     let name = bare(name);
-    let names = names.iter().map(|known| (strsim::osa_distance(&name, &bare(known)), *known));
-    let near = names.clone().filter(|(distance, _)| *distance <= name.len().div_ceil(4));
-    let mut longer = names.filter(|(_, known)| name.len() > 3 && bare(known).contains(&name));
-    near.min_by_key(|(distance, _)| *distance).or_else(|| longer.next()).map(|(_, known)| known)
+    let distance = |known: &str| match strsim::osa_distance(&name, known) {
+        distance if distance <= name.len().div_ceil(4) => Some(distance),
+        _ => (name.len() > 3 && known.contains(&name)).then_some(usize::MAX),
+    };
+    let near = names.iter().filter_map(|known| Some((distance(&bare(known))?, *known)));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
 /// Joins names as in `a, b or c`.
 pub(super) fn one_of(names: &[&str]) -> String {
-    let mut names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    match (names.pop(), names.join(", ")) {
-        (Some(last), others) if !others.is_empty() => format!("{others} or {last}"),
-        (last, _) => last.unwrap_or_default(),
+    match names {
+        [names @ .., last] if !names.is_empty() => format!("`{}` or `{last}`", names.join("`, `")),
+        _ => format!("`{}`", names.concat()),
     }
 }

@@ -1,9 +1,6 @@
 //! Reads and watches rules files.
 
-use std::fs::File;
-#[cfg(unix)]
-use std::fs::OpenOptions;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,81 +64,50 @@ impl Rules {
             let message = "there is no Tokio runtime to watch the file in: call this from within one";
             RulesError::for_file(Some(file.clone()), message)
         })?;
-        let contents = Contents::read(&file);
-        let rules = Self::load(&contents.text?, Some(file.clone()), &extractors, LiveLimits::try_new)?;
-        rules.spawn_watcher(&runtime, WatchedFile { file, extractors, seen: contents.hash });
+        let text = read(&file)?;
+        let rules = Self::load(&text, Some(file.clone()), &extractors, LiveLimits::try_new)?;
+        rules.spawn_watcher(&runtime, WatchedFile { file, extractors, seen: Ok(text) });
         Ok(rules)
     }
 }
 
-/// The contents of a file, or the reason why it can't be read.
-struct Contents {
-    text: Result<String, RulesError>,
-    hash: u64,
-}
-
-impl Contents {
-    fn read(file: &Arc<Path>) -> Self {
-        let text = read(file);
-        let mut hasher = DefaultHasher::new();
-        text.as_ref().map_err(RulesError::to_string).hash(&mut hasher);
-        Self { text, hash: hasher.finish() }
-    }
-}
-
-/// A file, and the hash of its last known contents.
+/// A file, and its last known contents, or the reason why it can't be read.
 struct WatchedFile {
     file: Arc<Path>,
     extractors: Extractors,
-    seen: u64,
+    seen: Result<String, RulesError>,
 }
 
 impl WatchedFile {
     /// Reads the file on a blocking thread, since it may have millions of bytes.
-    async fn read(&self) -> Option<Contents> {
+    async fn read(&self) -> Option<Result<String, RulesError>> {
         let file = self.file.clone();
-        tokio::task::spawn_blocking(move || Contents::read(&file)).await.ok()
+        tokio::task::spawn_blocking(move || read(&file)).await.ok()
     }
 }
 
 impl Document for WatchedFile {
     async fn poll_change(&mut self) -> Option<Apply> {
-        let found = self.read().await.filter(|found| found.hash != self.seen)?;
+        let found = self.read().await.filter(|found| *found != self.seen)?;
         tokio::time::sleep(SETTLE_TIME).await;
-        let Contents { text, hash } = self.read().await.filter(|settled| settled.hash == found.hash)?;
-        self.seen = hash;
+        self.seen = self.read().await.filter(|settled| *settled == found)?;
         let (file, extractors) = (self.file.clone(), self.extractors.clone());
-        Some(Box::new(move |live| Ok(Rules::load(&text?, Some(file), &extractors, |limits| live.replace(limits))?)))
+        Some(Box::new(move |live| Ok(Rules::load(&found?, Some(file), &extractors, |limits| live.replace(limits))?)))
     }
 }
 
-/// Reads a regular file. Does not block on pipes, and does not read devices.
-pub(super) fn read(file: &Arc<Path>) -> Result<String, RulesError> {
+/// Reads a regular file. Does not open pipes and devices, which could block.
+fn read(file: &Arc<Path>) -> Result<String, RulesError> {
     let read = || {
-        let open = open(file)?;
-        // The metadata of the open file: the path may refer to another one by now.
-        let kind = open.metadata()?.file_type();
+        let kind = fs::metadata(file)?.file_type();
         if !kind.is_file() {
             let what = if kind.is_dir() { "a folder" } else { "a pipe or a device" };
             return Err(io::Error::other(format!("it is {what}: use a regular file, or a link to one")));
         }
         // One byte more than the maximum, because the file may have grown.
         let mut text = String::new();
-        open.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+        File::open(file)?.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
         Ok(text)
     };
     read().map_err(|error| RulesError::for_file(Some(file.clone()), format!("the file can't be read: {error}")))
-}
-
-/// Opens a file without blocking, as opening a pipe would do until it has a writer.
-#[cfg(unix)]
-fn open(file: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-
-    OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(file)
-}
-
-#[cfg(not(unix))]
-fn open(file: &Path) -> io::Result<File> {
-    File::open(file)
 }

@@ -84,8 +84,6 @@ pub use publish::PublishError;
 use crate::error::ConfigError;
 use crate::limit::Limit;
 use descriptors::Descriptor;
-use error::Problems;
-use fields::Fields;
 
 /// The contents of a rules file.
 #[derive(Clone, Debug)]
@@ -101,7 +99,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// Returns all errors if the text is invalid, or the first one if it is not YAML.
+    /// Returns the first error of each invalid descriptor, or only the first one if the text is not YAML.
     pub fn from_yaml(text: &str) -> Result<Self, RulesError> {
         Self::read(text, None)
     }
@@ -133,20 +131,23 @@ impl Rules {
         apply: impl FnOnce(Vec<Limit>) -> Result<T, ConfigError>,
     ) -> Result<T, RulesError> {
         let limits = Self::read(text, file.clone())?.limits(extractors)?;
-        apply(limits).map_err(|error| {
-            let at = error.rule_position().map(|rule| rule.at).unwrap_or_default();
-            RulesError::new(file, vec![Problem::new(at, error.message())])
-        })
+        apply(limits).map_err(|error| RulesError::new(file, vec![error.into()]))
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {
-        let root = yaml::read(text).map_err(|problem| RulesError::new(file.clone(), vec![problem]))?;
-        let problems = Problems::default();
-        let fields = Fields::of(&root, "the file", fields::FILE, &problems);
-        let missing = "the domain is missing: write `domain: shop`, for example";
-        let domain = fields.required("domain", missing).to_owned();
-        let descriptors = Descriptor::read_all(fields.list("descriptors"), &problems);
-        problems.or((), &file)?;
-        Ok(Self { domain, descriptors, file })
+        let mut problems = Vec::new();
+        let contents = yaml::read(text).and_then(|root| {
+            let descriptors = Descriptor::read_all(&root, &mut problems)?;
+            root.check_fields("the file", fields::FILE)?;
+            let domain = root.required("domain", "the domain is missing: write `domain: shop`, for example")?;
+            Ok((domain.to_owned(), descriptors))
+        });
+        match contents {
+            Ok((domain, descriptors)) if problems.is_empty() => Ok(Self { domain, descriptors, file }),
+            _ => {
+                problems.extend(contents.err());
+                Err(RulesError::new(file, problems))
+            }
+        }
     }
 }

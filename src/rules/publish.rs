@@ -36,7 +36,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// - [`PublishError::Invalid`] with all errors of the text. Nothing is published.
+    /// - [`PublishError::Invalid`] with the errors of the text. Nothing is published.
     /// - [`PublishError::Store`] if Redis does not confirm the publication. The text may have been published, and can be
     ///   published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
-use super::limit::Rule;
 use crate::key::heads::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
@@ -15,16 +14,27 @@ use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, P
 #[derive(Default)]
 pub(super) struct Tree {
     pub(super) extractors: Vec<Named>,
-    pub(super) groups: Box<[Group]>,
-    /// In the order of the file, with the extractors whose values make up their keys.
-    pub(super) rules: Vec<(Rule, Vec<usize>)>,
+    pub(super) groups: Groups,
+    /// In the order of the file.
+    pub(super) rules: Vec<TreeRule>,
 }
+
+/// A `rate_limit` block.
+pub(super) struct TreeRule {
+    pub(super) is_unlimited: bool,
+    pub(super) name: Option<String>,
+    pub(super) replaces: Vec<String>,
+    /// The extractors whose values make up its key. An unlimited rule has none.
+    pub(super) key: Vec<usize>,
+}
+
+/// The descriptors of a list, by the positions of their extractors.
+pub(super) type Groups = Box<[(usize, Group)]>;
 
 /// The descriptors of a list that have the same key. A value selects one of them: the one with the exact value, or else
 /// the first with a matching pattern, or else the one without a value.
+#[derive(Default)]
 pub(super) struct Group {
-    /// The position of the extractor in the tree.
-    pub(super) extractor: usize,
     exact: HashMap<Box<[u8]>, Branch>,
     patterns: Vec<(Box<str>, Branch)>,
     any: Option<Branch>,
@@ -33,14 +43,10 @@ pub(super) struct Group {
 /// One descriptor.
 pub(super) struct Branch {
     pub(super) rule: Option<usize>,
-    pub(super) children: Box<[Group]>,
+    pub(super) children: Groups,
 }
 
 impl Group {
-    pub(super) fn new(extractor: usize) -> Self {
-        Self { extractor, exact: HashMap::new(), patterns: Vec::new(), any: None }
-    }
-
     pub(super) fn add(&mut self, matcher: Matcher, branch: Branch) {
         match matcher {
             Matcher::Any => self.any = Some(branch),
@@ -68,8 +74,7 @@ type Values = SmallVec<[Value; 8]>;
 
 enum Value {
     NotExtracted,
-    Found(KeyBuf),
-    Missing(KeyError),
+    Extracted(Result<KeyBuf, KeyError>),
     /// The parts that are known, and those that follow.
     Pending(KeyBuf, PendingKey),
 }
@@ -82,9 +87,9 @@ impl Value {
             *self = match named.extractor.extract(head, &mut key) {
                 Extracted::Done => {
                     named.format.mask(&mut key);
-                    Self::Found(key)
+                    Self::Extracted(Ok(key))
                 }
-                Extracted::Missing(missing) => Self::Missing(missing),
+                Extracted::Missing(missing) => Self::Extracted(Err(missing)),
                 Extracted::Pending(rest) => Self::Pending(key, rest),
             };
         }
@@ -93,15 +98,12 @@ impl Value {
     /// Waits for an asynchronous extractor.
     async fn wait(&mut self, format: ValueFormat) {
         if let Self::Pending(known, rest) = self {
-            let rest = rest.await;
-            *self = match rest {
-                Ok(rest) => {
-                    known.append(&rest);
-                    format.mask(known);
-                    Self::Found(std::mem::take(known))
-                }
-                Err(missing) => Self::Missing(missing),
-            };
+            let found = rest.await.map(|rest| {
+                known.append(&rest);
+                format.mask(known);
+                std::mem::take(known)
+            });
+            *self = Self::Extracted(found);
         }
     }
 }
@@ -118,7 +120,6 @@ struct Search<'a> {
     values: &'a mut Values,
     /// If there is no head, all extractors have run.
     head: Option<&'a RequestHead<'a>>,
-    policy: &'a MissingKeyPolicy<'a>,
     matches: Matches,
 }
 
@@ -129,17 +130,16 @@ impl<'a> Search<'a> {
             value.extract(&self.tree.extractors[extractor], head);
         }
         match value {
-            Value::Found(key) => Ok(Ok(key)),
-            Value::Missing(missing) => Ok(Err(*missing)),
+            Value::Extracted(found) => Ok(found.as_ref().map_err(|missing| *missing)),
             Value::NotExtracted | Value::Pending(..) => Err(Pending(extractor)),
         }
     }
 
     /// Adds the rules of groups that match the request. `key` is the result for the path so far.
-    fn walk(&mut self, groups: &'a [Group], key: Result<(), KeyError>) -> Result<(), Pending> {
-        for group in groups {
-            let format = self.tree.extractors[group.extractor].format;
-            let found = self.value(group.extractor)?.map(|value| group.select(value, format));
+    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<(), Pending> {
+        for (extractor, group) in groups {
+            let format = self.tree.extractors[*extractor].format;
+            let found = self.value(*extractor)?.map(|value| group.select(value, format));
             match found {
                 Ok(selected) => selected.into_iter().try_for_each(|branch| self.enter(branch, key))?,
                 Err(KeyError::NotApplicable) => {}
@@ -156,38 +156,42 @@ impl<'a> Search<'a> {
     }
 
     fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<(), Pending> {
-        self.matches.extend(branch.rule.map(|rule| (rule, Match::Applies(key))));
+        self.matches.extend(branch.rule.map(|rule| (rule, Some(key))));
         self.walk(&branch.children, key)
     }
 
     /// Returns the rules that match, in the order of the file. A rule that applies replaces others, even if it is
     /// replaced too.
-    fn run(mut self) -> Result<Matches, Pending> {
-        let Self { tree, policy, .. } = self;
-        self.walk(&tree.groups, Ok(()))?;
-        let mut matches = std::mem::take(&mut self.matches);
+    fn run(
+        tree: &'a Tree,
+        values: &'a mut Values,
+        head: Option<&'a RequestHead<'a>>,
+        policy: &MissingKeyPolicy<'_>,
+    ) -> Result<Matches, Pending> {
+        let mut search = Self { tree, values, head, matches: Matches::new() };
+        search.walk(&tree.groups, Ok(()))?;
+        let mut matches = std::mem::take(&mut search.matches);
         matches.sort_unstable_by_key(|(rule, _)| *rule);
         let mut replaced = SmallVec::<[&String; 8]>::new();
         for (number, matched) in &matches {
-            let (Rule { limit, replaces, .. }, key) = &tree.rules[*number];
-            // An unlimited rule has no key of its own.
-            let policy = || if limit.is_some() { policy(*number) } else { Some(OnMissingKey::Skip) };
-            if let (Match::Applies(path), false) = (matched, replaces.is_empty())
-                && let Some(policy) = policy()
-                && self.key(key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
+            let rule = &tree.rules[*number];
+            if let Some(path) = matched
+                && !rule.replaces.is_empty()
+                && let Some(policy) = if rule.is_unlimited { Some(OnMissingKey::Skip) } else { policy(*number) }
+                && search.key(&rule.key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
             {
-                replaced.extend(replaces);
+                replaced.extend(&rule.replaces);
             }
         }
         for (number, matched) in &mut matches {
-            let (Rule { name, .. }, extractors) = &tree.rules[*number];
-            if name.as_ref().is_some_and(|name| replaced.contains(&name)) {
-                *matched = Match::Replaced;
-            } else if let Match::Applies(key) = matched {
-                *key = self.key(extractors, *key)?;
+            let rule = &tree.rules[*number];
+            if rule.name.as_ref().is_some_and(|name| replaced.contains(&name)) {
+                *matched = None;
+            } else if let Some(key) = matched {
+                *key = search.key(&rule.key, *key)?;
             }
         }
-        matches.retain(|(_, matched)| *matched != Match::Applies(Err(KeyError::NotApplicable)));
+        matches.retain(|(_, matched)| *matched != Some(Err(KeyError::NotApplicable)));
         Ok(matches)
     }
 
@@ -205,43 +209,34 @@ fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<
     }
 }
 
-/// Finds the limits of a file that apply to a request.
-pub(super) struct TreeIndex(pub(super) Arc<Tree>);
-
 impl Tree {
     fn visit(&self, matches: &Matches, values: &Values, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
         let mut key = KeyBuf::default();
         for (rule, matched) in matches {
             key.clear();
-            let matched = match matched {
-                Match::Applies(Ok(())) => {
-                    let (_, extractors) = &self.rules[*rule];
-                    for extractor in extractors {
-                        if let Value::Found(value) = &values[*extractor] {
-                            self.extractors[*extractor].format.append_key(value, &mut key);
-                        }
+            if let Some(Ok(())) = matched {
+                for extractor in &self.rules[*rule].key {
+                    if let Value::Extracted(Ok(value)) = &values[*extractor] {
+                        self.extractors[*extractor].format.append_key(value, &mut key);
                     }
-                    Match::Applies(Ok(&key))
                 }
-                Match::Applies(Err(error)) => Match::Applies(Err(*error)),
-                Match::Replaced => Match::Replaced,
-            };
-            visit(*rule, matched);
+            }
+            visit(*rule, matched.map(|found| found.map(|()| &key)));
         }
     }
 }
 
-impl LimitIndex for TreeIndex {
+/// Finds the limits of a file that apply to a request.
+impl LimitIndex for Arc<Tree> {
     fn find(
         &self,
         head: &RequestHead<'_>,
         policy: &MissingKeyPolicy<'_>,
         on_match: &mut OnMatch<'_>,
     ) -> Option<PendingMatches> {
-        let Self(tree) = self;
+        let tree = self;
         let mut values: Values = tree.extractors.iter().map(|_| Value::NotExtracted).collect();
-        let search = Search { tree, values: &mut values, head: Some(head), policy, matches: Matches::new() };
-        if let Ok(matches) = search.run() {
+        if let Ok(matches) = Search::run(tree, &mut values, Some(head), policy) {
             tree.visit(&matches, &values, on_match);
             return None;
         }
@@ -252,11 +247,11 @@ impl LimitIndex for TreeIndex {
         Some(Box::pin(async move {
             let mut found = Vec::new();
             loop {
-                let policy = &|rule: usize| policies[rule];
-                let search = Search { tree: &tree, values: &mut values, head: None, policy, matches: Matches::new() };
-                match search.run() {
+                match Search::run(&tree, &mut values, None, &|rule| policies[rule]) {
                     Ok(matches) => {
-                        tree.visit(&matches, &values, |rule, matched| found.push((rule, matched.cloned())));
+                        tree.visit(&matches, &values, |rule, matched| {
+                            found.push((rule, matched.map(|key| key.cloned())))
+                        });
                         return found;
                     }
                     Err(Pending(extractor)) => values[extractor].wait(tree.extractors[extractor].format).await,
@@ -266,27 +261,25 @@ impl LimitIndex for TreeIndex {
     }
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let Self(tree) = self;
-        let (_, extractors) = &tree.rules[position];
-        extractors.iter().flat_map(|extractor| tree.extractors[*extractor].extractor.describe(head)).collect()
+        let key = self.rules[position].key.iter();
+        key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
     }
 
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {
-        let [most, _] = max_matches(&self.0.groups, policy);
-        most
+        max_matches(&self.groups, policy)[0]
     }
 }
 
 /// Returns the largest number of limits that apply to one request, and the number of those that share a bucket for
 /// missing keys.
-fn max_matches(groups: &[Group], policy: &MissingKeyPolicy<'_>) -> [usize; 2] {
+fn max_matches(groups: &Groups, policy: &MissingKeyPolicy<'_>) -> [usize; 2] {
     let of_branch = |branch: &Branch| {
         let [most, shared] = max_matches(&branch.children, policy);
         let policy = branch.rule.and_then(policy);
         [most + usize::from(policy.is_some()), shared + usize::from(policy == Some(OnMissingKey::Share))]
     };
     let mut sum = [0, 0];
-    for group in groups {
+    for (_, group) in groups {
         let branches = group.branches().map(of_branch);
         let [most, shared] = branches.fold([0, 0], |[most, shared], [own, all]| [most.max(own), shared + all]);
         // If the server provides no value, all limits that share a bucket for missing keys apply together.

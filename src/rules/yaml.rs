@@ -41,14 +41,12 @@ impl YamlNode {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        match &self.value {
-            Value::Scalar { text, is_plain: true } => matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
-            _ => false,
-        }
+        let is_null = |text: &str| ["", "~", "null", "Null", "NULL"].contains(&text);
+        matches!(&self.value, Value::Scalar { text, is_plain: true } if is_null(text))
     }
 
     /// Returns the text of a scalar, or else what to write.
-    pub(super) fn text(&self) -> Result<&str, String> {
+    pub(super) fn as_text(&self) -> Result<&str, String> {
         match &self.value {
             Value::Scalar { text, .. } if !self.is_null() => Ok(text),
             _ => Err("write text".to_owned()),
@@ -68,9 +66,9 @@ impl YamlNode {
 
 /// Reads the only document in `text`.
 pub(super) fn read(text: &str) -> Result<Rc<YamlNode>, Problem> {
-    let whole_file = |message| Err(Problem::new(Position::default(), message));
+    let whole_file = |message: &str| Problem::new(Position::default(), message);
     if text.len() > MAX_BYTES {
-        return whole_file(format!("the file has more than {MAX_BYTES} bytes: use several files"));
+        return Err(whole_file(&format!("the file has more than {MAX_BYTES} bytes: use several files")));
     }
     let parser = Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
     let mut reader = Reader { parser, anchored: HashMap::new(), open: Vec::new(), nodes: 0 };
@@ -84,10 +82,7 @@ pub(super) fn read(text: &str) -> Result<Rc<YamlNode>, Problem> {
             event => root = Some(reader.node(event, at)?),
         }
     }
-    match root {
-        Some(root) if !root.is_null() => Ok(root),
-        _ => whole_file("the file is empty: begin with `domain: …`".to_owned()),
-    }
+    root.filter(|root| !root.is_null()).ok_or_else(|| whole_file("the file is empty: begin with `domain: …`"))
 }
 
 struct Reader<'a> {

@@ -1,4 +1,4 @@
-//! Invalid files with all their problems: `broken/NAME.yaml`, with the expected errors in `broken/NAME.txt`. With
+//! Invalid files with a problem of each descriptor: `broken/NAME.yaml`, with the expected errors in `broken/NAME.txt`. With
 //! `UPDATE_EXPECTED=1`, the errors are written there, for review.
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn said(file: &Path) -> String {
 }
 
 #[test]
-fn every_problem_of_an_invalid_file_is_reported() {
+fn a_problem_of_each_invalid_descriptor_is_reported() {
     let files = files();
     assert!(files.len() >= 30, "only {} files were found", files.len());
     let mut wrong = String::new();

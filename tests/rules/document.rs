@@ -32,7 +32,8 @@ fn every_example_loads() {
 fn every_field_is_documented() {
     let document = document();
     // The error for an unknown field lists the known ones.
-    let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1, rate_limit: { zzzzzz: 1, penalty: { zzzzzz: 1 } } }";
+    let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1 }\n- { key: path, rate_limit: { zzzzzz: 1 } }\n\
+                 - { key: path, rate_limit: { unit: day, requests_per_unit: 1, penalty: { zzzzzz: 1 } } }";
     let error = Rules::from_yaml(wrong).unwrap_err().to_string();
     let lists = error.lines().filter(|line| line.contains("zzzzzz"));
     let known: Vec<&str> = lists.flat_map(|line| line.split('`').skip(3).step_by(2)).collect();

@@ -96,11 +96,12 @@ fn a_file_may_be_long_but_not_endless() {
 
 #[test]
 fn at_most_a_hundred_problems_are_reported() {
-    let error = Rules::from_yaml(&format!("domain: d\n{}", "a: b\n".repeat(1_000))).unwrap_err();
+    let error = Rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", "- a: b\n".repeat(1_000))).unwrap_err();
     assert_eq!(error.problems().len(), 100);
-    assert!(
-        error.to_string().ends_with("101:1: there is no field `a` here: use `domain` or `descriptors`\nand 900 more")
-    );
+    let error = error.to_string();
+    let last = error.lines().nth(99).unwrap();
+    assert!(last.starts_with("102:3: there is no field `a` here: use `key`, "), "{last}");
+    assert!(error.ends_with("\nand 900 more"), "{error}");
 }
 
 /// A device that never ends, given by mistake.
