@@ -27,7 +27,7 @@ use super::connector::Connector;
 use super::reply::{Replies, Reply};
 use super::request::{self, Request};
 use super::script::Task;
-use crate::algorithm::{Algorithm, FixedWindow, Penalty, TokenBucket};
+use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -221,6 +221,22 @@ fn a_malformed_key_fails_only_its_own_request() {
                 }
             }
         }
+    }
+}
+
+/// Otherwise, the list of a busy key would grow without end.
+#[test]
+fn a_charge_drops_the_entries_that_have_expired() {
+    let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
+    let log = SlidingLog::new(50, Duration::from_secs(60)).into();
+    let cells = [named("limit", 0, log, &hasher).with_key(hasher.hash(b"key"), 1)];
+    for round in 0..10 {
+        let clock = request::encode_clock(NOON + round * 25_000_000);
+        let replies = Replies::parse(fake.run(&clock, &[decide(Task::Acquire, &cells)]), 1).unwrap();
+        assert!(replies.replies.into_iter().all(|reply| reply.unwrap().is_allowed));
+        let keys = fake.keys.borrow();
+        let Held::List(entries) = &keys[request::name("t", &cells[0]).as_bytes()].0 else { panic!("{keys:?}") };
+        assert_eq!(entries.len() as u64, (round + 1).min(3), "round {round}");
     }
 }
 
