@@ -27,7 +27,7 @@ use super::connector::Connector;
 use super::reply::{Replies, Reply};
 use super::request::{self, Request};
 use super::script::Task;
-use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -263,6 +263,25 @@ fn a_malformed_override_fails_only_its_own_request() {
     let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
     reply.answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON).unwrap();
     assert_eq!(cell.remaining(), 6);
+}
+
+/// A request contains the window before the sender's own to the second one after it.
+#[test]
+fn a_calendar_window_that_was_not_sent_is_never_charged() {
+    const DAY: u64 = 86_400_000_000;
+    let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
+    let daily = CalendarWindow::daily(50).into();
+    let cells = [named("limit", 0, daily, &hasher).with_key(hasher.hash(b"key"), 1)];
+    for (now, is_sent) in
+        [(NOON - DAY - 1, false), (NOON - DAY, true), (NOON + 3 * DAY - 1, true), (NOON + 3 * DAY, false)]
+    {
+        let reply = fake.run(&request::encode_clock(now), &[decide(Task::Acquire, &cells)]);
+        match Replies::parse(reply, 1).unwrap().replies.remove(0) {
+            Ok(reply) => assert!(is_sent && reply.is_allowed, "{now}"),
+            Err(fault) => assert!(!is_sent && fault.redis_clock() == Some(now - now % 1_000_000), "{now}: {fault}"),
+        }
+        fake.keys.borrow_mut().clear();
+    }
 }
 
 /// A further level would be taken for the mark of a level that ends later than the strikes.
