@@ -265,6 +265,27 @@ fn a_malformed_override_fails_only_its_own_request() {
     assert_eq!(cell.remaining(), 6);
 }
 
+/// A remembered denial must not outlast any of the overrides by which it was decided.
+#[test]
+fn an_answer_holds_until_the_first_override_expires() {
+    let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::new(50, Duration::from_secs(60)).into());
+    for spans in [[Some(5), Some(9)], [Some(9), Some(5)], [Some(5), None], [None, Some(5)]] {
+        let fake = Fake::new();
+        let mut cells = [0, 1].map(|limit: u16| {
+            let mut cell = named(&format!("limit {limit}"), limit, window, &hasher).with_key(hasher.hash(b"key"), 1);
+            cell.is_overridable = true;
+            cell
+        });
+        for (cell, span) in cells.iter().zip(spans) {
+            let request = Request::set_override("t", cell, [7, 0], span);
+            assert!(Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies[0].is_ok());
+        }
+        let reply = charge(&fake, &cells).unwrap();
+        let until = reply.answer(Task::Acquire, Purpose::Take, &mut cells, NOON).unwrap();
+        assert_eq!(until, NOON + 5, "{spans:?}");
+    }
+}
+
 /// A request contains the window before the sender's own to the second one after it.
 #[test]
 fn a_calendar_window_that_was_not_sent_is_never_charged() {
