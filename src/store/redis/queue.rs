@@ -195,6 +195,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::request::encode_clock;
     use crate::store::redis::script::Task;
 
     fn job(keys: usize, length: usize) -> Job {
@@ -281,6 +282,20 @@ mod tests {
             push(&mut queue, usual(3).chain([large]).chain(usual(3)));
             assert_eq!([(); 4].map(|()| next(&mut queue)), [3, 1, 3, 0]);
         }
+    }
+
+    /// A call has one clock. Clones of a store can have several, for tests.
+    #[test]
+    fn a_request_with_a_clock_of_its_own_has_a_call_of_its_own() {
+        let at = |now: u64| {
+            let mut job = job(1, 1);
+            let Command::Script(clock, _) = &mut job.command else { unreachable!() };
+            *clock = Some(encode_clock(now));
+            job
+        };
+        let mut queue = Queue::default();
+        push(&mut queue, usual(3).chain([at(1), at(2)]).chain(usual(3)));
+        assert_eq!([(); 5].map(|()| next(&mut queue)), [3, 1, 1, 3, 0]);
     }
 
     #[test]
