@@ -217,6 +217,14 @@ mod tests {
     }
 
     #[test]
+    fn an_instant_past_the_largest_timestamp_is_an_error() {
+        let parse = |now: u64| Replies::parse(Value::BulkString(now.to_le_bytes()[..INSTANT].to_vec()), 0);
+        let last = Timestamp::MAX.as_micros();
+        assert_eq!(parse(last).unwrap().now, last);
+        assert!(matches!(parse(last + 1), Err(Fault::Reply("expected an instant"))));
+    }
+
+    #[test]
     fn states_survive_a_round_trip() {
         for instant in [0, 1, 1 << 52, (1 << 56) - 1] {
             let state = CompactState { expires_at: instant, at: instant / 2, detail: u64::MAX - 7 };
