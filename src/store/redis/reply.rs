@@ -245,6 +245,12 @@ mod tests {
     }
 
     #[test]
+    fn a_state_too_few_or_too_many_is_an_error() {
+        assert!(matches!(answer(true, &[]), Err(Fault::Reply("expected a state"))));
+        assert!(matches!(answer(true, &[b"", b""]), Err(Fault::Reply("another number of keys"))));
+    }
+
+    #[test]
     fn states_survive_a_round_trip() {
         for instant in [0, 1, 1 << 52, (1 << 56) - 1] {
             let state = CompactState { expires_at: instant, at: instant / 2, detail: u64::MAX - 7 };
