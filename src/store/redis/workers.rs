@@ -465,6 +465,23 @@ mod tests {
         }
     }
 
+    /// Its own worker makes no further call. Otherwise, what waits would do so until another request arrives.
+    #[test]
+    fn a_dropped_call_wakes_another_worker() {
+        let workers = busy(100);
+        let is_woken = || workers.shared.work.notified().now_or_never().is_some();
+        let calls = [(); CALLS].map(|()| {
+            let _waiting = wait(&workers, 1);
+            let mut call = Call { shared: &workers.shared, requests: 0 };
+            assert_eq!(call.begin().len(), 1);
+            call
+        });
+        let _waiting = wait(&workers, 1);
+        assert!(is_woken() && !is_woken(), "once for all calls");
+        drop(calls);
+        assert!(is_woken());
+    }
+
     #[test]
     fn waiting_requests_fail_when_the_last_worker_stops() {
         let workers = busy(100);
