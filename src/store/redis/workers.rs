@@ -532,6 +532,12 @@ mod tests {
         assert!(matches!(answer, Err(Fault::Flushed)) && broken.is_none());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_lost_while_the_script_is_loaded_is_broken() {
+        let (answer, broken) = perform(&[NOSCRIPT]).await;
+        assert!(matches!((answer, broken), (Err(Fault::Call(_)), Some(Fault::Call(_)))));
+    }
+
     /// Redis may have decided it, so the error must not sound as if nothing was sent.
     #[test]
     fn a_request_whose_call_is_dropped_fails_as_one_that_may_be_charged() {
