@@ -352,6 +352,18 @@ mod tests {
         assert_eq!(changes.to_vec(), [(one[0].clone(), BreakerState::Closed)]);
     }
 
+    /// At its deadline, its failure is not recorded yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_is_not_replaced_at_its_deadline() {
+        let (node, deadline) = (Nodes::from_elem(None, 1), Duration::from_millis(50));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let _ = breakers.record(&breakers.begin(), &node, false);
+        tokio::time::advance(FIRST_PAUSE).await;
+        let _trial = breakers.admit(&node, deadline).0.expect("the pause is over");
+        tokio::time::advance(deadline).await;
+        assert!(breakers.admit(&node, deadline).0.is_err());
+    }
+
     /// Twice the deadline after a trial that is not polled, another call is the trial.
     #[tokio::test(start_paused = true)]
     async fn only_the_latest_trial_has_a_result() {
