@@ -352,6 +352,19 @@ mod tests {
         assert_eq!(changes.to_vec(), [(one[0].clone(), BreakerState::Closed)]);
     }
 
+    /// Unlike that of a named node, which may have lost its keys.
+    #[tokio::test(start_paused = true)]
+    async fn the_breaker_of_an_unknown_node_is_kept_until_the_store_works() {
+        let [unknown, one] = [None, Some(Node::new("one"))].map(|node| Nodes::from_elem(node, 1));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let _ = breakers.record(&breakers.begin(), &unknown, false);
+        tokio::time::advance(RETENTION * 2).await;
+        let (call, changes) = breakers.admit(&one, Duration::from_millis(50));
+        assert!(changes.is_empty(), "{changes:?}");
+        let changes = breakers.record(&call.expect("another breaker"), &one, true);
+        assert_eq!(changes.to_vec(), [(None, BreakerState::Closed)]);
+    }
+
     /// At its deadline, its failure is not recorded yet.
     #[tokio::test(start_paused = true)]
     async fn a_trial_is_not_replaced_at_its_deadline() {
