@@ -352,6 +352,31 @@ mod tests {
         assert_eq!(changes.to_vec(), [(one[0].clone(), BreakerState::Closed)]);
     }
 
+    /// Unlike that of a named node, which may have lost its keys.
+    #[tokio::test(start_paused = true)]
+    async fn the_breaker_of_an_unknown_node_is_kept_until_the_store_works() {
+        let [unknown, one] = [None, Some(Node::new("one"))].map(|node| Nodes::from_elem(node, 1));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let _ = breakers.record(&breakers.begin(), &unknown, false);
+        tokio::time::advance(RETENTION * 2).await;
+        let (call, changes) = breakers.admit(&one, Duration::from_millis(50));
+        assert!(changes.is_empty(), "{changes:?}");
+        let changes = breakers.record(&call.expect("another breaker"), &one, true);
+        assert_eq!(changes.to_vec(), [(None, BreakerState::Closed)]);
+    }
+
+    /// At its deadline, its failure is not recorded yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_is_not_replaced_at_its_deadline() {
+        let (node, deadline) = (Nodes::from_elem(None, 1), Duration::from_millis(50));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let _ = breakers.record(&breakers.begin(), &node, false);
+        tokio::time::advance(FIRST_PAUSE).await;
+        let _trial = breakers.admit(&node, deadline).0.expect("the pause is over");
+        tokio::time::advance(deadline).await;
+        assert!(breakers.admit(&node, deadline).0.is_err());
+    }
+
     /// Twice the deadline after a trial that is not polled, another call is the trial.
     #[tokio::test(start_paused = true)]
     async fn only_the_latest_trial_has_a_result() {

@@ -299,3 +299,20 @@ impl Drop for InFlightGuard<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    #[test]
+    fn a_redirection_without_a_host_is_to_that_of_the_server_that_sent_it() {
+        let seed = "redis://10.0.0.5:6379".into_connection_info().unwrap();
+        let cluster = Cluster::new(vec![seed], AsyncConnectionConfig::new(), 2, 100).unwrap();
+        let by = cluster.new_master(cluster.seeds[0].clone()).unwrap();
+        for (address, expected) in [(":6380", "10.0.0.5:6380"), ("10.0.0.6:6380", "10.0.0.6:6380")] {
+            assert_eq!(cluster.master(address, &by).unwrap().address.to_string(), expected);
+        }
+    }
+}

@@ -195,6 +195,8 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::reply::INSTANT;
+    use crate::store::redis::request::encode_clock;
     use crate::store::redis::script::Task;
 
     fn job(keys: usize, length: usize) -> Job {
@@ -280,6 +282,35 @@ mod tests {
             let mut queue = Queue::default();
             push(&mut queue, usual(3).chain([large]).chain(usual(3)));
             assert_eq!([(); 4].map(|()| next(&mut queue)), [3, 1, 3, 0]);
+        }
+    }
+
+    /// A call has one clock. Clones of a store can have several, for tests.
+    #[test]
+    fn a_request_with_a_clock_of_its_own_has_a_call_of_its_own() {
+        let at = |now: u64| {
+            let mut job = job(1, 1);
+            let Command::Script(clock, _) = &mut job.command else { unreachable!() };
+            *clock = Some(encode_clock(now));
+            job
+        };
+        let mut queue = Queue::default();
+        push(&mut queue, usual(3).chain([at(1), at(2)]).chain(usual(3)));
+        assert_eq!([(); 5].map(|()| next(&mut queue)), [3, 1, 1, 3, 0]);
+    }
+
+    /// The first request may have been decided before the server became a replica.
+    #[test]
+    fn any_answer_of_a_call_shows_that_the_connection_is_broken() {
+        let replies: [&[u8]; 3] = [b"y\x01\0", b"e\x0e\0READONLY it is", b"e\x12\0WRONGTYPE it holds"];
+        for (order, breaks) in [([0, 1, 2], true), ([1, 0, 2], true), ([2, 0, 1], true), ([2, 0, 0], false)] {
+            let mut call = job(1, 1);
+            for _ in 1..order.len() {
+                call.merge(job(1, 1));
+            }
+            let reply = [&[0; INSTANT], replies[order[0]], replies[order[1]], replies[order[2]]].concat();
+            let broken = call.answer(Ok(Value::BulkString(reply)));
+            assert_eq!(broken.is_some(), breaks, "{order:?} {broken:?}");
         }
     }
 

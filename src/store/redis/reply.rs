@@ -197,7 +197,9 @@ pub(super) fn number(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::SlidingLog;
+    use crate::algorithm::{FixedWindow, SlidingLog};
+    use crate::key::hash::KeyHasher;
+    use crate::store::redis::tests::named;
 
     #[test]
     fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
@@ -214,6 +216,38 @@ mod tests {
             reply.push(trailing);
             assert!(matches!(parse(&reply, 2), Err(Fault::Reply("another number of requests"))), "trailing bytes");
         }
+    }
+
+    #[test]
+    fn an_instant_past_the_largest_timestamp_is_an_error() {
+        let parse = |now: u64| Replies::parse(Value::BulkString(now.to_le_bytes()[..INSTANT].to_vec()), 0);
+        let last = Timestamp::MAX.as_micros();
+        assert_eq!(parse(last).unwrap().now, last);
+        assert!(matches!(parse(last + 1), Err(Fault::Reply("expected an instant"))));
+    }
+
+    /// Returns the answer to a request of one limit, of 1 token per minute, whose keys held these states.
+    fn answer(is_allowed: bool, states: &[&[u8]]) -> Result<u64, Fault> {
+        let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::per_minute(1).into());
+        let mut cells = [named("limit", 0, window, &hasher).with_key(hasher.hash(b"key"), 1)];
+        let states = states.iter().flat_map(|state| [&[state.len() as u8], *state].concat()).collect();
+        Reply { is_allowed, states }.answer(Task::Acquire, Purpose::Take, &mut cells, 1)
+    }
+
+    #[test]
+    fn a_verdict_that_contradicts_its_states_is_an_error() {
+        let used = encode_state(&CompactState { expires_at: 60_000_000, at: 0, detail: 1 });
+        for (state, has_room) in [(&b""[..], true), (&used, false)] {
+            assert!(answer(has_room, &[state]).is_ok(), "{has_room}");
+            let Err(fault) = answer(!has_room, &[state]) else { panic!("{has_room}") };
+            assert!(matches!(fault, Fault::Reply("a verdict that contradicts its states")), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_state_too_few_or_too_many_is_an_error() {
+        assert!(matches!(answer(true, &[]), Err(Fault::Reply("expected a state"))));
+        assert!(matches!(answer(true, &[b"", b""]), Err(Fault::Reply("another number of keys"))));
     }
 
     #[test]

@@ -379,7 +379,8 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use futures_util::future::FutureExt;
-    use redis::{AsyncConnectionConfig, IntoConnectionInfo};
+    use redis::{AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
     use crate::store::redis::request::{Request, encode_clock};
@@ -465,6 +466,23 @@ mod tests {
         }
     }
 
+    /// Its own worker makes no further call. Otherwise, what waits would do so until another request arrives.
+    #[test]
+    fn a_dropped_call_wakes_another_worker() {
+        let workers = busy(100);
+        let is_woken = || workers.shared.work.notified().now_or_never().is_some();
+        let calls = [(); CALLS].map(|()| {
+            let _waiting = wait(&workers, 1);
+            let mut call = Call { shared: &workers.shared, requests: 0 };
+            assert_eq!(call.begin().len(), 1);
+            call
+        });
+        let _waiting = wait(&workers, 1);
+        assert!(is_woken() && !is_woken(), "once for all calls");
+        drop(calls);
+        assert!(is_woken());
+    }
+
     #[test]
     fn waiting_requests_fail_when_the_last_worker_stops() {
         let workers = busy(100);
@@ -477,6 +495,47 @@ mod tests {
         assert_eq!(workers.waiting(), 0);
         let answer = waiting.remove(0).now_or_never();
         assert!(matches!(answer, Some(Err(Fault::Connect(_)))));
+    }
+
+    const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script.\r\n";
+    const LOADED: &[u8] = b"*1\r\n:1\r\n";
+    const ALLOWED: &[u8] = b"$10\r\n\x01\0\0\0\0\0\0y\x01\0\r\n";
+
+    /// Makes a call of one request, to a server that closes the connection after these replies. Returns the answer, and
+    /// the fault that breaks the connection.
+    async fn perform(replies: &'static [&'static [u8]]) -> (Result<CommandReply, Fault>, Option<Fault>) {
+        let (client, mut server) = duplex(1 << 16);
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new();
+        let opened = MultiplexedConnection::new_with_config(&settings, client, config).await;
+        let (mut connection, driver) = opened.unwrap();
+        tokio::spawn(driver);
+        tokio::spawn(async move {
+            for reply in replies {
+                server.read_buf(&mut Vec::new()).await.unwrap();
+                server.write_all(reply).await.unwrap();
+            }
+        });
+        let workers = busy(100);
+        let mut waiting = wait(&workers, 1);
+        let mut call = Call { shared: &workers.shared, requests: 0 };
+        let jobs = call.begin();
+        let broken = workers.shared.perform(&mut connection, jobs, &mut call).await;
+        (waiting.remove(0).await, broken)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_is_sent_up_to_three_times_if_the_script_is_flushed() {
+        let (answer, broken) = perform(&[NOSCRIPT, LOADED, NOSCRIPT, LOADED, ALLOWED]).await;
+        assert!(matches!(answer, Ok(CommandReply::Script(1, _))) && broken.is_none());
+        let (answer, broken) = perform(&[NOSCRIPT, LOADED, NOSCRIPT, LOADED, NOSCRIPT, LOADED, ALLOWED]).await;
+        assert!(matches!(answer, Err(Fault::Flushed)) && broken.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_lost_while_the_script_is_loaded_is_broken() {
+        let (answer, broken) = perform(&[NOSCRIPT]).await;
+        assert!(matches!((answer, broken), (Err(Fault::Call(_)), Some(Fault::Call(_)))));
     }
 
     /// Redis may have decided it, so the error must not sound as if nothing was sent.

@@ -178,6 +178,39 @@ async fn charges_before_an_error_are_refunded() {
     }
 }
 
+/// A server without memory answers peeks, but charges nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_before_a_charge_that_fails_are_refunded() {
+    let cluster = RedisCluster::start(0);
+    let limiter =
+        Limiter::builder([daily("user", 10), daily("tenant", 1_000)]).patient().store(store(&cluster).await).build();
+    let mut allowed = [0_u64; 20];
+    for node in 0..3 {
+        cluster.run(node, "CONFIG SET maxmemory 1");
+        for (user, allowed) in allowed.iter_mut().enumerate() {
+            match limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await {
+                Ok(decision) => *allowed += u64::from(decision.is_allowed()),
+                Err(error) => assert!(format!("{error:?}").contains("OOM"), "{error:?}"),
+            }
+        }
+        cluster.run(node, "CONFIG SET maxmemory 0");
+    }
+    let of_tenant: u64 = allowed.iter().sum();
+    assert!((1..60).contains(&of_tenant), "{allowed:?}");
+    for (user, taken) in allowed.into_iter().enumerate() {
+        let expected = [10 - taken, 1_000 - of_tenant];
+        let started = Instant::now();
+        loop {
+            let decision = peek(&limiter, user, "tenant").await;
+            if [0, 1].map(|limit| decision.outcomes()[limit].remaining()) == expected {
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "user {user}: {expected:?}, not {decision:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
 /// A denial before any charge is exactly one strike.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_in_another_slot_are_strikes() {

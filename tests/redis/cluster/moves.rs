@@ -94,6 +94,36 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
     assert_eq!(left, 1_000_000 - u64::from(taken.load(Ordering::Relaxed)));
 }
 
+/// Even if the slots have just been loaded, and are not loaded again so soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_has_moved_redirects_few_requests() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
+    assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    let (mut from, slot, key) = slot(&cluster, "limit");
+    let mut redirected = Vec::new();
+    for _ in 0..4 {
+        let to = (from + 1) % 3;
+        let ids = (cluster.id(from), cluster.id(to));
+        cluster.run(from, "CONFIG RESETSTAT");
+        cluster.run(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids.0));
+        cluster.run(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids.1));
+        cluster.run(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+        for node in [to, from, (to + 1) % 3] {
+            cluster.run(node, &format!("CLUSTER SETSLOT {slot} NODE {}", ids.1));
+        }
+        for _ in 0..20 {
+            assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+        }
+        let errors: String = cluster.ask(from, "INFO errorstats");
+        let moved = errors.split("errorstat_MOVED:count=").nth(1).and_then(|count| count.lines().next());
+        redirected.push(moved.map_or(0, |count| count.trim().parse::<u32>().expect("a count")));
+        from = to;
+    }
+    // Slots that were being loaded during a move may be those before it.
+    assert!(redirected[0] > 0 && redirected.iter().all(|moved| *moved <= 3), "{redirected:?} of 20 each");
+}
+
 /// Requests of two keys in one slot, of which one has already moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_a_slot_under_migration_are_decided() {

@@ -27,7 +27,7 @@ use super::connector::Connector;
 use super::reply::{Replies, Reply};
 use super::request::{self, Request};
 use super::script::Task;
-use crate::algorithm::{Algorithm, FixedWindow, Penalty, TokenBucket};
+use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -224,6 +224,22 @@ fn a_malformed_key_fails_only_its_own_request() {
     }
 }
 
+/// Otherwise, the list of a busy key would grow without end.
+#[test]
+fn a_charge_drops_the_entries_that_have_expired() {
+    let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
+    let log = SlidingLog::new(50, Duration::from_secs(60)).into();
+    let cells = [named("limit", 0, log, &hasher).with_key(hasher.hash(b"key"), 1)];
+    for round in 0..10 {
+        let clock = request::encode_clock(NOON + round * 25_000_000);
+        let replies = Replies::parse(fake.run(&clock, &[decide(Task::Acquire, &cells)]), 1).unwrap();
+        assert!(replies.replies.into_iter().all(|reply| reply.unwrap().is_allowed));
+        let keys = fake.keys.borrow();
+        let Held::List(entries) = &keys[request::name("t", &cells[0]).as_bytes()].0 else { panic!("{keys:?}") };
+        assert_eq!(entries.len() as u64, (round + 1).min(3), "round {round}");
+    }
+}
+
 /// Nothing is charged, although the override of another key in the same request is valid.
 #[test]
 fn a_malformed_override_fails_only_its_own_request() {
@@ -247,6 +263,46 @@ fn a_malformed_override_fails_only_its_own_request() {
     let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
     reply.answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON).unwrap();
     assert_eq!(cell.remaining(), 6);
+}
+
+/// A remembered denial must not outlast any of the overrides by which it was decided.
+#[test]
+fn an_answer_holds_until_the_first_override_expires() {
+    let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::new(50, Duration::from_secs(60)).into());
+    for spans in [[Some(5), Some(9)], [Some(9), Some(5)], [Some(5), None], [None, Some(5)]] {
+        let fake = Fake::new();
+        let mut cells = [0, 1].map(|limit: u16| {
+            let mut cell = named(&format!("limit {limit}"), limit, window, &hasher).with_key(hasher.hash(b"key"), 1);
+            cell.is_overridable = true;
+            cell
+        });
+        for (cell, span) in cells.iter().zip(spans) {
+            let request = Request::set_override("t", cell, [7, 0], span);
+            assert!(Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies[0].is_ok());
+        }
+        let reply = charge(&fake, &cells).unwrap();
+        let until = reply.answer(Task::Acquire, Purpose::Take, &mut cells, NOON).unwrap();
+        assert_eq!(until, NOON + 5, "{spans:?}");
+    }
+}
+
+/// A request contains the window before the sender's own to the second one after it.
+#[test]
+fn a_calendar_window_that_was_not_sent_is_never_charged() {
+    const DAY: u64 = 86_400_000_000;
+    let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
+    let daily = CalendarWindow::daily(50).into();
+    let cells = [named("limit", 0, daily, &hasher).with_key(hasher.hash(b"key"), 1)];
+    for (now, is_sent) in
+        [(NOON - DAY - 1, false), (NOON - DAY, true), (NOON + 3 * DAY - 1, true), (NOON + 3 * DAY, false)]
+    {
+        let reply = fake.run(&request::encode_clock(now), &[decide(Task::Acquire, &cells)]);
+        match Replies::parse(reply, 1).unwrap().replies.remove(0) {
+            Ok(reply) => assert!(is_sent && reply.is_allowed, "{now}"),
+            Err(fault) => assert!(!is_sent && fault.redis_clock() == Some(now - now % 1_000_000), "{now}: {fault}"),
+        }
+        fake.keys.borrow_mut().clear();
+    }
 }
 
 /// A further level would be taken for the mark of a level that ends later than the strikes.
