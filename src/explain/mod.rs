@@ -58,6 +58,8 @@
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
 mod display;
+#[doc(hidden)]
+pub mod dry_run;
 mod limit;
 
 use std::sync::Arc;
