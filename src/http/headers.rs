@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::values::{Text, append, insert, insert_missing, merge, number, numbers, push_number, push_separator, value};
+use super::values::{Text, append, insert, insert_missing, join, merge, number, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Cell, Decision, Verdict};
 use crate::limit::Limit;
@@ -220,9 +220,8 @@ impl Headers {
                         merge(&IETF, headers);
                     }
                 }
-                HeaderStyle::XRateLimit(reset) => self.write_triple(&X_RATE_LIMIT, *reset, decision, headers),
-                HeaderStyle::XRateLimitDashed(reset) => {
-                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, decision, headers);
+                HeaderStyle::XRateLimit(reset) | HeaderStyle::XRateLimitDashed(reset) => {
+                    self.write_triple(style.names(), *reset, decision, headers);
                 }
                 HeaderStyle::Overage => {
                     let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
@@ -251,9 +250,9 @@ impl Headers {
         for outcome in reported(decision) {
             let limit = self.limit_text(outcome);
             push_separator(&mut text);
-            text.extend_from_slice(&limit.policy);
+            text.push(&limit.policy);
             if limit.is_calendar() {
-                text.extend_from_slice(b";w=");
+                text.push(b";w=");
                 push_number(&mut text, integer(limit.algorithm.window_at(decision.at())));
             }
         }
@@ -266,15 +265,15 @@ impl Headers {
         let mut text = Text::new();
         for outcome in reported(decision) {
             push_separator(&mut text);
-            text.extend_from_slice(self.limits[outcome.limit()].name.as_bytes());
-            text.extend_from_slice(b";r=");
+            text.push(self.limits[outcome.limit()].name.as_bytes());
+            text.push(b";r=");
             push_number(&mut text, outcome.remaining());
             let time = match style {
                 HeaderStyle::IetfDraft10 => outcome.more_after(),
                 _ => Some(effective_window(&self.limit_text(outcome).algorithm, outcome, decision.at())),
             };
             if let Some(time) = time {
-                text.extend_from_slice(b";t=");
+                text.push(b";t=");
                 push_number(&mut text, integer(time));
             }
         }
@@ -282,14 +281,8 @@ impl Headers {
     }
 
     /// Adds a triple for the tightest limit, unless an inner layer has added that of a tighter limit.
-    fn write_triple(
-        &self,
-        [limit, remaining, reset]: &[HeaderName; 3],
-        format: ResetFormat,
-        decision: &Decision,
-        headers: &mut HeaderMap,
-    ) {
-        let Some(outcome) = reported(decision).reduce(tighter) else { return };
+    fn write_triple(&self, names: &[HeaderName], format: ResetFormat, decision: &Decision, headers: &mut HeaderMap) {
+        let ([limit, remaining, reset], Some(outcome)) = (names, reported(decision).reduce(tighter)) else { return };
         let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         // An inner layer that rejected the request has written the headers of the limit that denies.
         let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
@@ -303,9 +296,8 @@ impl Headers {
             }
         });
         insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
-        let [left, seconds] = numbers(outcome.remaining(), seconds);
-        insert(headers, remaining.clone(), left);
-        insert(headers, reset.clone(), seconds);
+        insert(headers, remaining.clone(), number(outcome.remaining()));
+        insert(headers, reset.clone(), number(seconds));
     }
 
     /// Adds the time after which a rejected request may be retried, unless the response contains it: to `Retry-After`,
@@ -396,13 +388,4 @@ fn tighter<'a>(one: &'a Cell, other: &'a Cell) -> &'a Cell {
 /// Returns seconds, rounded up, and at most the largest integer of structured fields (RFC 9651, section 3.3.1).
 fn integer(span: Duration) -> u64 {
     ceil_seconds(span).min(999_999_999_999_999)
-}
-
-fn join<'a>(members: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
-    let mut text = Text::new();
-    for member in members {
-        push_separator(&mut text);
-        text.extend_from_slice(member);
-    }
-    value(&text)
 }

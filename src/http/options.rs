@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::body::{IntoRejectionResponse, complete};
+use super::body::{IntoRejectionResponse, Reported};
 use super::headers::HeaderStyle;
 use super::rejection::Rejection;
 use super::response::{Body, RejectionFormat};
@@ -212,9 +211,8 @@ impl Builder<HttpOptions> {
         mut self,
         respond: impl Fn(&Rejection<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        let reported = AtomicBool::default();
-        let respond =
-            move |rejection: &Rejection<'_>| complete(respond(rejection).into_rejection_response(), &reported);
+        let reported = Reported::default();
+        let respond = move |rejection: &Rejection<'_>| respond(rejection).into_rejection_response(&reported);
         self.options.format.body = Body::Custom(Arc::new(respond));
         self
     }
