@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::key::split_unquoted;
+
 /// A buffer in which texts are built. Short ones take no memory but that of the result. Appending to a `SmallVec` takes
 /// more instructions ("allowed, with headers" in `.ci/instructions`).
 pub(super) struct Text {
@@ -130,18 +132,6 @@ pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
     for (field, list) in fields.iter().zip(merged) {
         insert(headers, field.clone(), list);
     }
-}
-
-/// Splits at each `separator` that is not in a quoted string, and trims the parts. Commas separate the members of a
-/// structured field's list (RFC 9651), and semicolons their parameters.
-fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    let parts = text.split(move |&byte| {
-        is_quoted ^= byte == b'"' && !is_escaped;
-        is_escaped = is_quoted && byte == b'\\' && !is_escaped;
-        byte == separator && !is_quoted
-    });
-    parts.map(<[u8]>::trim_ascii)
 }
 
 /// A member of a list: a name in quotes, and its parameters.

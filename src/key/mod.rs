@@ -75,5 +75,6 @@ pub(crate) use self::extractor::{Hashed, PendingKey};
 pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};
 pub use self::heads::RoutePattern;
+pub(crate) use self::hops::split_unquoted;
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;
