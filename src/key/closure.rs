@@ -84,20 +84,11 @@ where
     F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match (self.find)(head) {
-            Ok(found) => {
-                found.write(key);
-                Extracted::Done
-            }
-            Err(error) => Extracted::Missing(error),
-        }
+        (self.find)(head).map(|found| found.write(key)).into()
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        match (self.find)(head) {
-            Ok(found) => Hashed::Now(found.hash_with(hasher)),
-            Err(error) => Hashed::Missing(error),
-        }
+        Ok((self.find)(head).map(|found| found.hash_with(hasher)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
