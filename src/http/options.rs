@@ -14,8 +14,7 @@ use crate::explain::{ListExplanation, ListKind};
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
-use crate::select::Condition;
-use crate::select::ListAction;
+use crate::select::{Condition, Description, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).
@@ -276,7 +275,12 @@ impl Lists {
 
     /// Explains which lists a request is on.
     pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
-        self.0.iter().map(|list| ListExplanation::new(list.0, &*list.1, is_on(list, head))).collect()
+        let explain = |list: &(ListKind, Arc<dyn Condition>)| ListExplanation {
+            kind: list.0,
+            condition: Description(&*list.1).to_string(),
+            matches: is_on(list, head),
+        };
+        self.0.iter().map(explain).collect()
     }
 }
 

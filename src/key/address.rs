@@ -242,12 +242,8 @@ impl TrustedProxies {
         }
     }
 
-    /// Returns the client, given the address in a single-valued header. `header` returns `None` if it is absent.
-    fn client_of_single(
-        &self,
-        head: &RequestHead<'_>,
-        header: impl FnOnce() -> Option<Result<IpAddr, AddressError>>,
-    ) -> Result<IpAddr, AddressError> {
+    /// Returns the client, given the name of a single-valued header.
+    fn client_of_single(&self, head: &RequestHead<'_>, name: &HeaderName) -> Result<IpAddr, AddressError> {
         let proxy = match &self.trust {
             Trust::Cidrs(cidrs) => match self.trusted_peer(cidrs, head) {
                 Ok(proxy) => proxy,
@@ -255,7 +251,11 @@ impl TrustedProxies {
             },
             Trust::Hops(_) => None,
         };
-        header().unwrap_or(proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }))
+        match head.single_header(name) {
+            Ok(Some(value)) => node_address(value).ok_or(AddressError::Unreadable),
+            Ok(None) => proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }),
+            Err(Repeated) => Err(AddressError::Repeated),
+        }
     }
 
     /// Returns the address of a trusted peer, if it has one. Returns the client or the error if the peer is another.
@@ -341,17 +341,9 @@ impl ClientAddress {
             Source::Peer => peer_address(head).map(|peer| peer.to_canonical()).ok_or(AddressError::NoPeer),
             Source::XForwardedFor(proxies) => proxies.client_of_list(head, x_forwarded_for(head.headers)),
             Source::Forwarded(proxies) => proxies.client_of_list(head, forwarded(head.headers)),
-            Source::SingleValued(proxies, name) => proxies.client_of_single(head, || single(head, name)),
+            Source::SingleValued(proxies, name) => proxies.client_of_single(head, name),
         }
     }
-}
-
-/// Returns the address in a single-valued header, or `None` if the header is absent.
-fn single(head: &RequestHead<'_>, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
-    Some(match head.single_header(name) {
-        Ok(value) => node_address(value?).ok_or(AddressError::Unreadable),
-        Err(Repeated) => Err(AddressError::Repeated),
-    })
 }
 
 /// Why a request has no client address.
