@@ -140,7 +140,7 @@ static X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
 const MAX_LIMITS: usize = 64;
 
 /// The chosen styles, and the parts of the headers that are the same for all requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
     limits: Vec<LimitText>,
@@ -165,7 +165,7 @@ struct LimitText {
 impl Headers {
     /// Of two styles that write the same headers, the first is used.
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: None };
+        let mut headers = Self::default();
         headers.set_limits(limits);
         for style in styles {
             if !headers.styles.iter().any(|known| known.names() == style.names()) {
@@ -177,7 +177,11 @@ impl Headers {
 
     /// Sets the limits.
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
-        self.limits = limits.iter().map(|limit| LimitText::of(limit.name(), limit.algorithm())).collect();
+        let text = |limit: &Limit| {
+            let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+            LimitText::new(format!("\"{name}\"").into(), limit.algorithm())
+        };
+        self.limits = limits.iter().map(text).collect();
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow()).map(|(_, text)| text);
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
@@ -322,10 +326,6 @@ impl Headers {
 }
 
 impl LimitText {
-    fn of(name: &str, algorithm: &Algorithm) -> Self {
-        Self::new(format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\"")).into(), algorithm)
-    }
-
     fn new(name: Arc<str>, algorithm: &Algorithm) -> Self {
         let capacity = algorithm.capacity();
         let window = match algorithm.kind {

@@ -205,7 +205,7 @@ fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
     let rejection = Rejection { reason, violated: &[], jitter: Duration::ZERO, head: RequestHead::of(&request) };
     let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
-    format.response(&rejection, &Headers::new([], &[]), None)
+    format.response(&rejection, &Headers::default(), None)
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -132,7 +132,7 @@ impl fmt::Debug for Extracted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("Done"),
-            Self::Missing(error) => f.debug_tuple("Missing").field(error).finish(),
+            Self::Missing(error) => write!(f, "Missing({error:?})"),
             Self::Pending(_) => f.write_str("Pending"),
         }
     }

@@ -1,5 +1,6 @@
 //! The parsers of the headers in which proxies list the hops of a request: `X-Forwarded-For` and `Forwarded`.
 
+use std::iter;
 use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
@@ -16,7 +17,7 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
 /// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).iter().rev();
-    lines.flat_map(|line| RevElements { rest: Some(line.as_bytes()) }).map(element_address)
+    lines.flat_map(|line| elements(line.as_bytes())).map(element_address)
 }
 
 // How `Forwarded` (RFC 7239) is read from right to left:
@@ -36,20 +37,15 @@ pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAd
 // Each element is then parsed strictly from the left. A malformed element has no address. Lines are boundaries too: no
 // quoted string continues in the next line.
 
-/// Iterates over the elements of a line from right to left.
-struct RevElements<'a> {
-    rest: Option<&'a [u8]>,
-}
-
-impl<'a> Iterator for RevElements<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let rest = self.rest.take()?;
-        let Some(comma) = last_boundary(rest) else { return Some(rest) };
-        self.rest = Some(&rest[..comma]);
-        Some(&rest[comma + 1..])
-    }
+/// Returns the elements of a line from right to left.
+fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(line);
+    iter::from_fn(move || {
+        let line = rest.take()?;
+        let Some(comma) = last_boundary(line) else { return Some(line) };
+        rest = Some(&line[..comma]);
+        Some(&line[comma + 1..])
+    })
 }
 
 /// Returns the position of the last comma outside of quotes.
