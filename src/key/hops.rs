@@ -95,7 +95,7 @@ pub(crate) fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item =
     parts.map(<[u8]>::trim_ascii)
 }
 
-/// Returns a well-formed value without its quotes, and with its escapes, which only a quoted one has.
+/// Returns the content of a value, still with the escapes of a quoted one, or `None` if the value is malformed.
 fn content(value: &[u8]) -> Option<&[u8]> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let is_plain = !value.is_empty() && !value.iter().any(|byte| b"\"\\,= \t".contains(byte));

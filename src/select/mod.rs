@@ -83,7 +83,7 @@ pub trait Condition: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Both { is_or: false, first: self, second: other }
+        Pair { is_or: false, first: self, second: other }
     }
 
     /// Combines two conditions: holds if at least one holds. Evaluates `other` only if `self` does not hold.
@@ -91,7 +91,7 @@ pub trait Condition: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Both { is_or: true, first: self, second: other }
+        Pair { is_or: true, first: self, second: other }
     }
 }
 
@@ -109,8 +109,8 @@ impl fmt::Display for Description<'_> {
     }
 }
 
-/// Two conditions, of which both have to hold, or one.
-struct Both<A, B> {
+/// Two conditions, combined by `or` or by `and`.
+struct Pair<A, B> {
     is_or: bool,
     first: A,
     second: B,
@@ -118,7 +118,7 @@ struct Both<A, B> {
 
 struct Not<A>(A);
 
-impl<A: Condition, B: Condition> Condition for Both<A, B> {
+impl<A: Condition, B: Condition> Condition for Pair<A, B> {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         if self.first.holds(head) == self.is_or { self.is_or } else { self.second.holds(head) }
     }
@@ -147,7 +147,8 @@ impl<A: Condition> Condition for Not<A> {
     }
 }
 
-/// Makes a condition of its description and a closure, which returns whether it holds for certain or may hold.
+/// Creates a condition with a description. The closure returns whether the condition [holds](Condition::holds) if its
+/// second argument is `true`, and otherwise whether it [may hold](Condition::may_hold).
 const fn of_head<F>(description: Cow<'static, str>, holds: F) -> OfHead<F>
 where
     F: Fn(&RequestHead<'_>, bool) -> bool + Send + Sync + 'static,
