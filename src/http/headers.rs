@@ -254,9 +254,9 @@ impl Headers {
         for outcome in reported(decision) {
             let limit = self.limit_text(outcome);
             push_separator(&mut text);
-            text.push(&limit.policy);
+            text.extend_from_slice(&limit.policy);
             if limit.is_calendar() {
-                text.push(b";w=");
+                text.extend_from_slice(b";w=");
                 push_number(&mut text, integer(limit.algorithm.window_at(decision.at())));
             }
         }
@@ -269,15 +269,15 @@ impl Headers {
         let mut text = Text::new();
         for outcome in reported(decision) {
             push_separator(&mut text);
-            text.push(self.limits[outcome.limit()].name.as_bytes());
-            text.push(b";r=");
+            text.extend_from_slice(self.limits[outcome.limit()].name.as_bytes());
+            text.extend_from_slice(b";r=");
             push_number(&mut text, outcome.remaining());
             let time = match style {
                 HeaderStyle::IetfDraft10 => outcome.more_after(),
                 _ => Some(effective_window(&self.limit_text(outcome).algorithm, outcome, decision.at())),
             };
             if let Some(time) = time {
-                text.push(b";t=");
+                text.extend_from_slice(b";t=");
                 push_number(&mut text, integer(time));
             }
         }

@@ -89,7 +89,7 @@ impl<'a> Rejection<'a> {
     pub(super) fn push_message(&self, text: &mut Text) {
         let message: &[u8] = match (self.reason, self.retry_after_seconds()) {
             (Reason::Limited { .. }, Some(seconds)) => {
-                text.push(b"Too many requests: try again in ");
+                text.extend_from_slice(b"Too many requests: try again in ");
                 push_wait(text, seconds);
                 b"."
             }
@@ -101,33 +101,38 @@ impl<'a> Rejection<'a> {
             (Reason::Listed(_), _) => b"The request is not permitted.",
             (Reason::StoreFailed, _) => b"Temporarily unavailable: try again in a moment.",
         };
-        text.push(message);
+        text.extend_from_slice(message);
     }
 }
 
 /// Adds a number of seconds in its two largest units, such as "7 hours 43 minutes". It is rounded up to the smaller of
 /// the two units, so that a client that waits that long never retries too early.
 fn push_wait(text: &mut Text, seconds: u64) {
-    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
-    let (larger, smaller) = match seconds {
-        0..60 => ((seconds, "second"), (0, "")),
-        60..3_600 => ((seconds / 60, "minute"), (seconds % 60, "second")),
-        _ if minutes < 1_440 => ((minutes / 60, "hour"), (minutes % 60, "minute")),
-        _ => ((hours / 24, "day"), (hours % 24, "hour")),
-    };
+    let [larger, smaller] = in_two_units(seconds);
     push_count(text, larger);
     if smaller.0 > 0 {
-        text.push(b" ");
+        text.push(b' ');
         push_count(text, smaller);
     }
 }
 
 fn push_count(text: &mut Text, (count, unit): (u64, &str)) {
     push_number(text, count);
-    text.push(b" ");
-    text.push(unit.as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(unit.as_bytes());
     if count != 1 {
-        text.push(b"s");
+        text.push(b's');
+    }
+}
+
+/// Splits a wait into its two largest units, rounded up to the smaller one.
+fn in_two_units(seconds: u64) -> [(u64, &'static str); 2] {
+    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
+    match seconds {
+        0..60 => [(seconds, "second"), (0, "second")],
+        60..3_600 => [(seconds / 60, "minute"), (seconds % 60, "second")],
+        _ if minutes < 1_440 => [(minutes / 60, "hour"), (minutes % 60, "minute")],
+        _ => [(hours / 24, "day"), (hours % 24, "hour")],
     }
 }
 

@@ -108,7 +108,7 @@ impl RejectionFormat {
         let content_type = match &self.body {
             Body::PlainText => {
                 rejection.push_message(&mut text);
-                text.push(b"\n");
+                text.push(b'\n');
                 PLAIN
             }
             Body::ProblemJson => {
@@ -120,7 +120,11 @@ impl RejectionFormat {
         let mut response = Response::new(Bytes::copy_from_slice(&text));
         *response.status_mut() = rejection.status();
         // `Content-Type`, `Retry-After`, `Cache-Control`, and `Content-Length`, which Axum adds.
-        response.headers_mut().reserve(4 + headers.max_headers());
+        let count = 4 + headers.max_headers();
+        // As many fit into a map after its first insertion.
+        if count > 6 {
+            response.headers_mut().reserve(count);
+        }
         insert(response.headers_mut(), CONTENT_TYPE, content_type);
         response
     }
@@ -142,22 +146,22 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
         Reason::MissingKey(_) | Reason::Listed(_) => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
     for piece in [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str(), r#","detail":""#] {
-        text.push(piece.as_bytes());
+        text.extend_from_slice(piece.as_bytes());
     }
     rejection.push_message(text);
-    text.push(b"\"");
+    text.push(b'"');
     for (index, name) in rejection.violated.iter().enumerate() {
-        text.push(if index == 0 { br#","violated-policies":[""# } else { br#",""# });
+        text.extend_from_slice(if index == 0 { br#","violated-policies":[""# } else { br#",""# });
         // Names are printable ASCII, of which only two characters need an escape.
         for byte in name.bytes() {
             if matches!(byte, b'\\' | b'"') {
-                text.push(br"\");
+                text.push(b'\\');
             }
-            text.push(&[byte]);
+            text.push(byte);
         }
-        text.push(b"\"");
+        text.push(b'"');
     }
-    text.push(if rejection.violated.is_empty() { b"}" } else { b"]}" });
+    text.extend_from_slice(if rejection.violated.is_empty() { b"}" } else { b"]}" });
 }
 
 impl AcquireError {

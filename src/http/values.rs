@@ -24,21 +24,25 @@ impl Text {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, piece: &[u8]) {
+    pub(super) fn extend_from_slice(&mut self, piece: &[u8]) {
         let end = self.len + piece.len();
         match self.inline.get_mut(self.len..end) {
             Some(free) => free.copy_from_slice(piece),
-            None => self.push_to_heap(piece),
+            None => self.extend_heap(piece),
         }
         self.len = end;
     }
 
     #[cold]
-    fn push_to_heap(&mut self, piece: &[u8]) {
+    fn extend_heap(&mut self, piece: &[u8]) {
         if self.heap.is_empty() {
             self.heap.extend_from_slice(&self.inline[..self.len]);
         }
         self.heap.extend_from_slice(piece);
+    }
+
+    pub(super) fn push(&mut self, byte: u8) {
+        self.extend_from_slice(&[byte]);
     }
 }
 
@@ -52,14 +56,14 @@ impl Deref for Text {
 
 #[inline]
 pub(super) fn push_number(text: &mut Text, number: u64) {
-    text.push(itoa::Buffer::new().format(number).as_bytes());
+    text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Separates the next member of a list from those before.
 #[inline]
 pub(super) fn push_separator(text: &mut Text) {
     if !text.is_empty() {
-        text.push(b", ");
+        text.extend_from_slice(b", ");
     }
 }
 
@@ -78,7 +82,7 @@ pub(super) fn join<'a>(members: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
     let mut text = Text::new();
     for member in members {
         push_separator(&mut text);
-        text.push(member);
+        text.extend_from_slice(member);
     }
     value(&text)
 }
