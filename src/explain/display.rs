@@ -72,11 +72,10 @@ impl fmt::Display for LimitExplanation {
                 match &applied.outcome {
                     None => write!(f, ": not decided, cost {}", applied.cost)?,
                     Some(outcome) => {
-                        let ExpectedOutcome { remaining, reset_after, .. } = outcome;
-                        let (verdict, capacity, cost) = (Verdict(outcome), applied.capacity, applied.cost);
-                        write!(f, ": {verdict}, {remaining} of {capacity} left, cost {cost}")?;
-                        if !reset_after.is_zero() {
-                            write!(f, ", reset after {reset_after:?}")?;
+                        write_verdict(outcome, f)?;
+                        write!(f, ", {} of {} left, cost {}", outcome.remaining, applied.capacity, applied.cost)?;
+                        if !outcome.reset_after.is_zero() {
+                            write!(f, ", reset after {:?}", outcome.reset_after)?;
                         }
                     }
                 }
@@ -104,28 +103,23 @@ impl fmt::Display for Decider {
     }
 }
 
-/// The verdict of a limit, in words.
-struct Verdict<'a>(&'a ExpectedOutcome);
-
-impl fmt::Display for Verdict<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(outcome) = self;
-        f.write_str(match (outcome.allowed, outcome.enforced) {
-            (true, _) => "allowed",
-            (false, true) => "denied",
-            (false, false) => "would deny, but is not enforced",
-        })?;
-        if outcome.uses_overage {
-            f.write_str(" within the overage")?;
-        }
-        if !outcome.delay.is_zero() {
-            write!(f, " after a delay of {:?}", outcome.delay)?;
-        }
-        if let Some(wait) = outcome.retry_after {
-            write!(f, ", retry after {wait:?}")?;
-        }
-        if outcome.locked_out { f.write_str(", locked out by a penalty") } else { Ok(()) }
+/// Writes the verdict of a limit.
+fn write_verdict(outcome: &ExpectedOutcome, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.write_str(match (outcome.allowed, outcome.enforced) {
+        (true, _) => ": allowed",
+        (false, true) => ": denied",
+        (false, false) => ": would deny, but is not enforced",
+    })?;
+    if outcome.uses_overage {
+        f.write_str(" within the overage")?;
     }
+    if !outcome.delay.is_zero() {
+        write!(f, " after a delay of {:?}", outcome.delay)?;
+    }
+    if let Some(wait) = outcome.retry_after {
+        write!(f, ", retry after {wait:?}")?;
+    }
+    if outcome.locked_out { f.write_str(", locked out by a penalty") } else { Ok(()) }
 }
 
 /// A key as the end of a line.

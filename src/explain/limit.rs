@@ -91,10 +91,15 @@ impl LimitExplanation {
     /// Returns whether the limit denies the request, or rejects it for lack of a key.
     #[must_use]
     pub fn denies(&self) -> bool {
-        match &self.status {
-            LimitStatus::Applies(applied) => applied.outcome.as_ref().is_some_and(ExpectedOutcome::denies),
-            status => matches!(status, LimitStatus::Rejects { .. }),
-        }
+        self.rejects() || self.outcome().is_some_and(ExpectedOutcome::denies)
+    }
+
+    pub(super) fn rejects(&self) -> bool {
+        matches!(self.status, LimitStatus::Rejects { .. })
+    }
+
+    pub(super) fn outcome(&self) -> Option<&ExpectedOutcome> {
+        self.applied()?.outcome.as_ref()
     }
 }
 

@@ -58,6 +58,8 @@
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
 mod display;
+#[doc(hidden)]
+pub mod dry_run;
 mod limit;
 
 use std::sync::Arc;
@@ -72,7 +74,7 @@ use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::recorder::Fallback;
 use crate::resilience::{GuardedStore, Preview, PreviewSource};
-use crate::select::{Condition, Description, ListAction};
+use crate::select::ListAction;
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -305,10 +307,4 @@ pub enum ListKind {
     Rejects(ListAction),
     /// Exempts the requests from all limits. See [`never_limit`](crate::Builder::never_limit).
     Exempts,
-}
-
-impl ListExplanation {
-    pub(crate) fn new(kind: ListKind, condition: &dyn Condition, matches: bool) -> Self {
-        Self { kind, condition: Description(condition).to_string(), matches }
-    }
 }

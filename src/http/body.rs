@@ -115,54 +115,39 @@ where
     note = "with the feature `axum`, return anything that implements `axum::response::IntoResponse`; otherwise, return \
             an `http::Response<String>` or another `http::Response` whose body has `Bytes` as its data"
 )]
-pub trait IntoRejectionResponse: sealed::Sealed {
+pub trait IntoRejectionResponse {
     #[doc(hidden)]
-    fn into_rejection_response(self) -> Response<Option<Bytes>>;
-}
-
-mod sealed {
-    pub trait Sealed {}
+    fn into_rejection_response(self, reported: &Reported) -> Response<Bytes>;
 }
 
 #[cfg(feature = "axum")]
-mod implementation {
-    use super::*;
-
-    impl<R: axum::response::IntoResponse> sealed::Sealed for R {}
-
-    impl<R: axum::response::IntoResponse> IntoRejectionResponse for R {
-        fn into_rejection_response(self) -> Response<Option<Bytes>> {
-            self.into_response().map(read)
-        }
+impl<R: axum::response::IntoResponse> IntoRejectionResponse for R {
+    fn into_rejection_response(self, reported: &Reported) -> Response<Bytes> {
+        complete(self.into_response(), reported)
     }
 }
 
 #[cfg(not(feature = "axum"))]
-mod implementation {
-    use super::*;
-
-    impl<B: Body<Data = Bytes> + Send + 'static> sealed::Sealed for Response<B> where
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>
-    {
-    }
-
-    impl<B: Body<Data = Bytes> + Send + 'static> IntoRejectionResponse for Response<B>
-    where
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        fn into_rejection_response(self) -> Response<Option<Bytes>> {
-            self.map(read)
-        }
+impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static>
+    IntoRejectionResponse for Response<B>
+{
+    fn into_rejection_response(self, reported: &Reported) -> Response<Bytes> {
+        complete(self, reported)
     }
 }
+
+/// Whether a body that could not be read was reported. No other crate can name it, so the trait is sealed.
+#[derive(Debug, Default)]
+pub struct Reported(AtomicBool);
 
 /// The maximum length of a body. It is read in one poll.
 const MAX_LEN: usize = 1 << 20;
 /// The maximum number of a body's frames, including trailers.
 const MAX_FRAMES: usize = 1_024;
 
-/// Reads a body. Returns `None` if it is not complete, or too large.
-fn read<B: Body<Data = Bytes>>(body: B) -> Option<Bytes> {
+/// Reads the body of a response. Removes one that is not complete, or too large, which is logged once.
+fn complete<B: Body<Data = Bytes>>(response: Response<B>, Reported(reported): &Reported) -> Response<Bytes> {
+    let (mut head, body) = response.into_parts();
     // A body that yields to other tasks would seem incomplete.
     let read = pin!(unconstrained(async {
         let mut body = pin!(body);
@@ -180,16 +165,7 @@ fn read<B: Body<Data = Bytes>>(body: B) -> Option<Bytes> {
         }
         None
     }));
-    match read.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(body) => body,
-        Poll::Pending => None,
-    }
-}
-
-/// Returns a response, without its body if that could not be read, which is logged once.
-pub(super) fn complete(response: Response<Option<Bytes>>, reported: &AtomicBool) -> Response<Bytes> {
-    let (mut head, body) = response.into_parts();
-    if body.is_none() {
+    let Poll::Ready(Some(text)) = read.poll(&mut Context::from_waker(Waker::noop())) else {
         head.headers.remove(CONTENT_LENGTH);
         if !reported.swap(true, Ordering::Relaxed) {
             #[cfg(feature = "tracing")]
@@ -198,6 +174,7 @@ pub(super) fn complete(response: Response<Option<Bytes>>, reported: &AtomicBool)
                  response is sent without a body: return text, bytes or JSON"
             );
         }
-    }
-    Response::from_parts(head, body.unwrap_or_default())
+        return Response::from_parts(head, Bytes::new());
+    };
+    Response::from_parts(head, text)
 }

@@ -5,7 +5,7 @@ use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
-use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
+use crate::key::{KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
 
 /// Whether a limit applies to a request.
@@ -69,12 +69,11 @@ impl Finder<'_, '_> {
             }
             let hashed = match limit.extractor() {
                 Some(extractor) => extractor.hashed(head, hasher),
-                None => Hashed::Now(KeyBuf::default().hash(hasher)),
+                None => Ok(Ok(KeyBuf::default().hash(hasher))),
             };
             let key = match hashed {
-                Hashed::Now(key) => Ok(key),
-                Hashed::Missing(error) => Err(error),
-                Hashed::Pending(prefix, rest) => {
+                Ok(key) => key,
+                Err((prefix, rest)) => {
                     pending.push(PendingLimits::Key { limit: index, prefix, rest });
                     continue;
                 }

@@ -135,13 +135,12 @@ impl LayerConfig {
         head: &RequestHead<'_>,
     ) -> Response<Bytes> {
         let Self { client, headers, format, .. } = self;
-        let grpc_content_type = format.grpc_content_type(head);
         let denying = denied.into_iter().flat_map(Decision::outcomes).filter(|outcome| outcome.denies());
         let violated: SmallVec<[&str; 4]> =
             denying.map(|outcome| client.limits().get(outcome.limit()).name()).collect();
         client.record_rejection(reason, denied, head);
         let rejection = Rejection { reason, violated: &violated, jitter: format.jitter(), head: *head };
-        format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
+        format.response(&rejection, headers, denied.filter(|_| with_headers))
     }
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.

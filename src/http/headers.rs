@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::values::{Text, append, insert, insert_missing, merge, number, numbers, push_number, push_separator, value};
+use super::values::{Text, append, insert, insert_missing, join, merge, number, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::{Cell, Decision, Verdict};
 use crate::limit::Limit;
@@ -140,7 +140,7 @@ static X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
 const MAX_LIMITS: usize = 64;
 
 /// The chosen styles, and the parts of the headers that are the same for all requests.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
     limits: Vec<LimitText>,
@@ -165,7 +165,7 @@ struct LimitText {
 impl Headers {
     /// Of two styles that write the same headers, the first is used.
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: None };
+        let mut headers = Self::default();
         headers.set_limits(limits);
         for style in styles {
             if !headers.styles.iter().any(|known| known.names() == style.names()) {
@@ -177,7 +177,11 @@ impl Headers {
 
     /// Sets the limits.
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
-        self.limits = limits.iter().map(|limit| LimitText::of(limit.name(), limit.algorithm())).collect();
+        let text = |limit: &Limit| {
+            let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+            LimitText::new(format!("\"{name}\"").into(), limit.algorithm())
+        };
+        self.limits = limits.iter().map(text).collect();
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow()).map(|(_, text)| text);
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
@@ -220,9 +224,8 @@ impl Headers {
                         merge(&IETF, headers);
                     }
                 }
-                HeaderStyle::XRateLimit(reset) => self.write_triple(&X_RATE_LIMIT, *reset, decision, headers),
-                HeaderStyle::XRateLimitDashed(reset) => {
-                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, decision, headers);
+                HeaderStyle::XRateLimit(reset) | HeaderStyle::XRateLimitDashed(reset) => {
+                    self.write_triple(style.names(), *reset, decision, headers);
                 }
                 HeaderStyle::Overage => {
                     let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
@@ -282,14 +285,8 @@ impl Headers {
     }
 
     /// Adds a triple for the tightest limit, unless an inner layer has added that of a tighter limit.
-    fn write_triple(
-        &self,
-        [limit, remaining, reset]: &[HeaderName; 3],
-        format: ResetFormat,
-        decision: &Decision,
-        headers: &mut HeaderMap,
-    ) {
-        let Some(outcome) = reported(decision).reduce(tighter) else { return };
+    fn write_triple(&self, names: &[HeaderName], format: ResetFormat, decision: &Decision, headers: &mut HeaderMap) {
+        let ([limit, remaining, reset], Some(outcome)) = (names, reported(decision).reduce(tighter)) else { return };
         let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         // An inner layer that rejected the request has written the headers of the limit that denies.
         let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
@@ -303,9 +300,8 @@ impl Headers {
             }
         });
         insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
-        let [left, seconds] = numbers(outcome.remaining(), seconds);
-        insert(headers, remaining.clone(), left);
-        insert(headers, reset.clone(), seconds);
+        insert(headers, remaining.clone(), number(outcome.remaining()));
+        insert(headers, reset.clone(), number(seconds));
     }
 
     /// Adds the time after which a rejected request may be retried, unless the response contains it: to `Retry-After`,
@@ -330,10 +326,6 @@ impl Headers {
 }
 
 impl LimitText {
-    fn of(name: &str, algorithm: &Algorithm) -> Self {
-        Self::new(format!("\"{}\"", name.replace('\\', r"\\").replace('"', "\\\"")).into(), algorithm)
-    }
-
     fn new(name: Arc<str>, algorithm: &Algorithm) -> Self {
         let capacity = algorithm.capacity();
         let window = match algorithm.kind {
@@ -396,13 +388,4 @@ fn tighter<'a>(one: &'a Cell, other: &'a Cell) -> &'a Cell {
 /// Returns seconds, rounded up, and at most the largest integer of structured fields (RFC 9651, section 3.3.1).
 fn integer(span: Duration) -> u64 {
     ceil_seconds(span).min(999_999_999_999_999)
-}
-
-fn join<'a>(members: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
-    let mut text = Text::new();
-    for member in members {
-        push_separator(&mut text);
-        text.extend_from_slice(member);
-    }
-    value(&text)
 }

@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::body::{IntoRejectionResponse, complete};
+use super::body::{IntoRejectionResponse, Reported};
 use super::headers::HeaderStyle;
 use super::rejection::Rejection;
 use super::response::{Body, RejectionFormat};
@@ -15,8 +14,7 @@ use crate::explain::{ListExplanation, ListKind};
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
-use crate::select::Condition;
-use crate::select::ListAction;
+use crate::select::{Condition, Description, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).
@@ -212,9 +210,8 @@ impl Builder<HttpOptions> {
         mut self,
         respond: impl Fn(&Rejection<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        let reported = AtomicBool::default();
-        let respond =
-            move |rejection: &Rejection<'_>| complete(respond(rejection).into_rejection_response(), &reported);
+        let reported = Reported::default();
+        let respond = move |rejection: &Rejection<'_>| respond(rejection).into_rejection_response(&reported);
         self.options.format.body = Body::Custom(Arc::new(respond));
         self
     }
@@ -278,7 +275,12 @@ impl Lists {
 
     /// Explains which lists a request is on.
     pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
-        self.0.iter().map(|list| ListExplanation::new(list.0, &*list.1, is_on(list, head))).collect()
+        let explain = |list: &(ListKind, Arc<dyn Condition>)| ListExplanation {
+            kind: list.0,
+            condition: Description(&*list.1).to_string(),
+            matches: is_on(list, head),
+        };
+        self.0.iter().map(explain).collect()
     }
 }
 

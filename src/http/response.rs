@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 
 use super::headers::Headers;
 use super::rejection::Rejection;
-use super::values::{Text, insert, insert_missing, number};
+use super::values::{Text, insert, insert_missing, number, value};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::key::heads::RequestHead;
@@ -82,17 +82,16 @@ impl RejectionFormat {
     pub(super) fn response(
         &self,
         rejection: &Rejection<'_>,
-        grpc_content_type: Option<&'static str>,
         headers: &Headers,
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
-        let retry_after = rejection.retry_after_seconds();
+        let grpc_content_type = self.grpc_content_type(&rejection.head);
         let mut response = match grpc_content_type {
             Some(content_type) => grpc_response(rejection, content_type, headers.max_headers()),
             None => self.http_response(rejection, headers),
         };
         let map = response.headers_mut();
-        if let Some(seconds) = retry_after {
+        if let Some(seconds) = rejection.retry_after_seconds() {
             // Instead of `Retry-After`, gRPC has `grpc-retry-pushback-ms`.
             headers.write_retry_after(seconds, grpc_content_type.is_some(), map);
         }
@@ -210,7 +209,7 @@ fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
     let rejection = Rejection { reason, violated: &[], jitter: Duration::ZERO, head: RequestHead::of(&request) };
     let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
-    format.response(&rejection, None, &Headers::new([], &[]), None)
+    format.response(&rejection, &Headers::default(), None)
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -261,9 +260,7 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
         insert(headers, GRPC_RETRY_PUSHBACK_MS, pushback);
     }
     // No character of a message needs percent-encoding.
-    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
-        insert(headers, GRPC_MESSAGE, message);
-    }
+    insert(headers, GRPC_MESSAGE, value(message.as_bytes()));
     response
 }
 
@@ -281,59 +278,46 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, violated: &[
     if retry_delay.is_none() && violated.is_empty() {
         return None;
     }
-    let mut status = Message::default().integer(1, code).bytes(2, message.as_bytes());
+    let any = |name, message| {
+        let kind = format!("type.googleapis.com/google.rpc.{name}");
+        bytes(3, [bytes(1, kind), bytes(2, message)].concat())
+    };
+    let mut status = [integer(1, code), bytes(2, message)].concat();
     if let Some(delay) = retry_delay {
-        let delay =
-            Message::default().integer(1, delay.as_secs().min(MAX_SECONDS)).integer(2, delay.subsec_nanos().into());
-        status = status.bytes(3, &any("RetryInfo", &Message::default().bytes(1, &delay.0)));
+        let delay = [integer(1, delay.as_secs().min(MAX_SECONDS)), integer(2, delay.subsec_nanos().into())];
+        status.extend(any("RetryInfo", bytes(1, delay.concat())));
     }
     if !violated.is_empty() {
-        let violations = violated.iter().take(MAX_VIOLATIONS).fold(Message::default(), |failure, name| {
-            let violation = Message::default()
-                .bytes(1, format!("limit:{name}").as_bytes())
-                .bytes(2, format!("Limit \"{name}\" exceeded.").as_bytes());
-            failure.bytes(1, &violation.0)
-        });
-        status = status.bytes(3, &any("QuotaFailure", &violations));
+        let violation = |name| {
+            let fields = [bytes(1, format!("limit:{name}")), bytes(2, format!("Limit \"{name}\" exceeded."))];
+            bytes(1, fields.concat())
+        };
+        status.extend(any("QuotaFailure", violated.iter().take(MAX_VIOLATIONS).flat_map(violation).collect()));
     }
-    HeaderValue::try_from(STANDARD_NO_PAD.encode(status.0)).ok()
+    HeaderValue::try_from(STANDARD_NO_PAD.encode(status)).ok()
 }
 
-/// Encodes an `Any` that holds a message of the package `google.rpc`.
-fn any(name: &str, message: &Message) -> Vec<u8> {
-    Message::default().bytes(1, format!("type.googleapis.com/google.rpc.{name}").as_bytes()).bytes(2, &message.0).0
+/// Encodes a field of a message that is an integer and not negative. Zero is the default, and left out.
+fn integer(field: u8, value: u64) -> Vec<u8> {
+    const VARINT: u8 = 0;
+    if value == 0 { Vec::new() } else { encode(field << 3 | VARINT, value, &[]) }
 }
 
-/// An encoded message, to which fields are added.
-#[derive(Default)]
-struct Message(Vec<u8>);
+/// Encodes a field of a message that is a string or an embedded message.
+fn bytes(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+    const LENGTH_DELIMITED: u8 = 2;
+    let bytes = bytes.as_ref();
+    encode(field << 3 | LENGTH_DELIMITED, bytes.len() as u64, bytes)
+}
 
-impl Message {
-    /// Adds an integer that is not negative. Zero is the default, and left out.
-    fn integer(mut self, field: u8, value: u64) -> Self {
-        const VARINT: u8 = 0;
-        if value != 0 {
-            self.0.push(field << 3 | VARINT);
-            self.varint(value);
-        }
-        self
+/// Encodes a number in groups of seven bits, the lowest first; all but the last have the high bit set.
+fn encode(tag: u8, mut number: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![tag];
+    while number >= 0x80 {
+        field.push(number as u8 | 0x80);
+        number >>= 7;
     }
-
-    /// Adds a string, bytes, or an embedded message.
-    fn bytes(mut self, field: u8, bytes: &[u8]) -> Self {
-        const LENGTH_DELIMITED: u8 = 2;
-        self.0.push(field << 3 | LENGTH_DELIMITED);
-        self.varint(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    /// Adds an integer in groups of seven bits, the lowest first; all but the last have the high bit set.
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
+    field.push(number as u8);
+    field.extend_from_slice(bytes);
+    field
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
-use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
+
+use crate::key::split_unquoted;
 
 /// A buffer in which texts are built. Short ones take no memory but that of the result. Appending to a `SmallVec` takes
 /// more instructions ("allowed, with headers" in `.ci/instructions`).
@@ -72,42 +72,19 @@ pub(super) fn value(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("names of limits, digits and punctuation are visible ASCII")
 }
 
-/// Formats a number. Allocates nothing for numbers below 1,000, such as most waits, and once for others, where
-/// `From<u64>` would allocate twice.
+/// Formats a number, in one allocation, where `From<u64>` would make two.
 pub(super) fn number(number: u64) -> HeaderValue {
-    /// The numbers below 1,000, with three digits each.
-    const DIGITS: [u8; 3_000] = {
-        let mut digits = [b'0'; 3_000];
-        let mut number = 0;
-        while number < 1_000 {
-            digits[3 * number] += (number / 100) as u8;
-            digits[3 * number + 1] += (number / 10 % 10) as u8;
-            digits[3 * number + 2] += (number % 10) as u8;
-            number += 1;
-        }
-        digits
-    };
-    static TABLE: &[u8] = &DIGITS;
-    if number < 1_000 {
-        let zeros = usize::from(number < 100) + usize::from(number < 10);
-        let digits = &TABLE[3 * number as usize + zeros..3 * number as usize + 3];
-        return HeaderValue::from_maybe_shared(Bytes::from_static(digits)).expect("digits are visible ASCII");
-    }
     value(itoa::Buffer::new().format(number).as_bytes())
 }
 
-/// Formats two numbers, which share an allocation.
-pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
-    if one.min(other) < 1_000 {
-        return [one, other].map(number);
+/// Formats a list of members.
+pub(super) fn join<'a>(members: impl Iterator<Item = &'a [u8]>) -> HeaderValue {
+    let mut text = Text::new();
+    for member in members {
+        push_separator(&mut text);
+        text.extend_from_slice(member);
     }
-    let mut text: SmallVec<[u8; 64]> = SmallVec::new();
-    text.extend_from_slice(itoa::Buffer::new().format(one).as_bytes());
-    let first = text.len();
-    text.extend_from_slice(itoa::Buffer::new().format(other).as_bytes());
-    let mut second = Bytes::from_owner(text);
-    [second.split_to(first), second]
-        .map(|digits| HeaderValue::from_maybe_shared(digits).expect("digits are visible ASCII"))
+    value(&text)
 }
 
 /// Sets a header.
@@ -132,50 +109,33 @@ pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderVal
 /// items, nothing is changed.
 #[cold]
 pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
-    let lines = fields.iter().map(|field| headers.get_all(field).iter().cloned().collect());
-    let lines: Vec<Vec<HeaderValue>> = lines.collect();
-    let items = lines
-        .iter()
-        .map(|lines| lines.iter().flat_map(|line| split_unquoted(line.as_bytes(), b',')).map(Item::of).collect());
-    let lists: Option<Vec<Vec<Item<'_>>>> = items.collect();
-    let Some(lists) = lists else { return };
-    let Some(quotas) = lists.last() else { return };
-    let is_repeated = |(index, item): &(usize, &Item<'_>)| quotas[..*index].iter().any(|other| other.is_like(item));
-    let repeated: BTreeSet<&[u8]> = quotas.iter().enumerate().filter(is_repeated).map(|(_, item)| item.name).collect();
-    if repeated.is_empty() {
+    let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
+    let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
+    let Some(lists @ [.., quotas]) = lists.as_deref() else { return };
+    let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
+    let repeated = quotas.iter().enumerate().filter(|(index, item)| count(&quotas[..*index], item.name) > 0);
+    let mut repeated = repeated.map(|(_, item)| item.name).peekable();
+    if repeated.peek().is_none() {
         return;
     }
-    repeated.iter().for_each(|name| report(name));
-    // The position of the item to keep, counted among those of the same name, or the last if there are fewer. Items
-    // that the last list lacks are all kept.
-    let position = |item: &Item<'_>| {
-        let of_name = quotas.iter().filter(|other| other.is_like(item)).enumerate();
-        of_name.min_by_key(|(_, item)| item.remaining).map(|(position, _)| position)
-    };
-    for (field, items) in fields.iter().zip(&lists) {
-        let mut text = Text::new();
-        for (index, item) in items.iter().enumerate() {
-            let [before, later] = [&items[..index], &items[index + 1..]]
-                .map(|items| items.iter().filter(|other| other.is_like(item)).count());
-            if position(item).is_none_or(|position| before == position.min(before + later)) {
-                push_separator(&mut text);
-                text.extend_from_slice(item.text);
-            }
-        }
-        insert(headers, field.clone(), value(&text));
+    repeated.for_each(report);
+    let merged: Vec<HeaderValue> = lists
+        .iter()
+        .map(|items| {
+            // The item at the position of the one to keep, counted among those of the same name, or the last if there
+            // are fewer. Items that the last list lacks are all kept.
+            let kept = items.iter().enumerate().filter(|(index, item)| {
+                let quotas = quotas.iter().filter(|quota| quota.name == item.name).enumerate();
+                let least = quotas.min_by_key(|(_, quota)| quota.remaining);
+                let position = count(&items[..*index], item.name);
+                least.is_none_or(|(least, _)| position == least.min(count(items, item.name) - 1))
+            });
+            join(kept.map(|(_, item)| item.text))
+        })
+        .collect();
+    for (field, list) in fields.iter().zip(merged) {
+        insert(headers, field.clone(), list);
     }
-}
-
-/// Splits at each `separator` that is not in a quoted string, and trims the parts. Commas separate the members of a
-/// structured field's list (RFC 9651), and semicolons their parameters.
-fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    let (mut is_quoted, mut is_escaped) = (false, false);
-    let parts = text.split(move |&byte| {
-        is_quoted ^= byte == b'"' && !is_escaped;
-        is_escaped = is_quoted && byte == b'\\' && !is_escaped;
-        byte == separator && !is_quoted
-    });
-    parts.map(<[u8]>::trim_ascii)
 }
 
 /// A member of a list: a name in quotes, and its parameters.
@@ -194,11 +154,6 @@ impl<'a> Item<'a> {
         let remaining = parts.find_map(|parameter| parameter.strip_prefix(b"r="));
         let remaining = remaining.and_then(|text| str::from_utf8(text).ok()?.parse().ok()).unwrap_or(u64::MAX);
         Some(Self { text, name, remaining })
-    }
-
-    /// Returns whether two items have the same name.
-    fn is_like(&self, other: &Self) -> bool {
-        self.name == other.name
     }
 }
 

@@ -46,28 +46,6 @@ pub struct PeerAddr(pub SocketAddr);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnixPeer;
 
-/// The other end of the connection.
-#[derive(Clone, Copy, Debug)]
-enum Peer {
-    /// A canonical address, never an IPv4-mapped one.
-    Address(IpAddr),
-    Unix,
-}
-
-impl Peer {
-    /// Returns the peer, if the server provides it.
-    fn of(head: &RequestHead<'_>) -> Option<Self> {
-        if let Some(address) = peer_address(head) {
-            return Some(Self::Address(address.to_canonical()));
-        }
-        #[cfg(all(feature = "tonic", unix))]
-        if head.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
-            return Some(Self::Unix);
-        }
-        head.extensions.get::<UnixPeer>().map(|_| Self::Unix)
-    }
-}
-
 /// Returns the address of the peer, which may be an IPv4-mapped one.
 #[inline(always)]
 pub(super) fn peer_address(head: &RequestHead<'_>) -> Option<IpAddr> {
@@ -79,6 +57,15 @@ pub(super) fn peer_address(head: &RequestHead<'_>) -> Option<IpAddr> {
         return Some(peer.ip());
     }
     fallback_address(head)
+}
+
+/// Returns whether the server marks the peer as one on a Unix socket.
+fn is_unix_peer(head: &RequestHead<'_>) -> bool {
+    #[cfg(all(feature = "tonic", unix))]
+    if head.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return true;
+    }
+    head.extensions.get::<UnixPeer>().is_some()
 }
 
 #[inline(never)]
@@ -240,9 +227,9 @@ impl TrustedProxies {
             Trust::Cidrs(cidrs) => cidrs,
             Trust::Hops(count) => return nth_hop(hops, *count),
         };
-        let mut leftmost_proxy = match self.role_of_peer(cidrs, head)? {
-            PeerRole::Client(peer) => return Ok(peer),
-            PeerRole::Proxy(peer) => peer,
+        let mut leftmost_proxy = match self.trusted_peer(cidrs, head) {
+            Ok(proxy) => proxy,
+            Err(client) => return client,
         };
         loop {
             match hops.next() {
@@ -255,39 +242,35 @@ impl TrustedProxies {
         }
     }
 
-    /// Returns the client, given the address in a single-valued header. `header` returns `None` if it is absent.
-    fn client_of_single(
-        &self,
-        head: &RequestHead<'_>,
-        header: impl FnOnce() -> Option<Result<IpAddr, AddressError>>,
-    ) -> Result<IpAddr, AddressError> {
-        let peer = match &self.trust {
-            Trust::Cidrs(cidrs) => self.role_of_peer(cidrs, head)?,
-            Trust::Hops(_) => PeerRole::Proxy(None),
+    /// Returns the client, given the name of a single-valued header.
+    fn client_of_single(&self, head: &RequestHead<'_>, name: &HeaderName) -> Result<IpAddr, AddressError> {
+        let proxy = match &self.trust {
+            Trust::Cidrs(cidrs) => match self.trusted_peer(cidrs, head) {
+                Ok(proxy) => proxy,
+                Err(client) => return client,
+            },
+            Trust::Hops(_) => None,
         };
-        match peer {
-            PeerRole::Client(peer) => Ok(peer),
-            PeerRole::Proxy(peer) => {
-                header().unwrap_or_else(|| peer.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }))
-            }
+        match head.single_header(name) {
+            Ok(Some(value)) => node_address(value).ok_or(AddressError::Unreadable),
+            Ok(None) => proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }),
+            Err(Repeated) => Err(AddressError::Repeated),
         }
     }
 
-    fn role_of_peer(&self, cidrs: &Cidrs, head: &RequestHead<'_>) -> Result<PeerRole, AddressError> {
-        match Peer::of(head) {
-            Some(Peer::Address(peer)) if cidrs.contains(peer) => Ok(PeerRole::Proxy(Some(peer))),
-            Some(Peer::Address(peer)) => Ok(PeerRole::Client(peer)),
-            Some(Peer::Unix) if self.unix_peers => Ok(PeerRole::Proxy(None)),
-            Some(Peer::Unix) | None => Err(AddressError::NoPeer),
+    /// Returns the address of a trusted peer, if it has one. Returns the client or the error if the peer is another.
+    fn trusted_peer(
+        &self,
+        cidrs: &Cidrs,
+        head: &RequestHead<'_>,
+    ) -> Result<Option<IpAddr>, Result<IpAddr, AddressError>> {
+        match peer_address(head).map(|peer| peer.to_canonical()) {
+            Some(peer) if cidrs.contains(peer) => Ok(Some(peer)),
+            Some(peer) => Err(Ok(peer)),
+            None if self.unix_peers && is_unix_peer(head) => Ok(None),
+            None => Err(Err(AddressError::NoPeer)),
         }
     }
-}
-
-/// The role of the peer, which is determined before any header is read.
-enum PeerRole {
-    Client(IpAddr),
-    /// A trusted proxy, and its address unless it is on a Unix socket.
-    Proxy(Option<IpAddr>),
 }
 
 /// Returns the `count`-th hop, if all hops up to it have addresses.
@@ -358,17 +341,9 @@ impl ClientAddress {
             Source::Peer => peer_address(head).map(|peer| peer.to_canonical()).ok_or(AddressError::NoPeer),
             Source::XForwardedFor(proxies) => proxies.client_of_list(head, x_forwarded_for(head.headers)),
             Source::Forwarded(proxies) => proxies.client_of_list(head, forwarded(head.headers)),
-            Source::SingleValued(proxies, name) => proxies.client_of_single(head, || single(head, name)),
+            Source::SingleValued(proxies, name) => proxies.client_of_single(head, name),
         }
     }
-}
-
-/// Returns the address in a single-valued header, or `None` if the header is absent.
-fn single(head: &RequestHead<'_>, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
-    Some(match head.single_header(name) {
-        Ok(value) => node_address(value?).ok_or(AddressError::Unreadable),
-        Err(Repeated) => Err(AddressError::Repeated),
-    })
 }
 
 /// Why a request has no client address.

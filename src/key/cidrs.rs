@@ -82,8 +82,8 @@ fn strict(text: &str) -> Option<IpNet> {
     let Some((address, bits)) = text.split_once('/') else {
         return text.parse::<IpAddr>().ok().map(IpNet::from);
     };
-    let is_canonical = bits.parse().is_ok_and(|number: u8| number.to_string() == bits);
-    if is_canonical { IpNet::new(address.parse().ok()?, bits.parse().ok()?).ok() } else { None }
+    let number = bits.parse().ok().filter(|number: &u8| number.to_string() == bits)?;
+    IpNet::new(address.parse().ok()?, number).ok()
 }
 
 /// Removes the leading zeros of decimal numbers. IPv6 groups are hexadecimal and keep theirs.

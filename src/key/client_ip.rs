@@ -145,21 +145,11 @@ impl ClientIp {
 
 impl KeyExtractor for ClientIp {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match self.find(head) {
-            Ok(network) => {
-                network.write(key);
-                Extracted::Done
-            }
-            Err(error) => Extracted::Missing(error),
-        }
+        self.find(head).map(|network| network.write(key)).into()
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        match self.find(head) {
-            Ok(IpAddr::V4(network)) => Hashed::Now(network.hash_with(hasher)),
-            Ok(IpAddr::V6(network)) => Hashed::Now(network.hash_with(hasher)),
-            Err(error) => Hashed::Missing(error),
-        }
+        Ok(self.find(head).map(|network| network.hash_with(hasher)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

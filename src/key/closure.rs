@@ -84,20 +84,11 @@ where
     F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match (self.find)(head) {
-            Ok(found) => {
-                found.write(key);
-                Extracted::Done
-            }
-            Err(error) => Extracted::Missing(error),
-        }
+        (self.find)(head).map(|found| found.write(key)).into()
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        match (self.find)(head) {
-            Ok(found) => Hashed::Now(found.hash_with(hasher)),
-            Err(error) => Hashed::Missing(error),
-        }
+        Ok((self.find)(head).map(|found| found.hash_with(hasher)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
@@ -128,25 +119,8 @@ where
     R: Future<Output = Option<K>> + Send + 'static,
     F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
 {
-    LookedUp(Arc::new(key))
-}
-
-struct LookedUp<F>(Arc<F>);
-
-impl<F> Clone for LookedUp<F> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<K, R, F> KeyExtractor for LookedUp<F>
-where
-    K: Key,
-    R: Future<Output = Option<K>> + Send + 'static,
-    F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
-{
-    fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
-        let (future, is_ambiguous) = head.read_with(&*self.0);
+    LookedUp(Arc::new(move |head| {
+        let (future, is_ambiguous) = head.read_with(&key);
         if is_ambiguous {
             return Extracted::Missing(KeyError::Ambiguous);
         }
@@ -155,6 +129,15 @@ where
             future.await.ok_or(KeyError::NotSent)?.write(&mut key);
             Ok(key)
         }))
+    }))
+}
+
+#[derive(Clone)]
+struct LookedUp(Arc<dyn Fn(&RequestHead<'_>) -> Extracted + Send + Sync>);
+
+impl KeyExtractor for LookedUp {
+    fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
+        (self.0)(head)
     }
 
     fn is_async(&self) -> bool {

@@ -40,9 +40,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         let before = key.len();
         key.push(FIRST);
         match self.first.extract(head, key) {
-            Extracted::Done => Extracted::Done,
-            Extracted::Missing(KeyError::Ambiguous) => Extracted::Missing(KeyError::Ambiguous),
-            Extracted::Missing(_) => {
+            Extracted::Missing(error) if error != KeyError::Ambiguous => {
                 key.truncate(before);
                 key.push(SECOND);
                 self.second.extract(head, key)
@@ -54,12 +52,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 let second = self.second.extract(head, &mut others);
                 Extracted::Pending(Box::pin(async move {
                     match complete(parts, Extracted::Pending(first)).await {
-                        Ok(key) => Ok(key),
-                        Err(KeyError::Ambiguous) => Err(KeyError::Ambiguous),
-                        Err(_) => complete(others, second).await,
+                        Err(error) if error != KeyError::Ambiguous => complete(others, second).await,
+                        found => found,
                     }
                 }))
             }
+            extracted => extracted,
         }
     }
 

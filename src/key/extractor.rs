@@ -65,12 +65,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Hashes the key that [`extract`](Self::extract) writes, without a buffer if possible.
     #[doc(hidden)]
+    #[allow(clippy::result_large_err, reason = "a box would be an allocation for each asynchronous key")]
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
         match self.extract(head, &mut key) {
-            Extracted::Done => Hashed::Now(key.hash(hasher)),
-            Extracted::Missing(error) => Hashed::Missing(error),
-            Extracted::Pending(rest) => Hashed::Pending(key, rest),
+            Extracted::Done => Ok(Ok(key.hash(hasher))),
+            Extracted::Missing(error) => Ok(Err(error)),
+            Extracted::Pending(rest) => Err((key, rest)),
         }
     }
 
@@ -118,20 +119,20 @@ pub enum Extracted {
 /// The parts of a key that are not known yet.
 pub(crate) type PendingKey = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
 
-/// The result of extracting a key, as a hash.
-#[allow(missing_debug_implementations, reason = "cannot be named outside this crate")]
-pub enum Hashed {
-    Now(KeyHash),
-    Missing(KeyError),
-    /// The parts known so far, and those that follow.
-    Pending(KeyBuf, PendingKey),
+/// The hash of a key or why it is missing, or the first parts of a key and its rest, which is found asynchronously.
+pub(crate) type Hashed = Result<Result<KeyHash, KeyError>, (KeyBuf, PendingKey)>;
+
+impl From<Result<(), KeyError>> for Extracted {
+    fn from(written: Result<(), KeyError>) -> Self {
+        written.map_or_else(Self::Missing, |()| Self::Done)
+    }
 }
 
 impl fmt::Debug for Extracted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("Done"),
-            Self::Missing(error) => f.debug_tuple("Missing").field(error).finish(),
+            Self::Missing(error) => write!(f, "Missing({error:?})"),
             Self::Pending(_) => f.write_str("Pending"),
         }
     }
@@ -190,14 +191,11 @@ pub(super) fn describe_as(
     extractor: &(impl KeyExtractor + ?Sized),
     head: &RequestHead<'_>,
 ) -> Vec<KeyPart> {
-    if extractor.is_async() {
-        return vec![KeyPart::looked_up(name)];
-    }
     let mut key = KeyBuf::default();
-    match extractor.extract(head, &mut key) {
-        Extracted::Done => KeyPart::hidden(&name, &key),
-        Extracted::Missing(_) => vec![KeyPart::missing(name)],
-        Extracted::Pending(_) => vec![KeyPart::looked_up(name)],
+    match (!extractor.is_async()).then(|| extractor.extract(head, &mut key)) {
+        Some(Extracted::Done) => KeyPart::hidden(&name, &key),
+        Some(Extracted::Missing(_)) => vec![KeyPart::missing(name)],
+        Some(Extracted::Pending(_)) | None => vec![KeyPart::looked_up(name)],
     }
 }
 
@@ -220,9 +218,8 @@ mod tests {
             }
         };
         let hashed = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| match extractor.hashed(head, &hasher) {
-            Hashed::Now(hash) => Ok(hash),
-            Hashed::Missing(error) => Err(error),
-            Hashed::Pending(..) => panic!("no extractor is asynchronous"),
+            Ok(hash) => hash,
+            Err(_) => panic!("no extractor is asynchronous"),
         };
         let network = key::peer_ip().ipv4_prefix(24).ipv6_prefix(48);
         let both: Arc<dyn KeyExtractor> = Arc::new((key::peer_ip(), key::header("x-api-key")));

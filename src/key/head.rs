@@ -166,31 +166,23 @@ fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 
 impl KeyExtractor for HeadKey {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match self.find(head) {
-            Ok(value) => {
-                key.push(&value);
-                Extracted::Done
-            }
-            Err(error) => Extracted::Missing(error),
-        }
+        self.find(head).map(|value| key.push(&value)).into()
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        match self.find(head) {
-            Ok(value) => Hashed::Now(hasher.hash(&value)),
-            Err(error) => Hashed::Missing(error),
-        }
+        Ok(self.find(head).map(|value| hasher.hash(&value)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let (name, is_secret) = match self {
-            Self::Header(name) => (format!("header {name}").into(), true),
-            Self::Cookie(name) => (format!("cookie {name}").into(), true),
-            Self::Query(name) => (format!("query {name}").into(), true),
-            Self::Path => (Cow::Borrowed("path"), false),
-            Self::Route => (Cow::Borrowed("route"), false),
-            Self::Method => (Cow::Borrowed("method"), false),
+        let name = match self {
+            Self::Header(name) => format!("header {name}"),
+            Self::Cookie(name) => format!("cookie {name}"),
+            Self::Query(name) => format!("query {name}"),
+            Self::Path => "path".into(),
+            Self::Route => "route".into(),
+            Self::Method => "method".into(),
         };
+        let is_secret = matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_));
         vec![match self.find(head) {
             Ok(value) if is_secret => KeyPart::secret(name, value),
             Ok(value) => KeyPart::new(name, text(&value)),

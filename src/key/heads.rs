@@ -176,35 +176,24 @@ pub(crate) struct Repeated;
 
 /// A copy of a head without most of its extensions, for rejections after the request has been consumed.
 #[derive(Debug)]
-pub(crate) struct OwnedHead {
-    method: Method,
-    uri: Uri,
-    version: Version,
-    headers: HeaderMap,
-    /// Contains the URI that the client sent, if a router has changed it.
-    extensions: Extensions,
-}
+pub(crate) struct OwnedHead(Request<()>);
 
 impl OwnedHead {
     pub(crate) fn new(head: &RequestHead<'_>) -> Self {
-        #[allow(unused_mut, reason = "without Axum, there is no such router")]
-        let mut extensions = Extensions::new();
+        let mut owned = Request::new(());
+        *owned.method_mut() = head.method.clone();
+        *owned.uri_mut() = head.uri.clone();
+        *owned.version_mut() = head.version;
+        *owned.headers_mut() = head.headers.clone();
         #[cfg(feature = "axum")]
         if let Some(uri) = head.original_uri() {
-            extensions.insert(axum::extract::OriginalUri(uri.clone()));
+            owned.extensions_mut().insert(axum::extract::OriginalUri(uri.clone()));
         }
-        Self {
-            method: head.method.clone(),
-            uri: head.uri.clone(),
-            version: head.version,
-            headers: head.headers.clone(),
-            extensions,
-        }
+        Self(owned)
     }
 
     pub(crate) fn as_head(&self) -> RequestHead<'_> {
-        let Self { method, uri, version, headers, extensions } = self;
-        RequestHead { method, uri, version: *version, headers, extensions, ambiguity: None }
+        RequestHead::of(&self.0)
     }
 }
 

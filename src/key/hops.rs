@@ -1,5 +1,6 @@
 //! The parsers of the headers in which proxies list the hops of a request: `X-Forwarded-For` and `Forwarded`.
 
+use std::iter;
 use std::net::{IpAddr, Ipv6Addr};
 
 use http::HeaderMap;
@@ -16,7 +17,7 @@ pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Optio
 /// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).iter().rev();
-    lines.flat_map(|line| RevElements { rest: Some(line.as_bytes()) }).map(element_address)
+    lines.flat_map(|line| elements(line.as_bytes())).map(element_address)
 }
 
 // How `Forwarded` (RFC 7239) is read from right to left:
@@ -36,20 +37,15 @@ pub(super) fn forwarded(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAd
 // Each element is then parsed strictly from the left. A malformed element has no address. Lines are boundaries too: no
 // quoted string continues in the next line.
 
-/// Iterates over the elements of a line from right to left.
-struct RevElements<'a> {
-    rest: Option<&'a [u8]>,
-}
-
-impl<'a> Iterator for RevElements<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        let rest = self.rest.take()?;
-        let Some(comma) = last_boundary(rest) else { return Some(rest) };
-        self.rest = Some(&rest[..comma]);
-        Some(&rest[comma + 1..])
-    }
+/// Returns the elements of a line from right to left.
+fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(line);
+    iter::from_fn(move || {
+        let line = rest.take()?;
+        let Some(comma) = last_boundary(line) else { return Some(line) };
+        rest = Some(&line[..comma]);
+        Some(&line[comma + 1..])
+    })
 }
 
 /// Returns the position of the last comma outside of quotes.
@@ -76,68 +72,34 @@ fn is_escaped(before: &[u8]) -> bool {
 /// or brackets, as many proxies write them.
 fn element_address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
-    let mut rest = element.trim_ascii();
-    while !rest.is_empty() {
-        if let Some(next) = rest.strip_prefix(b";") {
-            rest = next.trim_ascii_start();
-            continue;
-        }
-        let equals = rest.iter().position(|&byte| byte == b'=')?;
-        let (name, value) = (&rest[..equals], &rest[equals + 1..]);
-        if !is_token(name) {
-            return None;
-        }
-        let (value, next) = split_value(value)?;
-        if name.eq_ignore_ascii_case(b"for") && found.replace(value.address()?).is_some() {
-            return None;
-        }
-        rest = next.trim_ascii_start();
-        if !(rest.is_empty() || rest.starts_with(b";")) {
+    for pair in split_unquoted(element, b';').filter(|pair| !pair.is_empty()) {
+        let equals = pair.iter().position(|&byte| byte == b'=')?;
+        let (name, value) = (&pair[..equals], content(&pair[equals + 1..])?);
+        let is_repeated = name.eq_ignore_ascii_case(b"for") && found.replace(address(value)?).is_some();
+        if is_repeated || !is_token(name) {
             return None;
         }
     }
     found
 }
 
-/// A parameter's value.
-enum Value<'a> {
-    Plain(&'a [u8]),
-    /// The text between the quotes, not yet unescaped.
-    Quoted(&'a [u8]),
-}
-
-impl Value<'_> {
-    fn address(&self) -> Option<IpAddr> {
-        match *self {
-            Self::Plain(node) => node_address(node),
-            Self::Quoted(node) if !node.contains(&b'\\') => node_address(node),
-            Self::Quoted(escaped) => node_address(&unescaped(escaped)?),
-        }
-    }
-}
-
-/// The longest escaped value that is read: more than an address with a port of which each character is escaped.
-const MAX_ESCAPED_LEN: usize = 128;
-
-fn unescaped(text: &[u8]) -> Option<SmallVec<[u8; MAX_ESCAPED_LEN]>> {
-    if text.len() > MAX_ESCAPED_LEN {
-        return None;
-    }
-    let mut is_escaped = false;
-    let plain = text.iter().copied().filter(|&byte| {
-        is_escaped = byte == b'\\' && !is_escaped;
-        !is_escaped
+/// Splits at each `separator` that is not in a quoted string, and trims the parts. Commas separate the members of a
+/// structured field's list (RFC 9651), and semicolons their parameters.
+pub(crate) fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let parts = text.split(move |&byte| {
+        is_quoted ^= byte == b'"' && !is_escaped;
+        is_escaped = is_quoted && byte == b'\\' && !is_escaped;
+        byte == separator && !is_quoted
     });
-    Some(plain.collect())
+    parts.map(<[u8]>::trim_ascii)
 }
 
-/// Splits a parameter's value from the text that follows.
-fn split_value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
-    let Some(quoted) = text.strip_prefix(b"\"") else {
-        let end = text.iter().position(|byte| b"; \t".contains(byte)).unwrap_or(text.len());
-        let (value, rest) = text.split_at(end);
-        let is_well_formed = !value.is_empty() && !value.iter().any(|byte| b"\"\\,=".contains(byte));
-        return is_well_formed.then_some((Value::Plain(value), rest));
+/// Returns the content of a value, still with the escapes of a quoted one, or `None` if the value is malformed.
+fn content(value: &[u8]) -> Option<&[u8]> {
+    let Some(quoted) = value.strip_prefix(b"\"") else {
+        let is_plain = !value.is_empty() && !value.iter().any(|byte| b"\"\\,= \t".contains(byte));
+        return is_plain.then_some(value);
     };
     let mut is_escaped = false;
     let end = quoted.iter().position(|&byte| {
@@ -145,7 +107,23 @@ fn split_value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
         is_escaped = byte == b'\\' && !is_escaped;
         ends
     })?;
-    Some((Value::Quoted(&quoted[..end]), &quoted[end + 1..]))
+    (end + 1 == quoted.len()).then_some(&quoted[..end])
+}
+
+/// Returns the address in the content of a value.
+fn address(content: &[u8]) -> Option<IpAddr> {
+    /// More than an address with a port of which each character is escaped.
+    const MAX_ESCAPED_LEN: usize = 128;
+
+    if content.len() > MAX_ESCAPED_LEN || !content.contains(&b'\\') {
+        return node_address(content);
+    }
+    let mut is_escaped = false;
+    let plain = content.iter().copied().filter(|&byte| {
+        is_escaped = byte == b'\\' && !is_escaped;
+        !is_escaped
+    });
+    node_address(&plain.collect::<SmallVec<[u8; MAX_ESCAPED_LEN]>>())
 }
 
 /// Returns whether `text` is a token of RFC 9110.

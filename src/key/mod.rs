@@ -69,11 +69,12 @@ pub use self::client_ip::{ClientIp, client_ip, peer_ip};
 pub use self::closure::{extension, from_async_fn, from_fn};
 pub use self::combine::{first, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
+pub(crate) use self::extractor::PendingKey;
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
-pub(crate) use self::extractor::{Hashed, PendingKey};
 #[cfg(feature = "rules")]
 pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};
 pub use self::heads::RoutePattern;
+pub(crate) use self::hops::split_unquoted;
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;

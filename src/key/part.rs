@@ -28,14 +28,17 @@ pub struct KeyPart {
 #[derive(Clone, Eq, PartialEq)]
 enum Value {
     Shown(String),
+    /// The value is shown by its fingerprint.
     Hidden {
         bytes: Vec<u8>,
-        fingerprint: Option<u32>,
+        fingerprint: String,
     },
-    /// The value is not known until an asynchronous extractor has found it.
-    LookedUp,
-    Missing,
+    /// The value is missing, or not known until an asynchronous extractor has found it, as the text says.
+    Unknown(&'static str),
 }
+
+const MISSING: Value = Value::Unknown("missing");
+const LOOKED_UP: Value = Value::Unknown("looked up");
 
 impl KeyPart {
     /// Creates a part whose value is shown.
@@ -45,17 +48,17 @@ impl KeyPart {
 
     /// Creates a part whose value is hidden behind a fingerprint.
     pub fn secret(name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Self {
-        Self { name: name.into(), value: Value::Hidden { bytes: value.into(), fingerprint: None } }
+        Self { name: name.into(), value: Value::Hidden { bytes: value.into(), fingerprint: "#".into() } }
     }
 
     /// Creates a part that the request does not have.
     pub fn missing(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into(), value: Value::Missing }
+        Self { name: name.into(), value: MISSING }
     }
 
     /// Creates a part whose value an asynchronous extractor finds.
     pub fn looked_up(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into(), value: Value::LookedUp }
+        Self { name: name.into(), value: LOOKED_UP }
     }
 
     /// Creates hidden parts of the values in `key`.
@@ -74,17 +77,15 @@ impl KeyPart {
     #[must_use]
     pub fn value(&self) -> Option<Cow<'_, str>> {
         match &self.value {
-            Value::Shown(value) => Some(value.into()),
-            Value::Hidden { fingerprint: Some(fingerprint), .. } => Some(format!("#{fingerprint:08x}").into()),
-            Value::Hidden { fingerprint: None, .. } => Some("#".into()),
-            Value::LookedUp | Value::Missing => None,
+            Value::Shown(shown) | Value::Hidden { fingerprint: shown, .. } => Some(shown.into()),
+            Value::Unknown(_) => None,
         }
     }
 
     /// Sets the fingerprint of a hidden value.
     pub(crate) fn set_fingerprint(&mut self, hasher: &KeyHasher) {
         if let Value::Hidden { bytes, fingerprint } = &mut self.value {
-            *fingerprint = Some((hasher.hash(bytes).as_u128() >> 96) as u32);
+            *fingerprint = format!("#{:08x}", hasher.hash(bytes).as_u128() >> 96);
         }
     }
 
@@ -98,8 +99,10 @@ impl KeyPart {
     /// Sets the value that was looked up, which stays hidden, if `key` has a single part.
     pub(crate) fn found(&mut self, key: &KeyBuf) {
         let mut parts = key.parts();
-        if let (Value::LookedUp, Some(bytes), None) = (&self.value, parts.next(), parts.next()) {
-            self.value = Value::Hidden { bytes: bytes.to_vec(), fingerprint: None };
+        if let (Some(bytes), None) = (parts.next(), parts.next())
+            && self.value == LOOKED_UP
+        {
+            *self = Self::secret(self.name.clone(), bytes);
         }
     }
 }
@@ -118,10 +121,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Writes the name and the value, or the fingerprint of a hidden one.
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.value, self.value()) {
-            (Value::Missing, _) => write!(f, "{} (missing)", self.name),
-            (_, Some(value)) => write!(f, "{} {value}", self.name),
-            (_, None) => write!(f, "{} (looked up)", self.name),
+        let name = &self.name;
+        match &self.value {
+            Value::Shown(shown) | Value::Hidden { fingerprint: shown, .. } => write!(f, "{name} {shown}"),
+            Value::Unknown(why) => write!(f, "{name} ({why})"),
         }
     }
 }

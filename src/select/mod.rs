@@ -75,7 +75,7 @@ pub trait Condition: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Labeled { condition: self, label: label.into() }
+        of_head(label.into(), move |head, is_certain| if is_certain { self.holds(head) } else { self.may_hold(head) })
     }
 
     /// Combines two conditions: holds if both hold. Evaluates `other` only if `self` holds.
@@ -83,7 +83,7 @@ pub trait Condition: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        And(self, other)
+        Pair { is_or: false, first: self, second: other }
     }
 
     /// Combines two conditions: holds if at least one holds. Evaluates `other` only if `self` does not hold.
@@ -91,7 +91,7 @@ pub trait Condition: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Or(self, other)
+        Pair { is_or: true, first: self, second: other }
     }
 }
 
@@ -109,48 +109,27 @@ impl fmt::Display for Description<'_> {
     }
 }
 
-struct And<A, B>(A, B);
-
-struct Or<A, B>(A, B);
+/// Two conditions, combined by `or` or by `and`.
+struct Pair<A, B> {
+    is_or: bool,
+    first: A,
+    second: B,
+}
 
 struct Not<A>(A);
 
-struct Labeled<C> {
-    condition: C,
-    label: Cow<'static, str>,
-}
-
-impl<A: Condition, B: Condition> Condition for And<A, B> {
+impl<A: Condition, B: Condition> Condition for Pair<A, B> {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.0.holds(head) && self.1.holds(head)
+        if self.first.holds(head) == self.is_or { self.is_or } else { self.second.holds(head) }
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        self.0.may_hold(head) && self.1.may_hold(head)
+        if self.first.may_hold(head) == self.is_or { self.is_or } else { self.second.may_hold(head) }
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.describe(f)?;
-        f.write_str(" and ")?;
-        self.1.describe(f)
-    }
-}
-
-impl<A: Condition, B: Condition> Condition for Or<A, B> {
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.0.holds(head) || self.1.holds(head)
-    }
-
-    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        self.0.may_hold(head) || self.1.may_hold(head)
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("(")?;
-        self.0.describe(f)?;
-        f.write_str(" or ")?;
-        self.1.describe(f)?;
-        f.write_str(")")
+        let [first, second] = [Description(&self.first), Description(&self.second)];
+        if self.is_or { write!(f, "({first} or {second})") } else { write!(f, "{first} and {second}") }
     }
 }
 
@@ -164,23 +143,38 @@ impl<A: Condition> Condition for Not<A> {
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not (")?;
-        self.0.describe(f)?;
-        f.write_str(")")
+        write!(f, "not ({})", Description(&self.0))
     }
 }
 
-impl<C: Condition> Condition for Labeled<C> {
+/// Creates a condition with a description. The closure returns whether the condition [holds](Condition::holds) if its
+/// second argument is `true`, and otherwise whether it [may hold](Condition::may_hold).
+const fn of_head<F>(description: Cow<'static, str>, holds: F) -> OfHead<F>
+where
+    F: Fn(&RequestHead<'_>, bool) -> bool + Send + Sync + 'static,
+{
+    OfHead { description, holds }
+}
+
+struct OfHead<F> {
+    description: Cow<'static, str>,
+    holds: F,
+}
+
+impl<F> Condition for OfHead<F>
+where
+    F: Fn(&RequestHead<'_>, bool) -> bool + Send + Sync + 'static,
+{
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.condition.holds(head)
+        (self.holds)(head, true)
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        self.condition.may_hold(head)
+        (self.holds)(head, false)
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.label)
+        f.write_str(&self.description)
     }
 }
 

@@ -47,18 +47,19 @@ pub fn try_time_of_day(zone: &str, from: &str, until: &str) -> Result<TimeOfDay,
 
 /// Parses `H:MM` or `H:MM:SS`.
 fn parse_time(text: &str) -> Result<Time, ConfigError> {
-    let invalid = || {
-        ConfigError::new(format!("{text:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\""))
+    let number = |part: &str| {
+        let is_number = part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit());
+        part.parse().ok().filter(|_| is_number)
     };
-    let mut parts = text.split(':').map(|part| {
-        let digits = (1..=2).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse().ok().filter(|_: &i8| digits).ok_or_else(invalid)
-    });
-    let mut next = || parts.next().transpose();
-    let (hour, minute) = (next()?.ok_or_else(invalid)?, next()?.ok_or_else(invalid)?);
-    let second = next()?.unwrap_or(0);
-    let is_complete = next()?.is_none();
-    Time::new(hour, minute, second, 0).ok().filter(|_| is_complete).ok_or_else(invalid)
+    let numbers: Option<Vec<i8>> = text.split(':').map(number).collect();
+    let time = match numbers.as_deref() {
+        Some(&[hour, minute]) => Time::new(hour, minute, 0, 0).ok(),
+        Some(&[hour, minute, second]) => Time::new(hour, minute, second, 0).ok(),
+        _ => None,
+    };
+    time.ok_or_else(|| {
+        ConfigError::new(format!("{text:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\""))
+    })
 }
 
 /// A condition on the time of day. Returned by [`time_of_day`].

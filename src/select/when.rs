@@ -18,10 +18,11 @@
 //! # let _ = (posts, large);
 //! ```
 
-use std::fmt;
+use std::borrow::Cow;
 
 use http::{HeaderName, Method};
 
+use super::of_head;
 #[cfg(feature = "time-zones")]
 pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
 pub use super::{Condition, not};
@@ -33,7 +34,7 @@ use crate::key::heads::RequestHead;
 #[must_use]
 pub fn method(method: Method) -> impl Condition {
     let or_head = if method == Method::GET { " or HEAD" } else { "" };
-    of_head(format!("method is {method}{or_head}"), move |head| {
+    of_head(format!("method is {method}{or_head}").into(), move |head, _| {
         *head.method == method || (*head.method == Method::HEAD && method == Method::GET)
     })
 }
@@ -49,7 +50,9 @@ pub fn method(method: Method) -> impl Condition {
 pub fn route(path: impl Into<String>) -> impl Condition {
     let path = path.into();
     or_panic(validation::path("route", &path));
-    of_head(format!("route is {path}"), move |head| head.matched_path().unwrap_or_else(|| head.path()) == path)
+    of_head(format!("route is {path}").into(), move |head, _| {
+        head.matched_path().unwrap_or_else(|| head.path()) == path
+    })
 }
 
 /// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
@@ -66,32 +69,9 @@ pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {
     let mut prefix = prefix.into();
     or_panic(validation::path("path", &prefix));
     prefix.truncate(prefix.trim_end_matches('/').len());
-    of_head(format!("path is {} or below", if prefix.is_empty() { "/" } else { &prefix }), move |head| {
+    of_head(format!("path is {} or below", if prefix.is_empty() { "/" } else { &prefix }).into(), move |head, _| {
         head.path().strip_prefix(&prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     })
-}
-
-/// Makes a condition of a closure that reads no header, so that it is never ambiguous.
-fn of_head(description: String, holds: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> impl Condition {
-    OfHead { description, holds }
-}
-
-struct OfHead<F> {
-    description: String,
-    holds: F,
-}
-
-impl<F> Condition for OfHead<F>
-where
-    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
-{
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        (self.holds)(head)
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.description)
-    }
 }
 
 /// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte, without the
@@ -106,35 +86,17 @@ where
 #[must_use]
 #[track_caller]
 pub fn header(name: &str, value: impl Into<String>) -> impl Condition {
-    Header { name: or_panic(validation::header_name(name)), value: value.into().trim_ascii().to_owned() }
-}
-
-struct Header {
-    name: HeaderName,
-    value: String,
-}
-
-impl Header {
-    fn matches(&self, value: &[u8]) -> bool {
-        value == self.value.as_bytes()
-    }
-}
-
-impl Condition for Header {
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.may_hold(head) && head.header_lines(&self.name).all(|value| self.matches(value))
-    }
-
-    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        head.header_lines(&self.name).any(|value| self.matches(value))
-    }
-
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if is_credential(&self.name) {
-            return write!(f, "header {} has the configured value", self.name);
-        }
-        write!(f, "header {} is {:?}", self.name, self.value)
-    }
+    let name = or_panic(validation::header_name(name));
+    let value = value.into().trim_ascii().to_owned();
+    let description = match is_credential(&name) {
+        true => format!("header {name} has the configured value"),
+        false => format!("header {name} is {value:?}"),
+    };
+    of_head(description.into(), move |head, is_certain| {
+        let matches = |line: &[u8]| line == value.as_bytes();
+        let mut lines = head.header_lines(&name);
+        head.header_lines(&name).any(matches) && (!is_certain || lines.all(matches))
+    })
 }
 
 /// Returns whether a header's name suggests that its value is a credential.
@@ -159,24 +121,10 @@ pub const fn from_fn<F>(holds: F) -> impl Condition
 where
     F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
 {
-    FromFn(holds)
-}
-
-struct FromFn<F>(F);
-
-impl<F> Condition for FromFn<F>
-where
-    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
-{
-    fn holds(&self, head: &RequestHead<'_>) -> bool {
-        let (holds, is_ambiguous) = head.read_with(&self.0);
-        holds && !is_ambiguous
-    }
-
-    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        let (holds, is_ambiguous) = head.read_with(&self.0);
-        holds || is_ambiguous
-    }
+    of_head(Cow::Borrowed("custom condition"), move |head, is_certain| {
+        let (holds, is_ambiguous) = head.read_with(&holds);
+        if is_ambiguous { !is_certain } else { holds }
+    })
 }
 
 #[cfg(test)]

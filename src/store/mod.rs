@@ -13,6 +13,9 @@
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
+#[cfg(feature = "conformance")]
+#[doc(hidden)]
+pub mod conformance;
 pub(crate) mod decide;
 mod denials;
 mod future;

@@ -63,9 +63,9 @@ const LEVELS: &[&str] = &[
     "rules",
     // Decisions without HTTP and with it
     "limiter",
-    "conformance",
+    "store::conformance",
     "http",
-    "dry_run",
+    "explain::dry_run",
     // Pages of documentation, which link to everything
     "guide",
 ];

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation, LimitStatus};
+use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
 use crate::key::KeyPart;
@@ -35,7 +35,7 @@ pub struct Report {
 }
 
 /// The counts of one limit.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimitReport {
@@ -124,41 +124,24 @@ impl Report {
     /// Returns the report of a limit, which is at `index` unless live limits have been replaced.
     fn limit(&mut self, index: usize, limit: &LimitExplanation) -> &mut LimitReport {
         let is_same = |report: &LimitReport| report.name == limit.name;
-        let known = match self.limits.get(index).filter(|report| is_same(report)) {
-            Some(_) => Some(index),
-            None => self.limits.iter().position(is_same),
-        };
-        let position = known.unwrap_or_else(|| {
+        let is_known = self.limits.get(index).is_some_and(is_same);
+        let known = if is_known { Some(index) } else { self.limits.iter().position(is_same) };
+        if known.is_none() {
             self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
-            self.limits.len() - 1
-        });
+        }
+        let position = known.unwrap_or(self.limits.len() - 1);
         &mut self.limits[position]
     }
 }
 
 impl LimitReport {
     fn new(name: &Arc<str>, rule: Option<&Arc<str>>) -> Self {
-        Self {
-            name: name.clone(),
-            rule: rule.cloned(),
-            requests: 0,
-            allowed: 0,
-            denied: 0,
-            shadow_denied: 0,
-            missing_key: 0,
-            samples: Vec::new(),
-        }
+        Self { name: name.clone(), rule: rule.cloned(), ..Self::default() }
     }
+
     fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, limit: &LimitExplanation) {
-        let outcome = match &limit.status {
-            LimitStatus::Applies(applied) => applied.outcome.as_ref(),
-            LimitStatus::Rejects { .. } => {
-                self.missing_key += 1;
-                None
-            }
-            _ => None,
-        };
-        let Some(outcome) = outcome else { return };
+        self.missing_key += u64::from(limit.rejects());
+        let Some(outcome) = limit.outcome() else { return };
         self.requests += 1;
         self.allowed += u64::from(outcome.allowed);
         self.denied += u64::from(outcome.denies());
