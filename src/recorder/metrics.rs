@@ -1,8 +1,7 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
@@ -16,6 +15,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
+use crate::time::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
@@ -63,7 +63,9 @@ pub struct MetricsRecorder {
     fallbacks: CounterFamily,
     list_matches: CounterFamily,
     rules_loads: CounterFamily,
-    usage: UsageGauges,
+    /// The gauges of the store's keys, memory and queue.
+    usage: OnceLock<[Gauge; 3]>,
+    usage_reading: Cooldown,
 }
 
 impl MetricsRecorder {
@@ -80,7 +82,8 @@ impl MetricsRecorder {
             fallbacks: CounterFamily::new("ratelimit_fallbacks_total", "to"),
             list_matches: CounterFamily::new("ratelimit_list_matches_total", "action"),
             rules_loads: CounterFamily::new("ratelimit_rules_loads_total", "result"),
-            usage: UsageGauges::new(),
+            usage: OnceLock::new(),
+            usage_reading: Cooldown::new(),
         }
     }
 
@@ -93,6 +96,16 @@ impl MetricsRecorder {
 
     fn labels<const N: usize>(&self, labels: [(&'static str, &str); N]) -> Vec<Label> {
         with_labels(&self.labels, labels)
+    }
+
+    /// Reads the usage of the store that decided.
+    fn read_usage(&self, decision: &DecisionRecord<'_>) {
+        let names = ["ratelimit_keys", "ratelimit_memory_bytes", "ratelimit_queue_length"];
+        let gauges = self.usage.get_or_init(|| names.map(|name| gauge!(name, self.labels.clone())));
+        let usage = decision.store_usage();
+        for (gauge, value) in gauges.iter().zip([usage.keys, usage.bytes, usage.queued]) {
+            gauge.set(value.unwrap_or(0) as f64);
+        }
     }
 
     /// Returns the handles of a limit.
@@ -119,7 +132,9 @@ impl Recorder for MetricsRecorder {
             let duration = duration.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
             duration.record(decision.duration().as_secs_f64());
         }
-        self.usage.record(decision, &self.labels);
+        if self.usage_reading.try_start(USAGE_INTERVAL) {
+            self.read_usage(decision);
+        }
     }
 
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
@@ -186,6 +201,9 @@ impl Recorder for MetricsRecorder {
         }
     }
 }
+
+/// The shortest time between two readings of the store's keys, memory and queue.
+const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
@@ -265,56 +283,6 @@ impl CounterFamily {
 fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); N]) -> Vec<Label> {
     let labels = labels.into_iter().map(|(name, value)| Label::new(name, value.to_owned()));
     common.iter().cloned().chain(labels).collect()
-}
-
-/// The shortest time between two readings of the store's keys, memory and queue.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Gauges of the store's keys, memory and queue, which decisions update.
-#[derive(Debug)]
-struct UsageGauges {
-    handles: OnceLock<Handles>,
-    began: Instant,
-    /// When the usage is read next, in µs after `began`.
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Handles {
-    keys: Gauge,
-    bytes: Gauge,
-    queued: Gauge,
-}
-
-impl UsageGauges {
-    fn new() -> Self {
-        Self { handles: OnceLock::new(), began: Instant::now(), next: AtomicU64::new(0) }
-    }
-
-    /// Reads the usage of the store that decided, unless it was read within [`INTERVAL`].
-    fn record(&self, decision: &DecisionRecord<'_>, labels: &[Label]) {
-        if !self.is_due() {
-            return;
-        }
-        let handles = self.handles.get_or_init(|| Handles {
-            keys: gauge!("ratelimit_keys", labels.to_vec()),
-            bytes: gauge!("ratelimit_memory_bytes", labels.to_vec()),
-            queued: gauge!("ratelimit_queue_length", labels.to_vec()),
-        });
-        let usage = decision.store_usage();
-        let gauges = [(&handles.keys, usage.keys), (&handles.bytes, usage.bytes), (&handles.queued, usage.queued)];
-        for (gauge, value) in gauges {
-            gauge.set(value.unwrap_or(0) as f64);
-        }
-    }
-
-    /// Returns whether the usage is to be read now. Of concurrent calls, one returns `true`.
-    fn is_due(&self) -> bool {
-        let now = self.began.elapsed();
-        let (next, after) = (self.next.load(Ordering::Relaxed), (now + INTERVAL).as_micros() as u64);
-        now.as_micros() as u64 >= next
-            && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
 }
 
 /// Describes the metrics to the exporter.

@@ -26,7 +26,7 @@ pub(crate) use self::call::ReservationGuard;
 pub(crate) use self::decide::{Preview, PreviewSource};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
-use self::outage_log::{LogContext, OutageLog};
+use self::outage_log::OutageLog;
 use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
@@ -227,19 +227,14 @@ impl GuardedStore {
     fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
         #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, &self.log_context());
+        self.outage_log.failed(error, self);
     }
 
     fn report_changes(&self, changes: Changes) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, &self.log_context());
+            self.outage_log.breaker_changed(node.as_ref(), state, self);
         }
-    }
-
-    #[cfg(feature = "tracing")]
-    fn log_context(&self) -> LogContext<'_> {
-        LogContext { store: &*self.store, policies: &self.local }
     }
 }

@@ -1,6 +1,8 @@
 //! Timestamps in microseconds, clocks, and pauses.
 
 mod clocks;
+#[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
+mod cooldown;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -10,6 +12,8 @@ use std::time::Duration;
 #[cfg(feature = "cycle-clock")]
 pub use self::clocks::CycleClock;
 pub use self::clocks::{ManualClock, SystemClock};
+#[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
+pub(crate) use self::cooldown::Cooldown;
 
 /// An instant, in microseconds since the Unix epoch.
 ///
