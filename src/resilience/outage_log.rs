@@ -16,6 +16,9 @@ use crate::time::Cooldown;
 /// The minimum time between two lines of one kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
+/// The number of nodes from which those that work are forgotten.
+const MAX_NODES: usize = 100;
+
 /// The outages of a limiter's store that were logged. Clones of the limiter share it.
 #[derive(Debug)]
 pub(super) struct OutageLog(Mutex<Lines>);
@@ -76,7 +79,9 @@ impl OutageLog {
     pub(super) fn breaker_changed(&self, node: Option<&Node>, state: BreakerState, guarded: &GuardedStore) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let known = outages.iter().position(|outage| outage.node.as_ref() == node).unwrap_or_else(|| {
-            outages.retain(|outage| outage.is_open || !outage.openings.is_over());
+            if outages.len() >= MAX_NODES {
+                outages.retain(|outage| outage.is_open);
+            }
             let (node, openings) = (node.cloned(), Cooldown::new());
             outages.push(Outage { node, is_open: false, is_logged: false, openings, suppressed: 0 });
             outages.len() - 1

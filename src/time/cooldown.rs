@@ -31,10 +31,4 @@ impl Cooldown {
     pub(crate) fn restart(&self, interval: Duration) {
         self.end.store((self.created.elapsed() + interval).as_micros() as u64, Ordering::Relaxed);
     }
-
-    /// Returns whether the action may happen now.
-    #[cfg(feature = "tracing")]
-    pub(crate) fn is_over(&self) -> bool {
-        self.created.elapsed().as_micros() as u64 >= self.end.load(Ordering::Relaxed)
-    }
 }
