@@ -15,7 +15,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
-use crate::time::Cooldown;
+use crate::time::cooldown::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
@@ -58,11 +58,8 @@ pub struct MetricsRecorder {
     labels: Vec<Label>,
     limits: PerLabel<LimitHandles>,
     durations: [OnceLock<Histogram>; SOURCES],
-    rejections: CounterFamily,
-    store_errors: CounterFamily,
-    fallbacks: CounterFamily,
-    list_matches: CounterFamily,
-    rules_loads: CounterFamily,
+    /// Other counters, by their names and by the values of a label.
+    counters: PerLabel<PerLabel<Counter>>,
     /// The gauges of the store's keys, memory and queue.
     usage: OnceLock<[Gauge; 3]>,
     usage_reading: Cooldown,
@@ -77,11 +74,7 @@ impl MetricsRecorder {
             labels: Vec::new(),
             limits: PerLabel::new(),
             durations: Default::default(),
-            rejections: CounterFamily::new("ratelimit_rejections_total", "reason"),
-            store_errors: CounterFamily::new("ratelimit_store_errors_total", "kind"),
-            fallbacks: CounterFamily::new("ratelimit_fallbacks_total", "to"),
-            list_matches: CounterFamily::new("ratelimit_list_matches_total", "action"),
-            rules_loads: CounterFamily::new("ratelimit_rules_loads_total", "result"),
+            counters: PerLabel::new(),
             usage: OnceLock::new(),
             usage_reading: Cooldown::new(),
         }
@@ -106,6 +99,13 @@ impl MetricsRecorder {
         for (gauge, value) in gauges.iter().zip([usage.keys, usage.bytes, usage.queued]) {
             gauge.set(value.unwrap_or(0) as f64);
         }
+    }
+
+    /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
+    /// that no series is exported that can't occur.
+    fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
+        let counters = self.counters.get(name, |_| PerLabel::new());
+        counters.get(value, |value| counter!(name, self.labels([(label, value)]))).increment(by);
     }
 
     /// Returns the handles of a limit.
@@ -146,7 +146,7 @@ impl Recorder for MetricsRecorder {
             Reason::Listed(_) => "listed",
             Reason::StoreFailed => "store_failed",
         };
-        self.rejections.increment(reason, 1, &self.labels);
+        self.increment(("ratelimit_rejections_total", "reason"), reason, 1);
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -162,7 +162,7 @@ impl Recorder for MetricsRecorder {
                     StoreErrorKind::Full => "full",
                     StoreErrorKind::ChargeCount { .. } => "charge_count",
                 };
-                self.store_errors.increment(kind, 1, &self.labels);
+                self.increment(("ratelimit_store_errors_total", "kind"), kind, 1);
             }
             Event::FellBack { to } => {
                 let to = match to {
@@ -170,7 +170,7 @@ impl Recorder for MetricsRecorder {
                     Fallback::Allowed => "allowed",
                     Fallback::DecidedLocally { .. } => "decided_locally",
                 };
-                self.fallbacks.increment(to, 1, &self.labels);
+                self.increment(("ratelimit_fallbacks_total", "to"), to, 1);
             }
             Event::PenaltyBegan { limit, .. } => self.limit(limit).count_penalty(),
             Event::ListMatched { action } => {
@@ -179,7 +179,7 @@ impl Recorder for MetricsRecorder {
                     Some(_) => "too_many_requests",
                     None => "shadow",
                 };
-                self.list_matches.increment(action, 1, &self.labels);
+                self.increment(("ratelimit_list_matches_total", "action"), action, 1);
             }
             Event::BreakerChanged { state, node } => {
                 let state = match state {
@@ -191,11 +191,11 @@ impl Recorder for MetricsRecorder {
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
-                self.rules_loads.increment("applied", 1, &self.labels);
+                self.increment(("ratelimit_rules_loads_total", "result"), "applied", 1);
                 // An increase from 0 can be seen by a query, unlike a series that begins at 1.
-                self.rules_loads.increment("rejected", 0, &self.labels);
+                self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 0);
             }
-            Event::LimitsRejected { .. } => self.rules_loads.increment("rejected", 1, &self.labels),
+            Event::LimitsRejected { .. } => self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 1),
             // Decisions include these.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
         }
@@ -255,27 +255,6 @@ impl LimitHandles {
     /// Counts a lockout that begins.
     fn count_penalty(&self) {
         self.penalties.get_or_init(|| counter!("ratelimit_penalties_total", self.labels.clone())).increment(1);
-    }
-}
-
-/// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no
-/// series is exported that can't occur.
-#[derive(Debug)]
-struct CounterFamily {
-    name: &'static str,
-    label: &'static str,
-    counters: PerLabel<Counter>,
-}
-
-impl CounterFamily {
-    fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, counters: PerLabel::new() }
-    }
-
-    /// Increments the counter of a value of the label. The counter has the `common` labels, too.
-    fn increment(&self, value: &str, by: u64, common: &[Label]) {
-        let create = |value: &str| counter!(self.name, with_labels(common, [(self.label, value)]));
-        self.counters.get(value, create).increment(by);
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod clocks;
 #[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
-mod cooldown;
+pub(crate) mod cooldown;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -12,8 +12,6 @@ use std::time::Duration;
 #[cfg(feature = "cycle-clock")]
 pub use self::clocks::CycleClock;
 pub use self::clocks::{ManualClock, SystemClock};
-#[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
-pub(crate) use self::cooldown::Cooldown;
 
 /// An instant, in microseconds since the Unix epoch.
 ///
