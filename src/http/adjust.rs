@@ -6,14 +6,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::ledger::{Ledger, TargetCost, receipts};
 use crate::decision::{Cell, Decision, Veto};
 use crate::error::StoreError;
 use crate::key::heads::ResponseHead;
 use crate::recorder::Event;
-use crate::resilience::GuardedStore;
 use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.
@@ -40,7 +38,7 @@ impl Ledger {
     /// capacity.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<Adjustment, StoreError> {
         let client = &self.config.client;
-        let has_refunded = self.refund_excess(client, target).await?;
+        let has_refunded = self.refund_excess(target).await?;
         let missing = self.missing(target);
         if missing.iter().all(|cell| cell.cost() == 0) {
             return Ok(Adjustment { decision: None, has_refunded, shortfall: 0 });
@@ -70,12 +68,11 @@ impl Ledger {
         }
         let decision = Some(self.record(decision));
         // Another task may have adjusted the same request meanwhile.
-        let has_refunded = self.refund_excess(client, target).await?;
+        let has_refunded = self.refund_excess(target).await?;
         Ok(Adjustment { decision, has_refunded, shortfall })
     }
 
-    /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge. The calls
-    /// have one deadline together.
+    /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
     ///
     /// If the difference is denied, the earlier charges are refunded, so that the decision has the wait for the full
     /// cost.
@@ -84,20 +81,20 @@ impl Ledger {
     ///
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
-        let (client, began) = (&self.config.client, Instant::now());
+        let client = &self.config.client;
         let own_cost = |limit: usize| client.limits().get(limit).own_cost();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
         let (full, difference) = (self.cells(target), self.missing(&target));
         let recording = client.start_recording(Purpose::Take);
-        let mut decision = match self.refund_excess(client, &target).await {
-            Ok(_) => client.since(began).decide_by(self.by, difference, Purpose::Take).await,
+        let mut decision = match self.refund_excess(&target).await {
+            Ok(_) => client.decide_by(self.by, difference, Purpose::Take).await,
             Err(error) => client.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by() == self.by
-            && self.refund_excess(&client.since(began), &|_, _| 0).await.is_ok()
-            && let Ok(full) = client.since(began).decide_by(self.by, full, Purpose::Peek).await
+            && self.refund_excess(&|_, _| 0).await.is_ok()
+            && let Ok(full) = client.decide_by(self.by, full, Purpose::Peek).await
             && !full.is_allowed()
         {
             *denied = full;
@@ -169,11 +166,11 @@ impl Ledger {
     }
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first error.
-    async fn refund_excess(&self, client: &Arc<GuardedStore>, target: &TargetCost<'_>) -> Result<bool, StoreError> {
+    async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
         let receipts = receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            result = result.and(client.refund(receipt).await.map(|()| true));
+            result = result.and(self.config.client.refund(receipt).await.map(|()| true));
         }
         result
     }

@@ -239,17 +239,16 @@ impl Account {
     fn take(&mut self, mut tokens: u64, taken: &mut Vec<Payment>) {
         self.paid -= tokens;
         while tokens > 0
-            && let Some(mut last) = self.payments.pop()
+            && let Some(last) = self.payments.last_mut()
         {
-            let cost = tokens.min(last.charged.cost);
-            if cost < last.charged.cost {
-                let mut kept = last.clone();
-                kept.charged.cost -= cost;
-                self.payments.push(kept);
+            let mut part = last.clone();
+            part.charged.cost = tokens.min(last.charged.cost);
+            tokens -= part.charged.cost;
+            last.charged.cost -= part.charged.cost;
+            taken.push(part);
+            if last.charged.cost == 0 {
+                self.payments.pop();
             }
-            last.charged.cost = cost;
-            tokens -= cost;
-            taken.push(last);
         }
     }
 }

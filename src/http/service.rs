@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
-use crate::resilience::ReservationGuard;
+use crate::resilience::{ReservationGuard, with_one_deadline};
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -326,7 +326,7 @@ impl RequestContext {
                 config.client.decide(cells, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
-            Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
+            Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,
             Pending::Turn(guard) => return Step::Forward(self.completion(guard.wait().await, request)),
         };
         self.next_step(decision, request)

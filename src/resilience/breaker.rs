@@ -9,6 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use crate::error::StoreError;
 use crate::recorder::BreakerState;
 use crate::store::node::Node;
 use crate::time::jittered;
@@ -191,11 +192,11 @@ impl Breakers {
         self.tick.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Begins a call that concerns `nodes`, or returns one of them whose breaker is open. If the pauses of open
-    /// breakers are over, the call is their trial until twice the `deadline`, later than it ends.
+    /// Begins a call that concerns `nodes`, or returns an error if the breaker of one of them is open. If the pauses of
+    /// open breakers are over, the call is their trial until twice the `deadline`, later than it ends.
     ///
     /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
-    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, Option<Node>>, Changes) {
+    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, StoreError>, Changes) {
         let now = Instant::now();
         self.update(|breakers, changes| {
             breakers.retain_mut(|breaker| {
@@ -206,7 +207,7 @@ impl Breakers {
                 is_kept || breaker.remove(changes)
             });
             if let Some(breaker) = breakers.iter().find(|breaker| breaker.rejects(nodes, now)) {
-                return Err(breaker.node.clone());
+                return Err(breaker.rejection());
             }
             let mut call = Call { began: self.next_tick(), trial: None };
             for breaker in
@@ -220,11 +221,11 @@ impl Breakers {
         })
     }
 
-    /// Returns a node whose breaker would reject a call that concerns `nodes`. Changes nothing.
-    pub(super) fn rejecting(&self, nodes: &Nodes) -> Option<Option<Node>> {
+    /// Returns the error of a call that concerns `nodes`, if a breaker would reject it. Changes nothing.
+    pub(super) fn rejection(&self, nodes: &Nodes) -> Option<StoreError> {
         let now = Instant::now();
         let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(|breaker| breaker.node.clone())
+        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(Breaker::rejection)
     }
 
     /// Records that `nodes` worked in a call, or failed. Nothing is known about other nodes.
@@ -273,6 +274,10 @@ impl Breaker {
 
     fn rejects(&self, nodes: &Nodes, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until) && nodes.contains(&self.node)
+    }
+
+    fn rejection(&self) -> StoreError {
+        StoreError::breaker_open(self.node.clone())
     }
 
     /// Counts a failure at a tick. Returns whether the breaker has opened.

@@ -14,8 +14,17 @@ use super::breaker::{Call, Changes, Nodes};
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::error::StoreError;
 use crate::recorder::DecisionSource;
-use crate::store::node::Node;
 use crate::store::{LONGEST_WAIT, Store, StoreFuture};
+
+tokio::task_local! {
+    /// When the deadline of the current calls began, if it did not begin with each.
+    static DEADLINE_BEGAN: Instant;
+}
+
+/// Runs calls about one request, which have one deadline together.
+pub(crate) async fn with_one_deadline<T>(calls: impl Future<Output = T>) -> T {
+    DEADLINE_BEGAN.scope(Instant::now(), calls).await
+}
 
 impl GuardedStore {
     /// Calls the store for an operation that has no fallback policy, such as a refund.
@@ -32,13 +41,6 @@ impl GuardedStore {
         }
     }
 
-    /// Returns the same store with the rest of a deadline that began at an instant, for several calls about one request.
-    pub(crate) fn since(&self, began: Instant) -> Arc<Self> {
-        let mut rest = self.clone();
-        rest.config.deadline = self.config.deadline.saturating_sub(began.elapsed());
-        Arc::new(rest)
-    }
-
     /// Begins a call that concerns `cells`.
     ///
     /// # Errors
@@ -50,11 +52,7 @@ impl GuardedStore {
         }
         let (admitted, changes) = self.breakers.admit(&self.nodes(cells), self.config.deadline);
         self.report_changes(changes);
-        admitted.map_err(|node| {
-            let error = breaker_open(node);
-            self.report_failure(&error);
-            error
-        })
+        admitted.inspect_err(|error| self.report_failure(error))
     }
 
     /// Passes an answer on: at once if it is ready, otherwise when it is there or the deadline is over.
@@ -77,14 +75,16 @@ impl GuardedStore {
 
     async fn within_deadline<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let mut answer = pin!(answer);
+        let spent = DEADLINE_BEGAN.try_with(Instant::elapsed).unwrap_or_default();
+        let deadline = self.config.deadline.saturating_sub(spent);
         // Stores read the longest wait when they begin. Setting it for each poll would take 200 instructions more
         // ("Redis' client, 64 at a time" in `.ci/instructions`).
-        let mut begin = Some(self.config.deadline / 2);
+        let mut begin = Some(deadline / 2);
         let answer = poll_fn(|context| match begin.take() {
             Some(longest) => LONGEST_WAIT.sync_scope(longest, || answer.as_mut().poll(context)),
             None => answer.as_mut().poll(context),
         });
-        timeout(self.config.deadline, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
+        timeout(deadline, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
     }
 
     /// Records what an answer about `cells` shows about their nodes, and reports its error. Adds the node to an error
@@ -196,9 +196,4 @@ impl Drop for ReservationGuard {
             self.store.refund_in_background(decision.into_receipt());
         }
     }
-}
-
-pub(super) fn breaker_open(node: Option<Node>) -> StoreError {
-    let error = StoreError::breaker_open();
-    if let Some(node) = node { error.at(node) } else { error }
 }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use super::GuardedStore;
 use super::breaker::Call;
-use super::call::breaker_open;
 use crate::decision::{Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
@@ -125,7 +124,7 @@ impl GuardedStore {
         if error.is_some() {
             self.report_event(&Event::FellBack { to });
         }
-        let decision = decision.ok_or_else(|| error.unwrap_or_else(StoreError::breaker_open))?;
+        let decision = decision.ok_or_else(|| error.unwrap_or_else(|| StoreError::breaker_open(None)))?;
         self.record(began, DecisionSource::Fallback, &decision);
         Ok(decision)
     }
@@ -133,19 +132,16 @@ impl GuardedStore {
     /// Decides a request as [`decide`](Self::decide) would now, and changes nothing: neither the store, nor the
     /// breakers, nor the log.
     pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
-        if let Some(at) = self.store.remembered(&mut cells) {
-            let decision = Some(decision(Answer::new(at), cells, Purpose::Preview));
-            return Preview { source: PreviewSource::Remembered, decision };
-        }
-        let answer = match self.breakers.rejecting(&self.nodes(&cells)) {
-            Some(node) => Err(breaker_open(node)),
-            None => self.follow(self.store.decide(&mut cells, Purpose::Preview), |_, answer, _| answer).await,
+        let (source, answer) = if let Some(at) = self.store.remembered(&mut cells) {
+            (PreviewSource::Remembered, Ok(Answer::new(at)))
+        } else if let Some(error) = self.breakers.rejection(&self.nodes(&cells)) {
+            (PreviewSource::Store, Err(error))
+        } else {
+            let answer = self.store.decide(&mut cells, Purpose::Preview);
+            (PreviewSource::Store, self.follow(answer, |_, answer, _| answer).await)
         };
         match answer {
-            Ok(answer) => {
-                let decision = Some(decision(answer, cells, Purpose::Preview));
-                Preview { source: PreviewSource::Store, decision }
-            }
+            Ok(answer) => Preview { source, decision: Some(decision(answer, cells, Purpose::Preview)) },
             Err(error) => {
                 let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
                 Preview { source: PreviewSource::Policies(fallback, error), decision }

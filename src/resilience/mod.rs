@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
-pub(crate) use self::call::ReservationGuard;
+pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 pub(crate) use self::decide::{Preview, PreviewSource};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
