@@ -115,7 +115,8 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits.get(limit).actual_cost()?(head);
-        let applicable = self.cells(|_, _| 0);
+        let mut applicable = self.cells(|_, _| 0);
+        applicable.retain(|cell| !cell.is_of_penalty());
         let actual = applicable.iter().filter_map(|cell| Some((cell.limit(), actual(cell.limit())?)));
         let actual: BTreeMap<usize, u64> = actual.collect();
         if actual.is_empty() {

@@ -206,14 +206,14 @@ impl GuardedStore {
     fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
         #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, self);
+        self.outage_log.failed(error, &*self.store, &self.local);
     }
 
     fn report_changes(&self, changes: Changes) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, self);
+            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, &self.local);
         }
     }
 }

@@ -7,9 +7,10 @@ use std::mem::take;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::GuardedStore;
+use super::fallback::LocalStore;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::recorder::BreakerState;
+use crate::store::Store;
 use crate::store::node::Node;
 use crate::time::cooldown::Cooldown;
 
@@ -55,7 +56,7 @@ impl OutageLog {
 
     /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so
     /// its rejections are only counted.
-    pub(super) fn failed(&self, error: &StoreError, guarded: &GuardedStore) {
+    pub(super) fn failed(&self, error: &StoreError, store: &dyn Store, policies: &LocalStore) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         if error.kind() == StoreErrorKind::BreakerOpen || !failures.try_start(LOG_INTERVAL) {
             *suppressed += 1;
@@ -67,8 +68,8 @@ impl OutageLog {
         }
         tracing::warn!(
             %error,
-            store = guarded.store_name(),
-            on_store_error = guarded.local.summary(),
+            store = store.name(),
+            on_store_error = policies.summary(),
             suppressed = take(suppressed),
             "the store failed to decide a request"
         );
@@ -76,7 +77,13 @@ impl OutageLog {
 
     /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that it closed if a line
     /// showed the outage.
-    pub(super) fn breaker_changed(&self, node: Option<&Node>, state: BreakerState, guarded: &GuardedStore) {
+    pub(super) fn breaker_changed(
+        &self,
+        node: Option<&Node>,
+        state: BreakerState,
+        store: &dyn Store,
+        policies: &LocalStore,
+    ) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let known = outages.iter().position(|outage| outage.node.as_ref() == node).unwrap_or_else(|| {
             if outages.len() >= MAX_NODES {
@@ -88,7 +95,7 @@ impl OutageLog {
         });
         let outage = &mut outages[known];
         outage.is_open = state == BreakerState::Open;
-        let (store, node) = (guarded.store_name(), node.map(Node::name));
+        let (store, node) = (store.name(), node.map(Node::name));
         if !outage.is_open {
             if take(&mut outage.is_logged) {
                 // The lines of the next outage are due together, so that none shows it without the others.
@@ -106,7 +113,7 @@ impl OutageLog {
             tracing::warn!(
                 store,
                 node,
-                on_store_error = guarded.local.summary(),
+                on_store_error = policies.summary(),
                 suppressed = take(&mut outage.suppressed),
                 "the circuit breaker opened: requests no longer wait for the store"
             );
