@@ -146,11 +146,13 @@ impl StoreError {
         )
     }
 
-    pub(crate) fn breaker_open() -> Self {
-        Self::of(
+    pub(crate) fn breaker_open(node: Option<Node>) -> Self {
+        let mut error = Self::of(
             StoreErrorKind::BreakerOpen,
             "was not called, because its circuit breaker is open after repeated failures",
-        )
+        );
+        error.0.node = node;
+        error
     }
 
     pub(crate) fn not_supported() -> Self {

@@ -75,6 +75,7 @@ use crate::key::{KeyError, KeyPart};
 use crate::recorder::Fallback;
 use crate::resilience::{GuardedStore, Preview, PreviewSource};
 use crate::select::ListAction;
+use crate::store::Purpose;
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -149,7 +150,7 @@ impl Explanation {
             return Self::undecided(Conclusion::from(Verdict::NOW), Decider::Nobody, limits);
         }
         let Preview { source, decision } = if takes {
-            Preview { source: PreviewSource::Store, decision: client.acquire(cells).await.ok() }
+            Preview { source: PreviewSource::Store, decision: client.decide(cells, Purpose::Take).await.ok() }
         } else {
             client.preview(cells).await
         };

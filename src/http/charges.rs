@@ -1,5 +1,7 @@
 //! The limits that apply to a request, with their keys and costs, for its decision, and an explanation of both.
 
+use std::sync::atomic::Ordering;
+
 use super::config::LayerConfig;
 use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
@@ -160,7 +162,7 @@ fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "nothing is logged"))]
 fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyError) {
     match error {
-        KeyError::NotProvided if config.group.missing_address.is_first() => {
+        KeyError::NotProvided if !config.group.lacks_address.swap(true, Ordering::Relaxed) => {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 limit,
@@ -171,7 +173,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
         }
         // Under another policy, requests without the extension are expected.
         KeyError::MissingExtension(extension)
-            if policy == OnMissingKey::Reject && config.group.missing_extension.is_first() =>
+            if policy == OnMissingKey::Reject && !config.group.lacks_extension.swap(true, Ordering::Relaxed) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(

@@ -166,7 +166,7 @@ impl LayerConfig {
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
-        if self.group.mark(&self.layer, extensions) && self.group.repeated_layer.is_first() {
+        if self.group.mark(&self.layer, extensions) && !self.group.repeats_layer.swap(true, Ordering::Relaxed) {
             let current = self.current();
             // Merging the headers would report the names once more.
             current.headers.limit_names().for_each(|name| _ = is_first_report(name));
@@ -199,18 +199,15 @@ pub(super) struct LayerGroup {
     registered: AtomicUsize,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
-    pub(super) repeated_layer: ReportOnce,
-    pub(super) missing_address: ReportOnce,
-    pub(super) missing_extension: ReportOnce,
+    /// Whether this was logged: each once for each limiter.
+    repeats_layer: AtomicBool,
+    pub(super) lacks_address: AtomicBool,
+    pub(super) lacks_extension: AtomicBool,
 }
 
 /// Identifies a layer among those of its group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LayerId(Arc<AtomicBool>);
-
-/// A problem that is logged once for each limiter.
-#[derive(Debug, Default)]
-pub(super) struct ReportOnce(AtomicBool);
 
 /// The layers that a request has passed, among its extensions.
 #[derive(Clone, Default)]
@@ -260,12 +257,5 @@ impl LayerGroup {
 impl PartialEq for LayerId {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl ReportOnce {
-    /// Returns whether the problem has not been reported yet, and marks it as reported.
-    pub(super) fn is_first(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
     }
 }

@@ -1,7 +1,6 @@
 //! The charges of a request, for the code that adjusts them later: a route with a cost of its own, the request's
 //! handler, and its response.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -59,9 +58,6 @@ pub(super) struct Payment {
 /// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so
 /// far.
 pub(super) type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
-
-/// Tokens, by the index of the limit.
-pub(super) type Tokens = BTreeMap<usize, u64>;
 
 /// The ledgers of all limiters that the request has passed.
 #[derive(Clone, Debug, Default)]
@@ -141,18 +137,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the limits that apply.
-    pub(super) fn applicable(&self) -> Vec<usize> {
-        self.entries().accounts.iter().map(|account| account.asked.limit()).collect()
-    }
-
-    /// Returns the tokens that are missing to a target cost, without limits to which none are.
-    pub(super) fn missing(&self, target: &TargetCost<'_>) -> Tokens {
-        let missing = |account: &Account| {
-            let limit = account.asked.limit();
-            (limit, target(limit, account.paid).saturating_sub(account.paid))
-        };
-        self.entries().accounts.iter().map(missing).filter(|(_, tokens)| *tokens > 0).collect()
+    /// Asks for the tokens that are missing to a target cost.
+    pub(super) fn missing(&self, target: &TargetCost<'_>) -> Cells {
+        self.cells(|limit, paid| target(limit, paid).saturating_sub(paid))
     }
 
     /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to
@@ -252,17 +239,16 @@ impl Account {
     fn take(&mut self, mut tokens: u64, taken: &mut Vec<Payment>) {
         self.paid -= tokens;
         while tokens > 0
-            && let Some(mut last) = self.payments.pop()
+            && let Some(last) = self.payments.last_mut()
         {
-            let cost = tokens.min(last.charged.cost);
-            if cost < last.charged.cost {
-                let mut kept = last.clone();
-                kept.charged.cost -= cost;
-                self.payments.push(kept);
+            let mut part = last.clone();
+            part.charged.cost = tokens.min(last.charged.cost);
+            tokens -= part.charged.cost;
+            last.charged.cost -= part.charged.cost;
+            taken.push(part);
+            if last.charged.cost == 0 {
+                self.payments.pop();
             }
-            last.charged.cost = cost;
-            tokens -= cost;
-            taken.push(last);
         }
     }
 }

@@ -103,7 +103,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let applies = self.ledger.applicable().contains(&index) && self.is_for(index);
+        let applies = self.ledger.cells(|_, _| 0).iter().any(|cell| cell.limit() == index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
@@ -143,8 +143,7 @@ impl Permit {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
         let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
-        let decision = self.ledger.charge(&target).await?;
-        Ok(self.view(decision))
+        Ok(self.view(Some(self.ledger.charge(&target).await?)))
     }
 
     /// Returns the response with which the limiter rejects a request after this denial: its status, body, `Retry-After`
@@ -221,7 +220,7 @@ impl Permit {
     /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has
     /// succeeded.
     async fn peek(&self) -> Option<Decision> {
-        let decision = self.ledger.peek()?.await.ok()?;
+        let decision = self.ledger.peek().await.ok()?;
         Some(self.ledger.record(decision))
     }
 

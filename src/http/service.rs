@@ -25,8 +25,8 @@ use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
-use crate::resilience::ReservationGuard;
-use crate::store::StoreFuture;
+use crate::resilience::{ReservationGuard, with_one_deadline};
+use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
 ///
@@ -273,7 +273,7 @@ impl RequestContext {
             cells.sort_by_key(|cell| cell.limit());
         }
         limits.fit(&mut cells, head);
-        let decision = client.acquire(cells);
+        let decision = client.decide(cells, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -323,10 +323,10 @@ impl RequestContext {
                 }
                 cells.sort_by_key(|cell| cell.limit());
                 limits.fit(&mut cells, head);
-                config.client.acquire(cells).await
+                config.client.decide(cells, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
-            Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
+            Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,
             Pending::Turn(guard) => return Step::Forward(self.completion(guard.wait().await, request)),
         };
         self.next_step(decision, request)

@@ -16,7 +16,7 @@ use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::GuardedStore;
-use crate::store::StoreFuture;
+use crate::store::{Purpose, StoreFuture};
 
 impl Limiter {
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
@@ -105,7 +105,7 @@ impl Limiter {
         for (limit, (key, cost)) in charges.iter().enumerate() {
             limits.add(&mut cells, limit, key.hash_with(client.hasher()), *cost);
         }
-        client.acquire(cells)
+        client.decide(cells, Purpose::Take)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
@@ -117,7 +117,7 @@ impl Limiter {
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
-        client.peek(client.limits().cells_of(key, cost))
+        client.decide(client.limits().cells_of(key, cost), Purpose::Peek)
     }
 
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -159,7 +159,7 @@ impl Limiter {
 #[inline]
 fn acquire(client: &Arc<GuardedStore>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
     let key = key.hash_with(client.hasher());
-    client.acquire(client.limits().cells_of(key, cost))
+    client.decide(client.limits().cells_of(key, cost), Purpose::Take)
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).

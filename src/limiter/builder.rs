@@ -9,7 +9,7 @@ use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits, LiveLimits};
 use crate::recorder::{Event, Recorder};
 use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
-use crate::store::Store;
+use crate::store::{MemoryStore, Store};
 
 /// Configures a [`RateLimitLayer`](crate::RateLimitLayer) or a [`Limiter`](crate::Limiter).
 ///
@@ -51,14 +51,16 @@ pub struct Builder<T = ()> {
     limits: Vec<Limit>,
     /// The limits in place of those, if they can be replaced.
     live: Option<LiveLimits>,
-    client: GuardedStoreConfig,
+    /// `None` stands for a new memory store.
+    store: Option<Arc<dyn Store>>,
+    config: GuardedStoreConfig,
     pub(crate) options: T,
 }
 
 impl<T: Default> Builder<T> {
     pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         let limits = limits.into_iter().collect();
-        Self { limits, live: None, client: GuardedStoreConfig::default(), options: T::default() }
+        Self { limits, live: None, store: None, config: GuardedStoreConfig::default(), options: T::default() }
     }
 
     pub(crate) fn live(limits: &LiveLimits) -> Self {
@@ -72,7 +74,7 @@ impl<T> Builder<T> {
     /// Limiters that are given clones of one store share it: their limits of the same name, algorithm and period count
     /// together. A store that is chosen at runtime can be passed as an `Arc<dyn Store>`.
     pub fn store(mut self, store: impl Store) -> Self {
-        self.client.store = Some(Arc::new(store));
+        self.store = Some(Arc::new(store));
         self
     }
 
@@ -85,13 +87,13 @@ impl<T> Builder<T> {
     ///
     /// A store that does not answer immediately needs a Tokio runtime with its timers enabled.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.client.deadline = deadline;
+        self.config.deadline = deadline;
         self
     }
 
     /// Sets when to stop calling a failing store, and for how long. Defaults to [`CircuitBreaker::new`].
     pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
-        self.client.breaker = breaker;
+        self.config.breaker = breaker;
         self
     }
 
@@ -108,7 +110,7 @@ impl<T> Builder<T> {
     /// # let _ = mails;
     /// ```
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.client.on_store_error = policy;
+        self.config.on_store_error = policy;
         self
     }
 
@@ -127,26 +129,26 @@ impl<T> Builder<T> {
     /// # });
     /// ```
     pub fn recorder(mut self, recorder: impl Recorder) -> Self {
-        self.client.recorders.add(recorder);
+        self.config.recorders.add(recorder);
         self
     }
 
     /// Adds a closure that is called with each [`Event`]. It is called inline, so keep it fast.
     pub fn observe(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.client.recorders.add_observer(observer);
+        self.config.recorders.add_observer(observer);
         self
     }
 
     /// Sets the usage of a limit, in percent from 1 to 100, from which [recorders](Self::recorder) see a key as
     /// [near its limit](crate::LimitRecord::is_near_limit). Defaults to 80.
     pub fn near_limit(mut self, percent: u32) -> Self {
-        self.client.near_percent = percent;
+        self.config.near_percent = percent;
         self
     }
 
     /// Enforces no limit: all of them are in [shadow mode](Limit::shadow), and responses carry no headers about them.
     pub fn shadow(mut self) -> Self {
-        self.client.is_shadow = true;
+        self.config.is_shadow = true;
         self
     }
 
@@ -158,7 +160,8 @@ impl<T> Builder<T> {
     /// Builds the client of the store. Returns the live limits, if there are any, and the remaining options, too.
     pub(crate) fn into_client(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
         let limits = Limits::new(self.limits())?;
-        Ok((GuardedStore::new(limits, self.client)?, self.live, self.options))
+        let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
+        Ok((GuardedStore::new(limits, store, self.config)?, self.live, self.options))
     }
 }
 
@@ -168,7 +171,8 @@ impl<T: fmt::Debug> fmt::Debug for Builder<T> {
         let names: Vec<&str> = limits.iter().map(Limit::name).collect();
         f.debug_struct("Builder")
             .field("limits", &names)
-            .field("client", &self.client)
+            .field("store", &self.store)
+            .field("config", &self.config)
             .field("options", &self.options)
             .finish()
     }

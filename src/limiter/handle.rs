@@ -10,7 +10,7 @@ use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::resilience::GuardedStore;
-use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, StoreFuture};
+use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFuture};
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
 ///
@@ -150,7 +150,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, cost, |client, cells| client.peek(cells))
+        self.call(&key, cost, |client, cells| client.decide(cells, Purpose::Peek))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -160,7 +160,7 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, 0, |client, cells| client.reset_cells(&cells))
+        self.call(&key, 0, |client, cells| client.reset(cells))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -254,7 +254,7 @@ impl LimitHandle {
             return StoreFuture::ready(Err(StoreError::of_one_request(error)));
         }
         self.call(key, 0, |client, cells| {
-            client.call(cells.iter().map(Cell::key).collect(), |store| match store.overrides() {
+            client.call(cells, |store, cells| match store.overrides() {
                 Some(overrides) => call(overrides, &cells[0]),
                 None => StoreFuture::ready(Err(StoreError::not_supported())),
             })

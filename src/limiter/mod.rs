@@ -134,7 +134,7 @@ impl Limiter {
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         let client = self.current_client();
-        client.reset(key.hash_with(client.hasher()))
+        client.reset(client.limits().cells_of(key.hash_with(client.hasher()), 0))
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.

@@ -13,6 +13,7 @@ use super::builder::Builder;
 use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
 use crate::key::Key;
 use crate::resilience::ReservationGuard;
+use crate::store::Purpose;
 
 impl Limiter {
     /// Waits until every limit allows `key` to take `cost` tokens, however long that takes, and takes them.
@@ -77,7 +78,8 @@ impl Limiter {
         // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes
         // nothing before its turn.
         let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
-            let decision = if is_turn { client.acquire(cells()) } else { client.peek(cells()) }.await?;
+            let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
+            let decision = client.decide(cells(), purpose).await?;
             let (wait, pause) = match decision.verdict() {
                 Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
                 Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),

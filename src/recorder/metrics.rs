@@ -1,8 +1,7 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use metrics::{
     Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
@@ -16,6 +15,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
+use crate::time::cooldown::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
@@ -58,12 +58,11 @@ pub struct MetricsRecorder {
     labels: Vec<Label>,
     limits: PerLabel<LimitHandles>,
     durations: [OnceLock<Histogram>; SOURCES],
-    rejections: CounterFamily,
-    store_errors: CounterFamily,
-    fallbacks: CounterFamily,
-    list_matches: CounterFamily,
-    rules_loads: CounterFamily,
-    usage: UsageGauges,
+    /// Other counters, by their names and by the values of a label.
+    counters: PerLabel<PerLabel<Counter>>,
+    /// The gauges of the store's keys, memory and queue.
+    usage: OnceLock<[Gauge; 3]>,
+    usage_reading: Cooldown,
 }
 
 impl MetricsRecorder {
@@ -75,12 +74,9 @@ impl MetricsRecorder {
             labels: Vec::new(),
             limits: PerLabel::new(),
             durations: Default::default(),
-            rejections: CounterFamily::new("ratelimit_rejections_total", "reason"),
-            store_errors: CounterFamily::new("ratelimit_store_errors_total", "kind"),
-            fallbacks: CounterFamily::new("ratelimit_fallbacks_total", "to"),
-            list_matches: CounterFamily::new("ratelimit_list_matches_total", "action"),
-            rules_loads: CounterFamily::new("ratelimit_rules_loads_total", "result"),
-            usage: UsageGauges::new(),
+            counters: PerLabel::new(),
+            usage: OnceLock::new(),
+            usage_reading: Cooldown::new(),
         }
     }
 
@@ -93,6 +89,23 @@ impl MetricsRecorder {
 
     fn labels<const N: usize>(&self, labels: [(&'static str, &str); N]) -> Vec<Label> {
         with_labels(&self.labels, labels)
+    }
+
+    /// Reads the usage of the store that decided.
+    fn read_usage(&self, decision: &DecisionRecord<'_>) {
+        let names = ["ratelimit_keys", "ratelimit_memory_bytes", "ratelimit_queue_length"];
+        let gauges = self.usage.get_or_init(|| names.map(|name| gauge!(name, self.labels.clone())));
+        let usage = decision.store_usage();
+        for (gauge, value) in gauges.iter().zip([usage.keys, usage.bytes, usage.queued]) {
+            gauge.set(value.unwrap_or(0) as f64);
+        }
+    }
+
+    /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
+    /// that no series is exported that can't occur.
+    fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
+        let counters = self.counters.get(name, |_| PerLabel::new());
+        counters.get(value, |value| counter!(name, self.labels([(label, value)]))).increment(by);
     }
 
     /// Returns the handles of a limit.
@@ -119,7 +132,9 @@ impl Recorder for MetricsRecorder {
             let duration = duration.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
             duration.record(decision.duration().as_secs_f64());
         }
-        self.usage.record(decision, &self.labels);
+        if self.usage_reading.try_start(USAGE_INTERVAL) {
+            self.read_usage(decision);
+        }
     }
 
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
@@ -131,7 +146,7 @@ impl Recorder for MetricsRecorder {
             Reason::Listed(_) => "listed",
             Reason::StoreFailed => "store_failed",
         };
-        self.rejections.increment(reason, 1, &self.labels);
+        self.increment(("ratelimit_rejections_total", "reason"), reason, 1);
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -147,7 +162,7 @@ impl Recorder for MetricsRecorder {
                     StoreErrorKind::Full => "full",
                     StoreErrorKind::ChargeCount { .. } => "charge_count",
                 };
-                self.store_errors.increment(kind, 1, &self.labels);
+                self.increment(("ratelimit_store_errors_total", "kind"), kind, 1);
             }
             Event::FellBack { to } => {
                 let to = match to {
@@ -155,7 +170,7 @@ impl Recorder for MetricsRecorder {
                     Fallback::Allowed => "allowed",
                     Fallback::DecidedLocally { .. } => "decided_locally",
                 };
-                self.fallbacks.increment(to, 1, &self.labels);
+                self.increment(("ratelimit_fallbacks_total", "to"), to, 1);
             }
             Event::PenaltyBegan { limit, .. } => self.limit(limit).count_penalty(),
             Event::ListMatched { action } => {
@@ -164,7 +179,7 @@ impl Recorder for MetricsRecorder {
                     Some(_) => "too_many_requests",
                     None => "shadow",
                 };
-                self.list_matches.increment(action, 1, &self.labels);
+                self.increment(("ratelimit_list_matches_total", "action"), action, 1);
             }
             Event::BreakerChanged { state, node } => {
                 let state = match state {
@@ -176,16 +191,19 @@ impl Recorder for MetricsRecorder {
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
-                self.rules_loads.increment("applied", 1, &self.labels);
+                self.increment(("ratelimit_rules_loads_total", "result"), "applied", 1);
                 // An increase from 0 can be seen by a query, unlike a series that begins at 1.
-                self.rules_loads.increment("rejected", 0, &self.labels);
+                self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 0);
             }
-            Event::LimitsRejected { .. } => self.rules_loads.increment("rejected", 1, &self.labels),
+            Event::LimitsRejected { .. } => self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 1),
             // Decisions include these.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
         }
     }
 }
+
+/// The shortest time between two readings of the store's keys, memory and queue.
+const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
@@ -240,81 +258,10 @@ impl LimitHandles {
     }
 }
 
-/// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no
-/// series is exported that can't occur.
-#[derive(Debug)]
-struct CounterFamily {
-    name: &'static str,
-    label: &'static str,
-    counters: PerLabel<Counter>,
-}
-
-impl CounterFamily {
-    fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, counters: PerLabel::new() }
-    }
-
-    /// Increments the counter of a value of the label. The counter has the `common` labels, too.
-    fn increment(&self, value: &str, by: u64, common: &[Label]) {
-        let create = |value: &str| counter!(self.name, with_labels(common, [(self.label, value)]));
-        self.counters.get(value, create).increment(by);
-    }
-}
-
 /// Returns the common labels and those of one metric.
 fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); N]) -> Vec<Label> {
     let labels = labels.into_iter().map(|(name, value)| Label::new(name, value.to_owned()));
     common.iter().cloned().chain(labels).collect()
-}
-
-/// The shortest time between two readings of the store's keys, memory and queue.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// Gauges of the store's keys, memory and queue, which decisions update.
-#[derive(Debug)]
-struct UsageGauges {
-    handles: OnceLock<Handles>,
-    began: Instant,
-    /// When the usage is read next, in µs after `began`.
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Handles {
-    keys: Gauge,
-    bytes: Gauge,
-    queued: Gauge,
-}
-
-impl UsageGauges {
-    fn new() -> Self {
-        Self { handles: OnceLock::new(), began: Instant::now(), next: AtomicU64::new(0) }
-    }
-
-    /// Reads the usage of the store that decided, unless it was read within [`INTERVAL`].
-    fn record(&self, decision: &DecisionRecord<'_>, labels: &[Label]) {
-        if !self.is_due() {
-            return;
-        }
-        let handles = self.handles.get_or_init(|| Handles {
-            keys: gauge!("ratelimit_keys", labels.to_vec()),
-            bytes: gauge!("ratelimit_memory_bytes", labels.to_vec()),
-            queued: gauge!("ratelimit_queue_length", labels.to_vec()),
-        });
-        let usage = decision.store_usage();
-        let gauges = [(&handles.keys, usage.keys), (&handles.bytes, usage.bytes), (&handles.queued, usage.queued)];
-        for (gauge, value) in gauges {
-            gauge.set(value.unwrap_or(0) as f64);
-        }
-    }
-
-    /// Returns whether the usage is to be read now. Of concurrent calls, one returns `true`.
-    fn is_due(&self) -> bool {
-        let now = self.began.elapsed();
-        let (next, after) = (self.next.load(Ordering::Relaxed), (now + INTERVAL).as_micros() as u64);
-        now.as_micros() as u64 >= next
-            && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
 }
 
 /// Describes the metrics to the exporter.

@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::Span;
 
 use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder};
+use crate::time::cooldown::Cooldown;
 
 /// The most keys whose first denial is logged in one interval. The denials of more keys are only counted.
 const MAX_LOGGED: usize = 100;
@@ -48,7 +49,7 @@ pub struct TraceRecorder {
 /// The keys whose denials were logged in the current interval.
 #[derive(Debug)]
 struct Denials {
-    began: Instant,
+    interval: Cooldown,
     fingerprints: HashSet<u128>,
     suppressed: u64,
 }
@@ -58,7 +59,7 @@ impl TraceRecorder {
     #[must_use]
     pub fn new() -> Self {
         let fingerprints = HashSet::with_capacity(MAX_LOGGED);
-        let denials = Denials { began: Instant::now(), fingerprints, suppressed: 0 };
+        let denials = Denials { interval: Cooldown::new(), fingerprints, suppressed: 0 };
         Self { interval: Duration::from_secs(60), denials: Mutex::new(denials) }
     }
 
@@ -84,8 +85,7 @@ impl TraceRecorder {
     /// Returns the number of suppressed denials since the last line, if the denial of this key is to be logged.
     fn first_denial(&self, fingerprint: u128) -> Option<u64> {
         let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
-        if denials.began.elapsed() >= self.interval {
-            denials.began = Instant::now();
+        if denials.interval.try_start(self.interval) {
             denials.fingerprints.clear();
         }
         if denials.fingerprints.len() >= MAX_LOGGED || !denials.fingerprints.insert(fingerprint) {

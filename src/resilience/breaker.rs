@@ -9,7 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::error::Node;
+use crate::error::{Node, StoreError};
 use crate::recorder::BreakerState;
 use crate::time::jittered;
 
@@ -85,10 +85,6 @@ impl CircuitBreaker {
         assert!(!pause.is_zero(), "longest_pause is 0: use at least 1 ns");
         Self { longest_pause: pause, ..self }
     }
-
-    fn first_pause(&self) -> Duration {
-        FIRST_PAUSE.min(self.longest_pause)
-    }
 }
 
 impl Default for CircuitBreaker {
@@ -122,26 +118,16 @@ struct Breaker {
     node: Option<Node>,
     /// When a request last had a key on the node.
     used: Instant,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Closed {
-        /// Consecutive failures.
-        failures: u32,
-        /// The tick at which the last failure was counted.
-        counted: Tick,
-    },
-    Open {
-        /// The end of the pause, or the instant from which another call may replace the trial: callers can keep a
-        /// future without polling it.
-        until: Instant,
-        /// The call that is the trial.
-        trial: Option<Tick>,
-        /// The pause before jitter.
-        pause: Duration,
-    },
+    /// Consecutive failures.
+    failures: u32,
+    /// The tick of the last failure, or of the trial. Calls that began before don't count: concurrent calls often share
+    /// a connection, so only the first of their failures does.
+    since: Tick,
+    /// If the breaker is open, the end of the pause, or the instant from which another call may replace the trial:
+    /// callers can keep a future without polling it.
+    until: Option<Instant>,
+    /// The pause before jitter.
+    pause: Duration,
 }
 
 /// The nodes of a call's keys, without duplicates. `None` stands for a store of a single node, or for an unknown node.
@@ -169,11 +155,11 @@ impl Drop for Call {
     fn drop(&mut self) {
         let Some(breakers) = &self.trial else { return };
         breakers.update(|all, _| {
-            for breaker in all.iter_mut().filter(|breaker| breaker.is_tried_by(self)) {
+            for breaker in all.iter_mut().filter(|breaker| breaker.until.is_some() && breaker.since == self.began) {
                 if thread::panicking() {
-                    breaker.fail(0, breakers.settings);
-                } else if let State::Open { until, trial, .. } = &mut breaker.state {
-                    (*until, *trial) = (Instant::now(), None);
+                    breaker.fail(breakers.next_tick(), breakers.settings);
+                } else {
+                    breaker.until = Some(Instant::now());
                 }
             }
         });
@@ -188,10 +174,6 @@ impl Breakers {
             tick: AtomicU64::new(0),
             breakers: Mutex::default(),
         })
-    }
-
-    pub(super) fn settings(&self) -> CircuitBreaker {
-        self.settings
     }
 
     /// Returns whether every node has worked since it last failed.
@@ -209,11 +191,11 @@ impl Breakers {
         self.tick.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Begins a call that concerns `nodes`, or returns one of them whose breaker is open. If the pauses of open
-    /// breakers are over, the call is their trial until twice the `deadline`, later than it ends.
+    /// Begins a call that concerns `nodes`, or returns an error if the breaker of one of them is open. If the pauses of
+    /// open breakers are over, the call is their trial until twice the `deadline`, later than it ends.
     ///
     /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
-    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, Option<Node>>, Changes) {
+    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, StoreError>, Changes) {
         let now = Instant::now();
         self.update(|breakers, changes| {
             breakers.retain_mut(|breaker| {
@@ -224,57 +206,55 @@ impl Breakers {
                 is_kept || breaker.remove(changes)
             });
             if let Some(breaker) = breakers.iter().find(|breaker| breaker.rejects(nodes, now)) {
-                return Err(breaker.node.clone());
+                return Err(breaker.rejection());
             }
             let mut call = Call { began: self.next_tick(), trial: None };
-            for breaker in breakers.iter_mut().filter(|breaker| nodes.contains(&breaker.node)) {
-                if let State::Open { until, trial, .. } = &mut breaker.state {
-                    (*until, *trial) = (after(now, deadline.saturating_mul(2)), Some(call.began));
-                    call.trial = Some(self.clone());
-                }
+            for breaker in
+                breakers.iter_mut().filter(|breaker| breaker.until.is_some() && nodes.contains(&breaker.node))
+            {
+                breaker.since = call.began;
+                breaker.until = Some(after(now, deadline.saturating_mul(2)));
+                call.trial = Some(self.clone());
             }
             Ok(call)
         })
     }
 
-    /// Returns a node whose breaker would reject a call that concerns `nodes`. Changes nothing.
-    pub(super) fn rejecting(&self, nodes: &Nodes) -> Option<Option<Node>> {
+    /// Returns the error of a call that concerns `nodes`, if a breaker would reject it. Changes nothing.
+    pub(super) fn rejection(&self, nodes: &Nodes) -> Option<StoreError> {
         let now = Instant::now();
         let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(|breaker| breaker.node.clone())
+        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(Breaker::rejection)
     }
 
     /// Records that `nodes` worked in a call, or failed. Nothing is known about other nodes.
     pub(super) fn record(&self, call: &Call, nodes: &Nodes, worked: bool) -> Changes {
-        let ((), changes) = self.update(|breakers, changes| {
-            if !worked && self.settings.failures > 0 {
-                for node in nodes {
-                    if breakers.iter().all(|breaker| breaker.node != *node) {
-                        let state = State::Closed { failures: 0, counted: 0 };
-                        breakers.push(Breaker { node: node.clone(), used: Instant::now(), state });
-                    }
+        if self.settings.failures == 0 {
+            return Changes::new();
+        }
+        let record = |breakers: &mut Vec<Breaker>, changes: &mut Changes| {
+            if worked {
+                // The store knows its nodes again. Failures from before can't be assigned to any of them.
+                let knows_nodes = nodes.iter().any(Option::is_some);
+                breakers.retain(|breaker| {
+                    let has_recovered =
+                        nodes.contains(&breaker.node) && (breaker.until.is_none() || call.began >= breaker.since);
+                    !has_recovered && (breaker.node.is_some() || !knows_nodes) || breaker.remove(changes)
+                });
+                return;
+            }
+            for node in nodes {
+                let known = breakers.iter().position(|breaker| breaker.node == *node).unwrap_or_else(|| {
+                    breakers.push(Breaker::new(node.clone()));
+                    breakers.len() - 1
+                });
+                let breaker = &mut breakers[known];
+                if call.began >= breaker.since && breaker.fail(self.next_tick(), self.settings) {
+                    changes.push((node.clone(), BreakerState::Open));
                 }
             }
-            breakers.retain_mut(|breaker| {
-                let is_concerned = nodes.contains(&breaker.node);
-                if !worked {
-                    // Concurrent calls often share a connection, so only the first of their failures counts.
-                    let counts = match breaker.state {
-                        State::Closed { counted, .. } => call.began >= counted,
-                        State::Open { .. } => breaker.is_tried_by(call),
-                    };
-                    if is_concerned && counts && breaker.fail(self.next_tick(), self.settings) {
-                        changes.push((breaker.node.clone(), BreakerState::Open));
-                    }
-                    return true;
-                }
-                let has_recovered = is_concerned && (!breaker.is_open() || breaker.is_tried_by(call));
-                // The store knows its nodes again. Failures from before can't be assigned to any of them.
-                let is_outdated = breaker.node.is_none() && nodes.iter().any(Option::is_some);
-                !(has_recovered || is_outdated) || breaker.remove(changes)
-            });
-        });
-        changes
+        };
+        self.update(record).1
     }
 
     fn update<T>(&self, update: impl FnOnce(&mut Vec<Breaker>, &mut Changes) -> T) -> (T, Changes) {
@@ -287,37 +267,31 @@ impl Breakers {
 }
 
 impl Breaker {
-    fn is_open(&self) -> bool {
-        matches!(self.state, State::Open { .. })
-    }
-
-    fn is_tried_by(&self, call: &Call) -> bool {
-        matches!(self.state, State::Open { trial, .. } if call.is_trial() && trial == Some(call.began))
+    fn new(node: Option<Node>) -> Self {
+        Self { node, used: Instant::now(), failures: 0, since: 0, until: None, pause: Duration::ZERO }
     }
 
     fn rejects(&self, nodes: &Nodes, now: Instant) -> bool {
-        matches!(self.state, State::Open { until, .. } if now < until) && nodes.contains(&self.node)
+        self.until.is_some_and(|until| now < until) && nodes.contains(&self.node)
     }
 
-    /// Counts a failure at a tick, or that of the trial. Returns whether the breaker has opened.
+    fn rejection(&self) -> StoreError {
+        StoreError::breaker_open(self.node.clone())
+    }
+
+    /// Counts a failure at a tick. Returns whether the breaker has opened.
     fn fail(&mut self, tick: Tick, settings: CircuitBreaker) -> bool {
-        let (pause, has_opened) = match &mut self.state {
-            State::Closed { failures, counted } => {
-                (*failures, *counted) = (failures.saturating_add(1), tick);
-                if *failures < settings.failures {
-                    return false;
-                }
-                (settings.first_pause(), true)
-            }
-            State::Open { pause, .. } => (pause.saturating_mul(2).min(settings.longest_pause), false),
-        };
-        self.state = State::Open { until: after(Instant::now(), jittered(pause)), trial: None, pause };
-        has_opened
+        (self.failures, self.since) = (self.failures.saturating_add(1), tick);
+        if self.failures < settings.failures {
+            return false;
+        }
+        self.pause = self.pause.saturating_mul(2).max(FIRST_PAUSE).min(settings.longest_pause);
+        self.until.replace(after(Instant::now(), jittered(self.pause))).is_none()
     }
 
     /// Reports that the breaker closes if it is open. Returns `false`, for `retain_mut`.
     fn remove(&self, changes: &mut Changes) -> bool {
-        if self.is_open() {
+        if self.until.is_some() {
             changes.push((self.node.clone(), BreakerState::Closed));
         }
         false

@@ -6,67 +6,53 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
-use crate::error::{Node, StoreError};
-use crate::key::hash::KeyHash;
+use crate::error::StoreError;
 use crate::recorder::DecisionSource;
 use crate::store::{LONGEST_WAIT, Store, StoreFuture};
 
-type Keys = SmallVec<[KeyHash; 2]>;
+tokio::task_local! {
+    /// When the deadline of the current calls began, if it did not begin with each.
+    static DEADLINE_BEGAN: Instant;
+}
 
-/// Returns the keys of cells.
-pub(super) fn keys(cells: &[Cell]) -> impl Iterator<Item = KeyHash> {
-    cells.iter().map(Cell::key)
+/// Runs calls about one request, which have one deadline together.
+pub(crate) async fn with_one_deadline<T>(calls: impl Future<Output = T>) -> T {
+    DEADLINE_BEGAN.scope(Instant::now(), calls).await
 }
 
 impl GuardedStore {
-    /// Calls the store for an operation on `keys` that has no fallback policy, such as a refund.
+    /// Calls the store for an operation that has no fallback policy, such as a refund.
     pub(crate) fn call<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
-        keys: Keys,
-        operation: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+        cells: Cells,
+        operation: impl FnOnce(&dyn Store, &[Cell]) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        match self.begin(keys.iter().copied()) {
-            Ok(call) => self.follow(operation(&*self.store), move |guarded, answer, source| {
-                guarded.end(&call, keys.into_iter(), answer, source)
+        match self.begin(&cells) {
+            Ok(call) => self.follow(operation(&*self.store, &cells), move |guarded, answer, source| {
+                guarded.end(&call, &cells, answer, source)
             }),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
-    /// Calls the store several times, as one call that concerns the keys of `cells`.
-    pub(crate) async fn call_all<T>(
-        &self,
-        cells: &[Cell],
-        calls: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let call = self.begin(keys(cells))?;
-        let answer = self.within_deadline(calls).await;
-        self.end(&call, keys(cells), answer, DecisionSource::Store)
-    }
-
-    /// Begins a call that concerns `keys`.
+    /// Begins a call that concerns `cells`.
     ///
     /// # Errors
     ///
     /// Returns an error if the breaker of a node is open.
-    pub(super) fn begin(&self, keys: impl Iterator<Item = KeyHash>) -> Result<Call, StoreError> {
+    pub(super) fn begin(&self, cells: &[Cell]) -> Result<Call, StoreError> {
         if self.breakers.are_closed() {
             return Ok(self.breakers.begin());
         }
-        let (admitted, changes) = self.breakers.admit(&self.nodes(keys), self.deadline);
+        let (admitted, changes) = self.breakers.admit(&self.nodes(cells), self.config.deadline);
         self.report_changes(changes);
-        admitted.map_err(|node| {
-            let error = breaker_open(node);
-            self.report_failure(&error);
-            error
-        })
+        admitted.inspect_err(|error| self.report_failure(error))
     }
 
     /// Passes an answer on: at once if it is ready, otherwise when it is there or the deadline is over.
@@ -89,22 +75,24 @@ impl GuardedStore {
 
     async fn within_deadline<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let mut answer = pin!(answer);
+        let spent = DEADLINE_BEGAN.try_with(Instant::elapsed).unwrap_or_default();
+        let deadline = self.config.deadline.saturating_sub(spent);
         // Stores read the longest wait when they begin. Setting it for each poll would take 200 instructions more
         // ("Redis' client, 64 at a time" in `.ci/instructions`).
-        let mut begin = Some(self.deadline / 2);
+        let mut begin = Some(deadline / 2);
         let answer = poll_fn(|context| match begin.take() {
             Some(longest) => LONGEST_WAIT.sync_scope(longest, || answer.as_mut().poll(context)),
             None => answer.as_mut().poll(context),
         });
-        timeout(self.deadline, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)))
+        timeout(deadline, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
     }
 
-    /// Records what an answer about `keys` shows about their nodes, and reports its error. Adds the node to an error
+    /// Records what an answer about `cells` shows about their nodes, and reports its error. Adds the node to an error
     /// without one if all keys are on the same node.
     pub(super) fn end<T>(
         &self,
         call: &Call,
-        keys: impl Iterator<Item = KeyHash>,
+        cells: &[Cell],
         answer: Result<T, StoreError>,
         source: DecisionSource,
     ) -> Result<T, StoreError> {
@@ -116,8 +104,23 @@ impl GuardedStore {
             _ if source == DecisionSource::Memory => false,
             answer => answer.is_err() || !self.breakers.are_closed(),
         };
-        let (answer, changes) =
-            if shows_health { self.record_health(call, keys, answer) } else { (answer, Changes::new()) };
+        let (answer, changes) = match answer {
+            answer if !shows_health => (answer, Changes::new()),
+            Err(error) if !error.is_of_one_request() => {
+                let mut nodes = self.nodes(cells);
+                // A store that wraps another may hide the nodes that errors name, and then counts as a single node.
+                if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
+                    nodes = Nodes::from_elem(Some(node.clone()), 1);
+                }
+                let changes = self.breakers.record(call, &nodes, false);
+                let error = match &nodes[..] {
+                    [Some(node)] => error.at(node.clone()),
+                    _ => error,
+                };
+                (Err(error), changes)
+            }
+            answer => (answer, self.breakers.record(call, &self.nodes(cells), true)),
+        };
         if let Err(error) = &answer {
             self.report_failure(error);
         }
@@ -125,78 +128,29 @@ impl GuardedStore {
         answer
     }
 
-    fn record_health<T>(
-        &self,
-        call: &Call,
-        keys: impl Iterator<Item = KeyHash>,
-        answer: Result<T, StoreError>,
-    ) -> (Result<T, StoreError>, Changes) {
-        let mut nodes = self.nodes(keys);
-        let error = match answer {
-            Err(error) if !error.is_of_one_request() => error,
-            answer => return (answer, self.breakers.record(call, &nodes, true)),
-        };
-        // A store that wraps another may hide the nodes that errors name, and then counts as a single node.
-        if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
-            nodes = Nodes::from_elem(Some(node.clone()), 1);
-        }
-        let changes = self.breakers.record(call, &nodes, false);
-        let error = match &nodes[..] {
-            [Some(node)] => error.at(node.clone()),
-            _ => error,
-        };
-        (Err(error), changes)
-    }
-
-    /// Returns the error of a request that concerns `keys` if a breaker would keep it from the store.
-    pub(super) fn rejection(&self, keys: impl Iterator<Item = KeyHash>) -> Option<StoreError> {
-        if self.breakers.are_closed() {
-            return None;
-        }
-        self.breakers.rejecting(&self.nodes(keys)).map(breaker_open)
-    }
-
-    /// Returns the nodes that keep `keys`.
-    fn nodes(&self, keys: impl Iterator<Item = KeyHash>) -> Nodes {
+    /// Returns the nodes that keep the keys of `cells`.
+    pub(super) fn nodes(&self, cells: &[Cell]) -> Nodes {
         let mut nodes = Nodes::new();
-        for key in keys {
-            let node = self.store.node(key);
+        for cell in cells {
+            let node = self.store.node(cell.key());
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
-        }
-        if nodes.is_empty() {
-            nodes.push(None);
         }
         nodes
     }
 }
 
 impl GuardedStore {
-    /// Refunds the charges of a receipt, as far as they still count. Leaves out limits that no longer exist.
-    pub(crate) fn refund(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
-        match self.refund_locally(receipt) {
-            Some(charged) => self.call(keys(&charged).collect(), |store| store.refund(&charged)),
-            None => StoreFuture::ready(Ok(())),
-        }
-    }
-
-    /// Refunds the charges of a receipt where they were made, without a breaker.
-    pub(crate) async fn refund_by(&self, receipt: Receipt) -> Result<(), StoreError> {
-        match self.refund_locally(receipt) {
-            Some(charged) => self.store.refund(&charged).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Refunds the charges that were made in the local store. Returns those that the store took.
-    fn refund_locally(&self, Receipt { by, mut charged }: Receipt) -> Option<Cells> {
+    /// Refunds the charges of a receipt where they were made, as far as they still count. Leaves out limits that no
+    /// longer exist.
+    pub(crate) fn refund(self: &Arc<Self>, Receipt { by, mut charged }: Receipt) -> StoreFuture<()> {
         self.limits.fit_refund(&mut charged);
         if by == DecidedBy::Store && !charged.is_empty() {
-            return Some(charged);
+            return self.call(charged, |store, charged| store.refund(charged));
         }
         self.local.refund(&charged);
-        None
+        StoreFuture::ready(Ok(()))
     }
 
     /// Refunds without waiting for the store, for callers that are not async. Outside a Tokio runtime, a refund that
@@ -207,15 +161,10 @@ impl GuardedStore {
         }
     }
 
-    /// Resets a key under every limit.
-    pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> StoreFuture<()> {
-        self.reset_cells(&self.limits.cells_of(key, 0))
-    }
-
     /// Resets the keys of cells.
-    pub(crate) fn reset_cells(self: &Arc<Self>, cells: &Cells) -> StoreFuture<()> {
-        self.local.reset(cells);
-        self.call(keys(cells).collect(), |store| store.reset(cells))
+    pub(crate) fn reset(self: &Arc<Self>, cells: Cells) -> StoreFuture<()> {
+        self.local.reset(&cells);
+        self.call(cells, |store, cells| store.reset(cells))
     }
 }
 
@@ -247,9 +196,4 @@ impl Drop for ReservationGuard {
             self.store.refund_in_background(decision.into_receipt());
         }
     }
-}
-
-fn breaker_open(node: Option<Node>) -> StoreError {
-    let error = StoreError::breaker_open();
-    if let Some(node) = node { error.at(node) } else { error }
 }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use super::GuardedStore;
 use super::breaker::Call;
-use super::call::keys;
 use crate::decision::{Cells, DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
@@ -28,19 +27,9 @@ pub(crate) enum PreviewSource {
 }
 
 impl GuardedStore {
-    /// Decides a request, and takes its costs from all its limits or from none.
+    /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline]
-    pub(crate) fn acquire(self: &Arc<Self>, cells: Cells) -> StoreFuture<Decision> {
-        self.decide(cells, Purpose::Take)
-    }
-
-    /// Decides a request as [`acquire`](Self::acquire) would now, without taking anything.
-    pub(crate) fn peek(self: &Arc<Self>, cells: Cells) -> StoreFuture<Decision> {
-        self.decide(cells, Purpose::Peek)
-    }
-
-    #[inline]
-    fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+    pub(crate) fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         if cells.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
@@ -77,12 +66,12 @@ impl GuardedStore {
             self.record(began, DecisionSource::RememberedDenial, &decision);
             return StoreFuture::ready(Ok(decision));
         }
-        match self.begin(keys(&cells)) {
+        match self.begin(&cells) {
             Ok(call) => {
                 let answer = self.store.decide(&mut cells, purpose);
                 self.complete(call, answer, cells, purpose, began)
             }
-            Err(error) => StoreFuture::ready(self.fall_back(error, cells, purpose, began)),
+            Err(error) => StoreFuture::ready(self.decide_locally(Some(error), cells, purpose, began)),
         }
     }
 
@@ -100,7 +89,7 @@ impl GuardedStore {
             let (answer, source) = match answer {
                 // The database was not asked, so this shows nothing about it.
                 Ok(answer) if answer.is_remembered() => (Ok(answer), DecisionSource::RememberedDenial),
-                answer => (guarded.end(&call, keys(&cells), answer, source), source),
+                answer => (guarded.end(&call, &cells, answer, source), source),
             };
             match answer {
                 Ok(answer) => {
@@ -108,68 +97,56 @@ impl GuardedStore {
                     guarded.record(began, source, &decision);
                     Ok(decision)
                 }
-                Err(error) => guarded.fall_back(error, cells, purpose, began),
+                Err(error) => guarded.decide_locally(Some(error), cells, purpose, began),
             }
         })
     }
 
-    /// Decides a request as [`acquire`](Self::acquire) would now, and changes nothing: neither the store, nor the
-    /// breakers, nor the log.
-    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
-        if let Some(at) = self.store.remembered(&mut cells) {
-            let decision = Some(decision(Answer::new(at), cells, Purpose::Preview));
-            return Preview { source: PreviewSource::Remembered, decision };
+    /// Decides a request where an earlier decision about it was made.
+    pub(crate) fn decide_by(self: &Arc<Self>, by: DecidedBy, cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+        if by == DecidedBy::Store || cells.is_empty() {
+            return self.decide(cells, purpose);
         }
-        let answer = match self.rejection(keys(&cells)) {
-            Some(error) => Err(error),
-            None => self.follow(self.store.decide(&mut cells, Purpose::Preview), |_, answer, _| answer).await,
-        };
-        match answer {
-            Ok(answer) => {
-                let decision = Some(decision(answer, cells, Purpose::Preview));
-                Preview { source: PreviewSource::Store, decision }
-            }
-            Err(error) => {
-                let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
-                Preview { source: PreviewSource::Policies(fallback, error), decision }
-            }
-        }
+        let began = self.start_recording(purpose);
+        StoreFuture::ready(self.decide_locally(None, cells, purpose, began))
     }
 
-    /// Decides a request by the policies of its limits, because the store did not. Returns `error` if they reject it.
-    pub(crate) fn fall_back(
+    /// Decides a request by the policies of its limits, because the store has failed: now, or before. Returns the error
+    /// if they reject it.
+    pub(crate) fn decide_locally(
         &self,
-        error: StoreError,
+        error: Option<StoreError>,
         cells: Cells,
         purpose: Purpose,
         began: Option<Instant>,
     ) -> Result<Decision, StoreError> {
         let (to, decision) = self.local.decide(purpose, cells);
-        self.report_event(&Event::FellBack { to });
-        let decision = decision.ok_or(error)?;
+        if error.is_some() {
+            self.report_event(&Event::FellBack { to });
+        }
+        let decision = decision.ok_or_else(|| error.unwrap_or_else(|| StoreError::breaker_open(None)))?;
         self.record(began, DecisionSource::Fallback, &decision);
         Ok(decision)
     }
 
-    /// Decides a request where an earlier decision was made, without a breaker.
-    pub(crate) async fn decide_by(&self, by: DecidedBy, mut cells: Cells) -> Result<Decision, StoreError> {
-        match by {
-            DecidedBy::Store => {
-                let answer = self.store.decide(&mut cells, Purpose::Take).await?;
-                Ok(decision(answer, cells, Purpose::Take))
-            }
-            DecidedBy::Local | DecidedBy::Unlimited => {
-                self.local.decide(Purpose::Take, cells).1.ok_or_else(StoreError::breaker_open)
+    /// Decides a request as [`decide`](Self::decide) would now, and changes nothing: neither the store, nor the
+    /// breakers, nor the log.
+    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
+        let (source, answer) = if let Some(at) = self.store.remembered(&mut cells) {
+            (PreviewSource::Remembered, Ok(Answer::new(at)))
+        } else if let Some(error) = self.breakers.rejection(&self.nodes(&cells)) {
+            (PreviewSource::Store, Err(error))
+        } else {
+            let answer = self.store.decide(&mut cells, Purpose::Preview);
+            (PreviewSource::Store, self.follow(answer, |_, answer, _| answer).await)
+        };
+        match answer {
+            Ok(answer) => Preview { source, decision: Some(decision(answer, cells, Purpose::Preview)) },
+            Err(error) => {
+                let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
+                Preview { source: PreviewSource::Policies(fallback, error), decision }
             }
         }
-    }
-
-    /// Decides a request by this process's share of the limits, after the store has failed before.
-    pub(crate) fn decide_locally(&self, cells: Cells, purpose: Purpose) -> Result<Decision, StoreError> {
-        let began = self.start_recording(purpose);
-        let decision = self.local.decide(purpose, cells).1.ok_or_else(StoreError::breaker_open)?;
-        self.record(began, DecisionSource::Fallback, &decision);
-        Ok(decision)
     }
 }
 

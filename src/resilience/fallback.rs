@@ -1,5 +1,7 @@
 //! Decides requests that the store did not decide, by the policies of their limits.
 
+#[cfg(feature = "tracing")]
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
@@ -24,17 +26,6 @@ pub(super) struct LocalStore {
     memory: Arc<OnceLock<MemoryStore>>,
 }
 
-/// The state of a request's limits in quota mode, of which at least one must have capacity.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Quotas {
-    /// The policy of one limit allows the request.
-    Allowed,
-    /// At least one limit's share may have capacity.
-    Undecided,
-    /// No limit's share can ever hold the cost.
-    TooSmall,
-}
-
 impl LocalStore {
     pub(super) fn new(limits: &Limits, default: OnStoreError) -> Self {
         let mut local = Self { policies: Box::default(), hasher: KeyHasher::random(), memory: Arc::default() };
@@ -56,13 +47,19 @@ impl LocalStore {
     pub(super) fn decide(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
         // The store may have answered some of them before it failed, or have given them the size of an override.
         cells.iter_mut().for_each(|cell| *cell = cell.asked_again(cell.cost()));
-        let quotas = self.quotas(&cells);
+        let quotas = || cells.iter().filter(|cell| cell.veto == Veto::Quota);
+        let are_quotas_allowed = quotas().any(|cell| self.policy(cell) == OnStoreError::Allow);
+        let may_quotas_allow = are_quotas_allowed || quotas().any(|cell| !self.is_share_too_small(cell));
         let is_rejected = |cell: &Cell| match self.policy(cell) {
             OnStoreError::Reject => true,
             OnStoreError::Allow => false,
             OnStoreError::DecideLocally(_) => {
-                let another_may_have_room = cell.veto == Veto::Quota && quotas != Quotas::TooSmall;
-                cell.veto != Veto::Shadow && !another_may_have_room && self.is_share_too_small(cell)
+                let may_deny = match cell.veto {
+                    Veto::Enforced => true,
+                    Veto::Quota => !may_quotas_allow,
+                    Veto::Shadow => false,
+                };
+                may_deny && self.is_share_too_small(cell)
             }
         };
         if cells.iter().any(is_rejected) {
@@ -73,7 +70,7 @@ impl LocalStore {
             return (Fallback::Allowed, Some(Decision::unlimited()));
         }
         let mut shares = self.shares(&cells);
-        if quotas == Quotas::Allowed {
+        if are_quotas_allowed {
             shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
         }
         let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
@@ -102,13 +99,13 @@ impl LocalStore {
     /// Lists the policies in effect for the log, such as `reject` or `allow, decide locally`.
     #[cfg(feature = "tracing")]
     pub(super) fn summary(&self) -> String {
-        let names = [
-            ("reject", self.policies.iter().any(|policy| matches!(policy, OnStoreError::Reject))),
-            ("allow", self.policies.iter().any(|policy| matches!(policy, OnStoreError::Allow))),
-            ("decide locally", self.policies.iter().any(|policy| matches!(policy, OnStoreError::DecideLocally(_)))),
-        ];
-        let used: Vec<&str> = names.into_iter().filter(|(_, is_used)| *is_used).map(|(name, _)| name).collect();
-        used.join(", ")
+        let name = |policy: &OnStoreError| match policy {
+            OnStoreError::Reject => "reject",
+            OnStoreError::Allow => "allow",
+            OnStoreError::DecideLocally(_) => "decide locally",
+        };
+        let names: BTreeSet<&str> = self.policies.iter().map(name).collect();
+        Vec::from_iter(names).join(", ")
     }
 
     fn policy(&self, cell: &Cell) -> OnStoreError {
@@ -131,17 +128,6 @@ impl LocalStore {
     fn is_share_too_small(&self, cell: &Cell) -> bool {
         let holds = |cell: &Cell| cell.cost() <= cell.algorithm().hard_capacity();
         holds(cell) && !self.share(cell).is_some_and(|share| holds(&share))
-    }
-
-    fn quotas(&self, cells: &[Cell]) -> Quotas {
-        let mut quotas = cells.iter().filter(|cell| cell.veto == Veto::Quota);
-        if quotas.clone().any(|cell| self.policy(cell) == OnStoreError::Allow) {
-            Quotas::Allowed
-        } else if quotas.all(|cell| self.is_share_too_small(cell)) {
-            Quotas::TooSmall
-        } else {
-            Quotas::Undecided
-        }
     }
 }
 

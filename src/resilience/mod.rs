@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
-pub(crate) use self::call::ReservationGuard;
+pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 pub(crate) use self::decide::{Preview, PreviewSource};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
-use self::outage_log::{LogContext, OutageLog};
+use self::outage_log::OutageLog;
 use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
@@ -35,37 +35,25 @@ use crate::limit::OnStoreError;
 use crate::limit::{Limit, Limits};
 use crate::recorder::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Recorders, RejectionRecord};
-use crate::store::{MemoryStore, Purpose, Store};
+use crate::store::{Purpose, Store};
 
-/// The store of a limiter, the settings for its failures, and the recorders.
+/// The settings for failures of a limiter's store, and its recorders.
 #[derive(Clone, Debug)]
 pub(crate) struct GuardedStoreConfig {
-    /// `None` stands for a new memory store.
-    pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) deadline: Duration,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) on_store_error: OnStoreError,
     pub(crate) recorders: Recorders,
     /// The share of a limit, in percent, from which a key is near it.
     pub(crate) near_percent: u32,
-    /// Whether no limit is enforced.
+    /// Whether all limits are in shadow mode.
     pub(crate) is_shadow: bool,
-}
-
-impl GuardedStoreConfig {
-    pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-
-    /// Returns the store, which is created here unless one was set.
-    pub(crate) fn store(&mut self) -> &Arc<dyn Store> {
-        self.store.get_or_insert_with(|| Arc::new(MemoryStore::new()))
-    }
 }
 
 impl Default for GuardedStoreConfig {
     fn default() -> Self {
         Self {
-            store: None,
-            deadline: Self::DEFAULT_DEADLINE,
+            deadline: Duration::from_millis(50),
             breaker: CircuitBreaker::new(),
             on_store_error: OnStoreError::default(),
             recorders: Recorders::default(),
@@ -83,43 +71,37 @@ pub(crate) struct GuardedStore {
     limits: Limits,
     store: Arc<dyn Store>,
     hasher: KeyHasher,
+    config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
-    deadline: Duration,
-    on_store_error: OnStoreError,
     local: LocalStore,
-    recorders: Recorders,
-    near_percent: u32,
-    /// Whether all limits are in shadow mode.
-    is_shadow: bool,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
 }
 
 impl GuardedStore {
-    /// Guards the configured store.
+    /// Guards a store.
     ///
     /// # Errors
     ///
     /// Returns an error if the deadline is 0, or `near_percent` is not 1 to 100.
-    pub(crate) fn new(mut limits: Limits, mut config: GuardedStoreConfig) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        mut limits: Limits,
+        store: Arc<dyn Store>,
+        config: GuardedStoreConfig,
+    ) -> Result<Self, ConfigError> {
         if config.deadline.is_zero() {
             return Err(ConfigError::new("deadline is 0: use at least 1 ns"));
         }
         if !(1..=100).contains(&config.near_percent) {
             return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
-        let store = config.store().clone();
         limits.set_store(&*store, config.is_shadow);
         Ok(Self {
             hasher: store.hasher(),
             store,
             breakers: Breakers::new(config.breaker),
-            deadline: config.deadline,
-            on_store_error: config.on_store_error,
             local: LocalStore::new(&limits, config.on_store_error),
-            recorders: config.recorders,
-            near_percent: config.near_percent,
-            is_shadow: config.is_shadow,
+            config,
             limits,
             #[cfg(feature = "tracing")]
             outage_log: Arc::new(OutageLog::new()),
@@ -129,8 +111,8 @@ impl GuardedStore {
     /// Returns the same store for other limits: it shares the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut guarded = Self { limits: limits.clone(), ..self.clone() };
-        guarded.limits.set_store(&*self.store, self.is_shadow);
-        guarded.local.set_policies(&guarded.limits, guarded.on_store_error);
+        guarded.limits.set_store(&*self.store, self.config.is_shadow);
+        guarded.local.set_policies(&guarded.limits, guarded.config.on_store_error);
         guarded
     }
 
@@ -154,10 +136,7 @@ impl fmt::Debug for GuardedStore {
         f.debug_struct("GuardedStore")
             .field("limits", &self.limits.as_slice())
             .field("store", &self.store)
-            .field("deadline", &self.deadline)
-            .field("circuit_breaker", &self.breakers.settings())
-            .field("on_store_error", &self.on_store_error)
-            .field("recorders", &self.recorders)
+            .field("config", &self.config)
             .finish_non_exhaustive()
     }
 }
@@ -165,19 +144,19 @@ impl fmt::Debug for GuardedStore {
 /// Reports decisions, failures of the store, and changes of breakers to the recorders and to the log.
 impl GuardedStore {
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        self.recorders.event(event);
+        self.config.recorders.event(event);
     }
 
     /// Returns the instant at which a decision begins, if it takes something and there are recorders.
     #[inline]
     pub(crate) fn start_recording(&self, purpose: Purpose) -> Option<Instant> {
-        let is_recorded = purpose == Purpose::Take && !self.recorders.is_empty();
+        let is_recorded = purpose == Purpose::Take && !self.config.recorders.is_empty();
         is_recorded.then(Instant::now)
     }
 
     /// Records a decision that has begun at an instant, if it is to be recorded.
     #[inline]
-    pub(crate) fn record(&self, began: Option<Instant>, source: DecisionSource, decision: &Decision) {
+    fn record(&self, began: Option<Instant>, source: DecisionSource, decision: &Decision) {
         if let Some(began) = began {
             self.record_since(began, source, decision);
         }
@@ -190,10 +169,10 @@ impl GuardedStore {
             names: self.limits.names(),
             source,
             duration: began.elapsed(),
-            near_percent: self.near_percent,
+            near_percent: self.config.near_percent,
             store: &*self.store,
         };
-        self.recorders.decision(&record);
+        self.config.recorders.decision(&record);
         for outcome in decision.outcomes() {
             if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
                 self.report_outcome(limit, outcome, decision.is_charged());
@@ -217,29 +196,24 @@ impl GuardedStore {
 
     /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
     pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
-        if !self.recorders.is_empty() {
-            let (names, near_percent) = (self.limits.names(), self.near_percent);
+        if !self.config.recorders.is_empty() {
+            let (names, near_percent) = (self.limits.names(), self.config.near_percent);
             let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
-            self.recorders.rejection(&record);
+            self.config.recorders.rejection(&record);
         }
     }
 
     fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
         #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, &self.log_context());
+        self.outage_log.failed(error, &*self.store, &self.local);
     }
 
     fn report_changes(&self, changes: Changes) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, &self.log_context());
+            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, &self.local);
         }
-    }
-
-    #[cfg(feature = "tracing")]
-    fn log_context(&self) -> LogContext<'_> {
-        LogContext { store: &*self.store, policies: &self.local }
     }
 }

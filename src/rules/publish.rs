@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
 
 use super::Rules;
 use super::error::RulesError;
@@ -13,6 +12,7 @@ use super::extractors::Extractors;
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Apply, Document, Limit, LiveLimits};
 use crate::store::RedisStore;
+use crate::time::cooldown::Cooldown;
 
 /// The name of the document, after the prefix of the store.
 const NAME: &str = "rules";
@@ -86,7 +86,7 @@ impl RedisStore {
         fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
         let rules = LiveLimits::try_new(fallback)?;
-        let mut published = PublishedRules { store: self.clone(), extractors, seen: None, outages: Outages::default() };
+        let mut published = PublishedRules { store: self.clone(), extractors, seen: None, outages: Outages::new() };
         if let Some(apply) = published.poll_change().await {
             let live = rules.clone();
             if !blocking(move || apply(&live).is_ok()).await {
@@ -161,22 +161,23 @@ impl Document for PublishedRules {
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits the logging of Redis outages: once for each outage, and at most once a minute.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outages {
-    /// When one was last logged.
-    last: Option<Instant>,
+    cooldown: Cooldown,
     /// Whether the present outage was logged.
     is_logged: bool,
 }
 
 impl Outages {
+    fn new() -> Self {
+        Self { cooldown: Cooldown::new(), is_logged: false }
+    }
+
     /// Records a failure. Returns whether to log it.
     fn should_log(&mut self) -> bool {
-        if self.is_logged || self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
-            return false;
-        }
-        (self.last, self.is_logged) = (Some(Instant::now()), true);
-        true
+        let is_due = !self.is_logged && self.cooldown.try_start(LOG_INTERVAL);
+        self.is_logged |= is_due;
+        is_due
     }
 
     fn end(&mut self) {
@@ -220,7 +221,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unstable_redis_is_logged_once_a_minute() {
-        let mut outages = Outages::default();
+        let mut outages = Outages::new();
         let mut lines = 0;
         for _ in 0..300 {
             lines += u32::from(outages.should_log());
@@ -233,7 +234,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_outage_is_logged_once() {
-        let mut outages = Outages::default();
+        let mut outages = Outages::new();
         let mut lines = 0;
         for _ in 0..300 {
             lines += u32::from(outages.should_log());

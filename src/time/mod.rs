@@ -1,6 +1,8 @@
 //! Timestamps in microseconds, clocks, and pauses.
 
 mod clocks;
+#[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
+pub(crate) mod cooldown;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
