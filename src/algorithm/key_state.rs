@@ -13,9 +13,13 @@
 
 use super::log::Log;
 use super::settings::Algorithm;
-use super::state::{CompactState, State};
+use super::state::{ChargeMark, CompactState};
 
-/// The state of a key under any algorithm.
+/// The state of a key under any algorithm, and the algorithm's operations on it, from which all decisions follow.
+///
+/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `charge` and `refund` have
+/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands
+/// still for a key until the clock has caught up.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum KeyState {
     Compact(CompactState),
@@ -28,17 +32,58 @@ impl KeyState {
         if algorithm.keeps_log() { Self::Log(Log::default()) } else { Self::Compact(CompactState::UNUSED) }
     }
 
-    pub(crate) fn as_state(&self) -> &dyn State {
+    /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
+    /// without knowing the algorithm. 0 for an unused key.
+    #[inline]
+    pub(crate) fn expires_at(&self) -> u64 {
         match self {
-            Self::Compact(state) => state,
-            Self::Log(log) => log,
+            Self::Compact(state) => state.expires_at,
+            Self::Log(log) => log.expires_at,
         }
     }
 
-    pub(crate) fn as_state_mut(&mut self) -> &mut dyn State {
+    /// Returns the tokens in use, rounded up.
+    #[inline(always)]
+    pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
         match self {
-            Self::Compact(state) => state,
-            Self::Log(log) => log,
+            Self::Compact(state) => state.used(algorithm, now),
+            Self::Log(log) => log.used(algorithm, now),
+        }
+    }
+
+    /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
+    #[inline(always)]
+    pub(super) fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
+        match self {
+            Self::Compact(state) => state.wait(algorithm, now, most),
+            Self::Log(log) => log.wait(algorithm, now, most),
+        }
+    }
+
+    /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+        match self {
+            Self::Compact(state) => state.charge(algorithm, now, cost),
+            Self::Log(log) => log.charge(algorithm, now, cost),
+        }
+    }
+
+    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is
+    /// reported of the key at this instant.
+    #[inline]
+    pub(crate) fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState {
+        match self {
+            Self::Compact(state) => *state,
+            Self::Log(log) => log.summary(algorithm, now),
+        }
+    }
+
+    /// Refunds a charge of `cost`, as far as it still counts.
+    pub(crate) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+        match self {
+            Self::Compact(state) => state.refund(algorithm, mark, now, cost),
+            Self::Log(log) => log.refund(algorithm, mark, now, cost),
         }
     }
 
@@ -83,8 +128,8 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{
-        CalendarWindow, ChargeMark, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, SlidingLog,
-        SlidingWindowCounter, TokenBucket,
+        CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, SlidingLog, SlidingWindowCounter,
+        TokenBucket,
     };
 
     const NOON: u64 = 1_767_225_600_000_000;
@@ -92,7 +137,7 @@ mod tests {
     fn charged(algorithm: &Algorithm, charges: u64) -> KeyState {
         let mut state = KeyState::unused(algorithm);
         for at in 0..charges {
-            state.as_state_mut().charge(algorithm, NOON + at, 1);
+            state.charge(algorithm, NOON + at, 1);
         }
         state
     }
@@ -169,16 +214,17 @@ mod tests {
                 for now in [0, NOON, 1 << 52] {
                     for cost in [0, 1, 10, 11] {
                         let mut state = stored.clone();
-                        let used = state.as_state().used(&algorithm, now);
-                        algorithm.more_after(state.as_state(), now, used);
-                        algorithm.reset_after(state.as_state(), now);
-                        algorithm.delay(state.as_state(), now, cost);
-                        if algorithm.wait(state.as_state(), now, cost) == 0 && cost > 0 {
-                            state.clone().as_state_mut().charge(&algorithm, now, cost);
+                        let used = state.used(&algorithm, now);
+                        let summary = state.summary(&algorithm, now);
+                        algorithm.more_after(&summary, now, used);
+                        algorithm.reset_after(&summary, now);
+                        algorithm.delay(&state, now, cost);
+                        if algorithm.wait(&state, now, cost) == 0 && cost > 0 {
+                            state.clone().charge(&algorithm, now, cost);
                         }
                         for at in [0, NOON, 1 << 53] {
                             let mark = ChargeMark(CompactState { expires_at: NOON, at, detail: NOON });
-                            state.as_state_mut().refund(&algorithm, mark, now, cost);
+                            state.refund(&algorithm, mark, now, cost);
                         }
                     }
                 }

@@ -4,7 +4,7 @@
 //! a period in all. A log of every request has buckets of 1 µs.
 
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState, State, take_instant, take_u32};
+use super::state::{ChargeMark, CompactState, take_instant, take_u32};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -109,18 +109,14 @@ struct View {
     used: u64,
 }
 
-impl State for Log {
-    fn expires_at(&self) -> u64 {
-        self.expires_at
-    }
-
+impl Log {
     #[inline]
-    fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+    pub(super) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
         self.view(algorithm, now).used
     }
 
     #[inline]
-    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
+    pub(super) fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
         let view = self.view(algorithm, now);
         // Every entry holds at least one token.
         let bucket = match view.used.saturating_sub(most) {
@@ -133,7 +129,7 @@ impl State for Log {
     }
 
     /// Returns when nothing counts any more (`expires_at`), when more tokens remain (`at`), and the tokens in use.
-    fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState {
+    pub(super) fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState {
         match self.used(algorithm, now) {
             0 => CompactState::UNUSED,
             used => {
@@ -144,7 +140,7 @@ impl State for Log {
     }
 
     #[inline]
-    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
         let view = self.view(algorithm, now);
         let newest = self.newest(algorithm);
         if view.expired > 0 || view.oldest != self.oldest {
@@ -163,7 +159,7 @@ impl State for Log {
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
     /// number of later entries.
-    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(algorithm, now);
         let bucket = mark.0.expires_at.saturating_sub(algorithm.span);
         if used == 0 || bucket < oldest {
@@ -196,9 +192,7 @@ impl State for Log {
             self.expires_at = last.start + algorithm.span;
         }
     }
-}
 
-impl Log {
     /// Returns the start of the newest bucket.
     #[inline]
     fn newest(&self, algorithm: &Algorithm) -> u64 {

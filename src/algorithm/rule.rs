@@ -1,7 +1,8 @@
-//! Decisions on a cost, which follow from the operations of a [`State`], once for all algorithms.
+//! Decisions on a cost, which follow from the operations of a [`KeyState`], once for all algorithms.
 
+use super::key_state::KeyState;
 use super::settings::{Algorithm, Kind, Refill};
-use super::state::{ChargeMark, CompactState, State};
+use super::state::{ChargeMark, CompactState};
 use super::{bucket, counter, interval_bucket, penalty, window};
 
 /// The wait for a cost that exceeds the capacity.
@@ -11,7 +12,7 @@ impl Algorithm {
     /// Returns the time until `cost` can be charged if nothing else is charged until then: 0 if it can be now, or
     /// [`NEVER`]. A cost of 0 always can.
     #[inline(always)]
-    pub(crate) fn wait<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> u64 {
+    pub(crate) fn wait(&self, state: &KeyState, now: u64, cost: u64) -> u64 {
         match self.hard_capacity().checked_sub(cost) {
             _ if cost == 0 => 0,
             Some(most) => state.wait(self, now, most),
@@ -21,13 +22,13 @@ impl Algorithm {
 
     /// Returns the time for which a request that can be charged `cost` waits before it proceeds.
     #[inline(always)]
-    pub(crate) fn delay<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> u64 {
+    pub(crate) fn delay(&self, state: &KeyState, now: u64, cost: u64) -> u64 {
         if self.is_queue() && cost > 0 { state.wait(self, now, 0) } else { 0 }
     }
 
     /// Returns whether a part of `cost` exceeds the limit, and is taken from its overage.
     #[inline(always)]
-    pub(crate) fn uses_overage<S: State + ?Sized>(&self, state: &S, now: u64, cost: u64) -> bool {
+    pub(crate) fn uses_overage(&self, state: &KeyState, now: u64, cost: u64) -> bool {
         self.overage > 0 && cost > 0 && state.used(self, now) + cost > self.capacity
     }
 
@@ -39,16 +40,16 @@ impl Algorithm {
 
     /// Returns the time until more tokens remain than now that `used` are in use, or `None` if that never happens.
     #[inline]
-    pub(crate) fn more_after<S: State + ?Sized>(&self, state: &S, now: u64, used: u64) -> Option<u64> {
+    pub(crate) fn more_after(&self, state: &CompactState, now: u64, used: u64) -> Option<u64> {
         used.min(self.capacity).checked_sub(1).map(|less| state.wait(self, now, less))
     }
 
     /// Returns the time until the key is unused again.
     #[inline]
-    pub(crate) fn reset_after<S: State + ?Sized>(&self, state: &S, now: u64) -> u64 {
+    pub(crate) fn reset_after(&self, state: &CompactState, now: u64) -> u64 {
         match self.is_bucket() {
             true => state.wait(self, now, 0),
-            false => state.expires_at().saturating_sub(now),
+            false => state.expires_at.saturating_sub(now),
         }
     }
 }
@@ -57,14 +58,9 @@ impl Algorithm {
 ///
 /// These methods are always inlined, and so are the functions: calls would take another 90 instructions of a decision
 /// ("token bucket" in `.ci/instructions`).
-impl State for CompactState {
-    #[inline]
-    fn expires_at(&self) -> u64 {
-        self.expires_at
-    }
-
+impl CompactState {
     #[inline(always)]
-    fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+    pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
         match algorithm.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::used(algorithm, self, now),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(algorithm, self, now),
@@ -77,7 +73,7 @@ impl State for CompactState {
     }
 
     #[inline(always)]
-    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
+    pub(crate) fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
         match algorithm.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::wait(algorithm, self, now, most),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
@@ -91,13 +87,8 @@ impl State for CompactState {
         }
     }
 
-    #[inline]
-    fn summary(&self, _: &Algorithm, _: u64) -> CompactState {
-        *self
-    }
-
     #[inline(always)]
-    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
         match algorithm.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(algorithm, self, now, cost),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
@@ -110,7 +101,7 @@ impl State for CompactState {
         }
     }
 
-    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         match algorithm.kind {
             Kind::TokenBucket(Refill::Interval) => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {

@@ -1,34 +1,5 @@
 //! The state of a key, the mark of a charge, and arithmetic on their numbers.
 
-use super::settings::Algorithm;
-
-/// The operations of an algorithm on the state of a key, from which all decisions follow.
-///
-/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `charge` and `refund` have
-/// produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back: time then stands
-/// still for a key until the clock has caught up.
-pub(crate) trait State {
-    /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
-    /// without knowing the algorithm. 0 for an unused key.
-    fn expires_at(&self) -> u64;
-
-    /// Returns the tokens in use, rounded up.
-    fn used(&self, algorithm: &Algorithm, now: u64) -> u64;
-
-    /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
-    fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64;
-
-    /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
-    fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64;
-
-    /// Returns the state in the form of a compact one: the mark of a charge that was just made, and all that is
-    /// reported of the key at this instant.
-    fn summary(&self, algorithm: &Algorithm, now: u64) -> CompactState;
-
-    /// Refunds a charge of `cost`, as far as it still counts.
-    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64);
-}
-
 /// The state of a key in 24 bytes, whose meaning depends on the algorithm. The default is an unused key.
 ///
 /// All algorithms but the logs keep one.

@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::cell::{Cell, Report, Verdict};
-use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, State};
+use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, NEVER};
 use crate::decision::RequestDetail;
 
 /// For stores: the answer.
@@ -63,7 +63,7 @@ impl Cell {
 
     /// Answers whether the cost is available.
     #[inline(always)]
-    pub(crate) fn peek<S: State + ?Sized>(&mut self, state: &S, now: u64) {
+    pub(crate) fn peek(&mut self, state: &KeyState, now: u64) {
         let (algorithm, cost) = (&self.algorithm, self.cost);
         self.wait = algorithm.wait(state, now, cost);
         if self.wait == 0 {
@@ -74,7 +74,7 @@ impl Cell {
 
     /// Completes the answer. Charges the cost if `takes`, which requires that it is available.
     #[inline(always)]
-    pub(crate) fn complete<S: State + ?Sized>(&mut self, state: &mut S, now: u64, takes: bool) {
+    pub(crate) fn complete(&mut self, state: &mut KeyState, now: u64, takes: bool) {
         let algorithm = &self.algorithm;
         let takes = takes && self.cost > 0;
         self.used = if takes { state.charge(algorithm, now, self.cost) } else { state.used(algorithm, now) };
@@ -82,7 +82,7 @@ impl Cell {
         self.now = now;
         if takes && self.is_of_penalty() {
             self.report_mut().lockout = Lockout::begun(&self.mark.0, now);
-            self.peek(&self.mark.0.clone(), now);
+            self.peek(&KeyState::Compact(self.mark.0), now);
         }
     }
 
@@ -99,7 +99,7 @@ impl Cell {
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
         } else {
-            self.peek(&state, now);
+            self.peek(&KeyState::Compact(state), now);
         }
         self.used = state.used(&self.algorithm, now);
         self.now = now;

@@ -44,7 +44,7 @@ pub struct Cell {
     pub(super) now: u64,
     /// The tokens in use after the decision.
     pub(super) used: u64,
-    /// The [summary](crate::algorithm::State::summary) of the state after the decision.
+    /// The [summary](crate::algorithm::KeyState::summary) of the state after the decision.
     pub(crate) mark: ChargeMark,
     pub(super) is_enforced: bool,
     /// The values to report in place of those that follow from the state.

@@ -16,52 +16,29 @@ pub enum Purpose {
     Preview,
 }
 
-/// The states of a request's keys, by the position of their cells.
-pub(crate) trait States {
-    /// Lets a cell [peek](Cell::peek) at its state.
-    fn peek(&mut self, index: usize, cell: &mut Cell, now: u64);
-
-    /// [Completes](Cell::complete) a cell.
-    fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool);
-}
-
-impl States for [KeyState] {
-    fn peek(&mut self, index: usize, cell: &mut Cell, now: u64) {
-        match &self[index] {
-            KeyState::Compact(state) => cell.peek(state, now),
-            KeyState::Log(log) => cell.peek(log, now),
-        }
-    }
-
-    fn complete(&mut self, index: usize, cell: &mut Cell, now: u64, takes: bool) {
-        match &mut self[index] {
-            KeyState::Compact(state) => cell.complete(state, now, takes),
-            KeyState::Log(log) => cell.complete(log, now, takes),
-        }
-    }
-}
-
 /// Decides a request at the instant `now`: looks at the states of all its keys, then takes all costs or none, in
-/// `states`.
-pub(crate) fn decide(cells: &mut [Cell], states: &mut (impl States + ?Sized), now: u64, purpose: Purpose) {
-    for (index, cell) in cells.iter_mut().enumerate() {
-        states.peek(index, cell, now);
+/// `states`, which are those of the cells in order.
+#[inline]
+pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: u64, purpose: Purpose) {
+    for (cell, state) in cells.iter_mut().zip(&*states) {
+        cell.peek(state, now);
     }
     let takes = purpose != Purpose::Peek;
     let is_allowed = takes && allows(cells);
     // Whether the limit before the cell of a penalty denies.
     let mut is_denied = false;
-    for (index, cell) in cells.iter_mut().enumerate() {
+    for (cell, state) in cells.iter_mut().zip(states) {
         let is_strike = takes && is_denied && cell.makes_strikes;
         is_denied = !cell.is_allowed();
         let charges = !is_denied && if cell.is_of_penalty() { is_strike } else { is_allowed };
-        states.complete(index, cell, now, charges);
+        cell.complete(state, now, charges);
     }
     enforce_quotas(cells);
 }
 
 /// Returns whether a request is allowed: every enforced limit has capacity, and one of those in quota mode, if there
 /// are any.
+#[inline]
 pub(crate) fn allows(cells: &[Cell]) -> bool {
     let (mut has_quota, mut quota_has_capacity) = (false, false);
     for cell in cells {
@@ -77,6 +54,7 @@ pub(crate) fn allows(cells: &[Cell]) -> bool {
 /// Enforces quota mode. Each quota with capacity contributes to the decision. If none has capacity, only the one that
 /// will have capacity first denies the request, so that [`Decision::retry_after`](crate::Decision::retry_after) is
 /// exact.
+#[inline]
 pub(crate) fn enforce_quotas(cells: &mut [Cell]) {
     let quotas = || cells.iter().enumerate().filter(|(_, cell)| cell.veto == Veto::Quota);
     let Some((first, _)) = quotas().min_by_key(|(_, cell)| cell.wait) else { return };

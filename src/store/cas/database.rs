@@ -125,7 +125,7 @@ impl<B: CompareAndSwap> Database<B> {
 
     /// Writes the new state of a row, unless another process has changed it. Returns whether it was written.
     pub(super) async fn write(&self, row: &Row, state: &KeyState, at: Timestamp) -> Result<bool, StoreError> {
-        let expires_at = state.as_state().expires_at();
+        let expires_at = state.expires_at();
         self.swap(&row.key, row.version, &state.to_bytes(), expires_at, at).await
     }
 

@@ -1,7 +1,6 @@
 //! The choice of the entry that a full table evicts.
 
 use super::table::{EvictionRank, RankedFingerprint, Table};
-use crate::algorithm::State;
 
 /// An entry that can be evicted.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +13,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// The candidate with the lowest value is evicted.
-    pub(super) fn value(&self) -> (EvictionRank, u64) {
+    fn value(&self) -> (EvictionRank, u64) {
         (self.rank, self.expires_at)
     }
 }
@@ -25,11 +24,10 @@ const SAMPLE: usize = 16;
 /// The same, if all of the first ones were denied: evicting one of them would lift its limit.
 const SAMPLE_OF_DENIED: usize = 24;
 
-/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, unless nearly
-/// all keys are in the other table. So this many slots almost always hold a full sample.
+/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, so this many slots almost always hold a full sample.
 const SAMPLE_SLOTS: usize = 64;
 
-impl<S: State + Default> Table<S> {
+impl Table {
     /// Chooses the entry to evict among the next few, and moves the hand past them.
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
@@ -46,7 +44,7 @@ impl<S: State + Default> Table<S> {
             if entry.is_empty() || spared.iter().any(|&spared| RankedFingerprint::new(spared).without_rank() == found) {
                 continue;
             }
-            let expires_at = entry.state.expires_at();
+            let expires_at = entry.expires_at();
             let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
             let candidate = Candidate { rank, expires_at, slot };
             if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
@@ -67,7 +65,7 @@ impl<S: State + Default> Table<S> {
 mod tests {
     use super::super::table::Slot;
     use super::*;
-    use crate::algorithm::CompactState;
+    use crate::algorithm::{CompactState, KeyState};
 
     /// Returns a pseudorandom fingerprint of the key `n` (SplitMix64).
     fn scattered(n: u128) -> u128 {
@@ -77,14 +75,14 @@ mod tests {
         u128::from(mixed ^ mixed >> 31) << 64
     }
 
-    fn insert(table: &mut Table<CompactState>, n: u128, until: u64, rank: EvictionRank) {
+    fn insert(table: &mut Table, n: u128, until: u64, rank: EvictionRank) {
         let state = CompactState { expires_at: until, ..CompactState::UNUSED };
-        table.insert(scattered(n), state).set_rank(rank);
+        table.insert(scattered(n), KeyState::Compact(state)).set_rank(rank);
     }
 
     #[test]
     fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
-        let mut table = Table::<CompactState>::new();
+        let mut table = Table::new();
         for n in 0..10 {
             insert(&mut table, n, 1_000, EvictionRank::DENIED);
         }
@@ -99,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
-        let mut table = Table::<CompactState>::new();
+        let mut table = Table::new();
         insert(&mut table, 0, 50, EvictionRank(0));
         insert(&mut table, 1, 10, EvictionRank::DENIED);
         insert(&mut table, 2, 60, EvictionRank::DENIED);
@@ -112,7 +110,7 @@ mod tests {
     #[test]
     fn an_eviction_inspects_few_slots() {
         let denied = |n| {
-            let mut table = Table::<CompactState>::new();
+            let mut table = Table::new();
             (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
             table
         };
@@ -136,7 +134,7 @@ mod tests {
     fn denied_entries_stay_distributed_over_the_table() {
         const KEYS: u128 = 2_000;
         const PARTS: u128 = 16;
-        let mut table = Table::<CompactState>::new();
+        let mut table = Table::new();
         (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
         let slots = table.slots.capacity();
         for n in KEYS..20 * KEYS {

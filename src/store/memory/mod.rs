@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::overrides::OverrideCount;
-use self::shard::{EntryKey, Shard};
-use self::table::EvictionRank;
+use self::shard::Shard;
+use self::table::{EvictionRank, Slot};
 use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::decision::Cell;
 use crate::error::StoreError;
@@ -34,7 +34,7 @@ use crate::time::{Clock, SystemClock};
 /// as one that was denied.
 ///
 /// Under limits with a state of 24 bytes (see [`algorithm`](crate::algorithm)), a key takes 49 bytes when there are a
-/// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 78 bytes with its first entry, and
+/// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 97 bytes with its first entry, and
 /// 12 for each further entry that its buffer can hold: at least four, and twice as many whenever it is full. Only the
 /// limit bounds the length of a log.
 ///
@@ -121,7 +121,7 @@ impl MemoryStore {
     /// Returns the number of keys that the store holds.
     #[must_use]
     pub fn keys(&self) -> usize {
-        (0..self.shards.len()).map(|shard| self.lock(shard).keys()).sum()
+        (0..self.shards.len()).map(|shard| self.lock(shard).table.len()).sum()
     }
 
     /// Returns the memory that the store has allocated, in bytes.
@@ -174,16 +174,16 @@ impl MemoryStore {
 
     /// Refunds a charge, as far as it still counts.
     fn refund_one(&self, cell: &Cell, now: u64) {
-        let (key, algorithm) = (EntryKey::new(cell), cell.algorithm());
-        let mut shard = self.lock(self.shard_of(cell.key()));
-        let Some(slot) = shard.find(key) else { return };
-        let mut entry = shard.entry_mut(key.keeps_log, slot);
-        entry.state().refund(algorithm, cell.mark(), now, cell.cost());
-        let used = entry.state().used(algorithm, now);
-        entry.set_rank(EvictionRank::new(used, algorithm.hard_capacity()));
-        if entry.state().expires_at() == 0 {
-            shard.remove(key, slot);
+        let (table, algorithm) = (&mut self.lock(self.shard_of(cell.key())).table, cell.algorithm());
+        let Slot::Occupied(slot) = table.find(cell.fingerprint()) else { return };
+        let entry = &mut table.slots[slot];
+        let mut state = entry.take_state();
+        state.refund(algorithm, cell.mark(), now, cell.cost());
+        if state.expires_at() == 0 {
+            return table.remove(slot);
         }
+        entry.set_rank(EvictionRank::new(state.used(algorithm, now), algorithm.hard_capacity()));
+        entry.set_state(state);
     }
 }
 
@@ -220,9 +220,9 @@ impl Store for MemoryStore {
 
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
         for cell in cells {
-            let (key, mut shard) = (EntryKey::new(cell), self.lock(self.shard_of(cell.key())));
-            if let Some(slot) = shard.find(key) {
-                shard.remove(key, slot);
+            let table = &mut self.lock(self.shard_of(cell.key())).table;
+            if let Slot::Occupied(slot) = table.find(cell.fingerprint()) {
+                table.remove(slot);
             }
         }
         StoreFuture::ready(Ok(()))

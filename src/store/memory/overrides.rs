@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::store::StoredOverride;
 
 /// The overrides of a shard, by the fingerprint of the key.
-#[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]
-#[derive(Debug)]
-pub(super) struct Overrides(Option<Box<HashMap<u128, StoredOverride>>>);
+#[derive(Debug, Default)]
+pub(super) struct Overrides(HashMap<u128, StoredOverride>);
 
 /// The number of overrides in all shards of a store, and its maximum.
 #[derive(Debug)]
@@ -33,13 +32,9 @@ impl OverrideCount {
 }
 
 impl Overrides {
-    pub(super) const fn new() -> Self {
-        Self(None)
-    }
-
     /// Returns the override of a key, and removes it if it has expired.
     pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<StoredOverride> {
-        let kept = *self.0.as_ref()?.get(&fingerprint)?;
+        let kept = *self.0.get(&fingerprint)?;
         if kept.is_valid_at(now) {
             return Some(kept);
         }
@@ -49,37 +44,29 @@ impl Overrides {
 
     /// Sets the override of a key. Returns whether there was room for it.
     pub(super) fn set(&mut self, fingerprint: u128, kept: StoredOverride, count: &OverrideCount) -> bool {
-        let is_present = self.0.as_ref().is_some_and(|map| map.contains_key(&fingerprint));
-        let has_room = is_present || count.add();
+        let has_room = self.0.contains_key(&fingerprint) || count.add();
         if has_room {
-            self.0.get_or_insert_default().insert(fingerprint, kept);
+            self.0.insert(fingerprint, kept);
         }
         has_room
     }
 
     pub(super) fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
-        let Some(map) = &mut self.0 else { return };
-        count.subtract(map.remove(&fingerprint).into_iter().count());
-        if map.is_empty() {
-            self.0 = None;
+        count.subtract(self.0.remove(&fingerprint).into_iter().count());
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
         }
     }
 
     pub(super) fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
-        let Some(map) = &mut self.0 else { return };
-        let before = map.len();
-        map.retain(|_, kept| kept.is_valid_at(now));
-        count.subtract(before - map.len());
-        if map.is_empty() {
-            self.0 = None;
-        }
+        let before = self.0.len();
+        self.0.retain(|_, kept| kept.is_valid_at(now));
+        count.subtract(before - self.0.len());
+        self.0.shrink_to_fit();
     }
 
     pub(super) fn heap(&self) -> usize {
         // The standard library's table has a byte of metadata for each entry.
-        let map = |map: &HashMap<u128, StoredOverride>| {
-            size_of_val(map) + map.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
-        };
-        self.0.as_deref().map_or(0, map)
+        self.0.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
     }
 }

@@ -8,7 +8,10 @@
 //!
 //! An entry is a fingerprint, the rank at which it is evicted, and a state.
 
-use crate::algorithm::State;
+use std::mem;
+use std::num::NonZeroU64;
+
+use crate::algorithm::{CompactState, KeyState, Log};
 
 /// The share of its limit that a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
 /// [`EvictionRank::DENIED`]. At the cap, entries of low ranks are evicted first.
@@ -28,12 +31,26 @@ impl EvictionRank {
     }
 }
 
-/// An entry of a table. One with an unused state is an empty slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<S: State + Default> {
+/// An entry of a table, or an empty slot.
+#[derive(Debug)]
+pub(super) struct Entry {
     pub(super) fingerprint: RankedFingerprint,
-    pub(super) state: S,
+    state: Stored,
 }
+
+/// The state of an entry. `Log(None)` is an empty slot.
+#[derive(Debug)]
+enum Stored {
+    /// A [`CompactState`], which has not expired at 0. So both kinds take no more than that.
+    Compact {
+        expires_at: NonZeroU64,
+        at: u64,
+        detail: u64,
+    },
+    Log(Option<Box<Log>>),
+}
+
+const _: () = assert!(size_of::<Entry>() == 40);
 
 /// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
 #[derive(Clone, Copy, Debug)]
@@ -58,19 +75,59 @@ impl RankedFingerprint {
     }
 }
 
-impl<S: State + Default> Entry<S> {
+impl Entry {
     /// Creates an entry of the lowest rank.
-    fn new(fingerprint: u128, state: S) -> Self {
-        Self { fingerprint: RankedFingerprint::new(fingerprint), state }
+    fn new(fingerprint: u128, state: KeyState) -> Self {
+        let mut entry = Self { fingerprint: RankedFingerprint::new(fingerprint), ..Self::empty() };
+        entry.set_state(state);
+        entry
     }
 
     /// Creates an empty slot.
     fn empty() -> Self {
-        Self { fingerprint: RankedFingerprint::EMPTY, state: S::default() }
+        Self { fingerprint: RankedFingerprint::EMPTY, state: Stored::Log(None) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.state.expires_at() == 0
+        matches!(self.state, Stored::Log(None))
+    }
+
+    pub(super) fn expires_at(&self) -> u64 {
+        match &self.state {
+            Stored::Compact { expires_at, .. } => expires_at.get(),
+            Stored::Log(log) => log.as_ref().map_or(0, |log| log.expires_at),
+        }
+    }
+
+    /// Takes the state, which is to be [set](Self::set_state) again: of a log, an unused one stays.
+    #[inline]
+    pub(super) fn take_state(&mut self) -> KeyState {
+        match &mut self.state {
+            Stored::Compact { expires_at, at, detail } => {
+                KeyState::Compact(CompactState { expires_at: expires_at.get(), at: *at, detail: *detail })
+            }
+            Stored::Log(log) => KeyState::Log(log.as_deref_mut().map(mem::take).unwrap_or_default()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn set_state(&mut self, state: KeyState) {
+        match (state, &mut self.state) {
+            (KeyState::Compact(CompactState { expires_at, at, detail }), stored) => {
+                let compact = |expires_at| Stored::Compact { expires_at, at, detail };
+                *stored = NonZeroU64::new(expires_at).map_or(Stored::Log(None), compact);
+            }
+            (KeyState::Log(log), Stored::Log(Some(stored))) => **stored = log,
+            (KeyState::Log(log), stored) => *stored = Stored::Log(Some(Box::new(log))),
+        }
+    }
+
+    /// Returns the bytes that the state has allocated.
+    pub(super) fn heap(&self) -> usize {
+        match &self.state {
+            Stored::Log(Some(log)) => size_of::<Log>() + log.heap(),
+            _ => 0,
+        }
     }
 
     pub(super) fn rank(&self) -> EvictionRank {
@@ -92,11 +149,13 @@ pub(super) enum Slot {
 }
 
 #[derive(Debug)]
-pub(super) struct Table<S: State + Default> {
-    pub(super) slots: Vec<Entry<S>>,
+pub(super) struct Table {
+    pub(super) slots: Vec<Entry>,
     /// The number of home slots. A few more slots behind them take entries that are pushed out.
     homes: usize,
     len: usize,
+    /// Whether a log was inserted, so that entries may have allocated memory.
+    has_logs: bool,
     /// The slot at which the next sweep or eviction begins. As both move it on, evictions are spread over the whole
     /// table, as insertions are: otherwise entries would pile up where nothing is evicted.
     pub(super) hand: usize,
@@ -104,9 +163,9 @@ pub(super) struct Table<S: State + Default> {
 
 const SMALLEST: usize = 8;
 
-impl<S: State + Default> Table<S> {
+impl Table {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), homes: 0, len: 0, hand: 0 }
+        Self { slots: Vec::new(), homes: 0, len: 0, has_logs: false, hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -138,17 +197,8 @@ impl<S: State + Default> Table<S> {
         Slot::Vacant(slot)
     }
 
-    #[cfg(test)]
-    fn entry(&self, slot: usize) -> &Entry<S> {
-        &self.slots[slot]
-    }
-
-    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry<S> {
-        &mut self.slots[slot]
-    }
-
     /// Adds an entry of the lowest rank for a fingerprint that is not in the table. Other entries may move.
-    pub(super) fn insert(&mut self, fingerprint: u128, state: S) -> &mut Entry<S> {
+    pub(super) fn insert(&mut self, fingerprint: u128, state: KeyState) -> &mut Entry {
         // At most nine tenths full: at that, a lookup reads three cache lines on average.
         if (self.len + 1) * 10 > self.homes * 9 {
             self.resize((self.homes + self.homes / 8).max(self.len + 2).max(SMALLEST));
@@ -159,6 +209,7 @@ impl<S: State + Default> Table<S> {
         if gap == self.slots.len() {
             Self::push(&mut self.slots, self.homes, Entry::empty());
         }
+        self.has_logs |= matches!(state, KeyState::Log(_));
         self.slots[slot..=gap].rotate_right(1);
         self.slots[slot] = Entry::new(fingerprint, state);
         self.len += 1;
@@ -183,7 +234,7 @@ impl<S: State + Default> Table<S> {
 
     /// Adds a slot at the end of `slots`, and capacity for only a few more if there is none: by default, a vector
     /// doubles.
-    fn push(slots: &mut Vec<Entry<S>>, homes: usize, entry: Entry<S>) {
+    fn push(slots: &mut Vec<Entry>, homes: usize, entry: Entry) {
         if slots.len() == slots.capacity() {
             slots.reserve_exact(Self::spare(homes));
         }
@@ -193,7 +244,7 @@ impl<S: State + Default> Table<S> {
     /// Moves all entries, in one pass, to a table with that many homes.
     fn resize(&mut self, homes: usize) {
         let mut resized = Vec::with_capacity(homes + Self::spare(homes));
-        let old = std::mem::take(&mut self.slots);
+        let old = mem::take(&mut self.slots);
         self.homes = homes;
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
             let home = self.home(entry.fingerprint);
@@ -213,7 +264,7 @@ impl<S: State + Default> Table<S> {
         for _ in 0..count.min(self.slots.len()) {
             self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
             let entry = &self.slots[self.hand];
-            if !entry.is_empty() && entry.state.expires_at() <= now {
+            if !entry.is_empty() && entry.expires_at() <= now {
                 self.remove(self.hand);
             } else {
                 self.hand += 1;
@@ -224,13 +275,10 @@ impl<S: State + Default> Table<S> {
         }
     }
 
-    pub(super) fn states(&self) -> impl Iterator<Item = &S> {
-        self.slots.iter().filter(|entry| !entry.is_empty()).map(|entry| &entry.state)
-    }
-
-    /// Returns the bytes allocated for the table itself, without those that states have allocated.
+    /// Returns the bytes allocated on the heap.
     pub(super) fn heap(&self) -> usize {
-        self.slots.capacity() * size_of::<Entry<S>>()
+        let logs = if self.has_logs { self.slots.iter().map(Entry::heap).sum() } else { 0 };
+        self.slots.capacity() * size_of::<Entry>() + logs
     }
 }
 
@@ -241,13 +289,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::CompactState;
 
     const RANK: u128 = RANK_MASK as u128;
 
     /// Returns a state that expires at an instant.
-    fn until(expires_at: u64) -> CompactState {
-        CompactState { expires_at, ..CompactState::UNUSED }
+    fn until(expires_at: u64) -> KeyState {
+        KeyState::Compact(CompactState { expires_at, ..CompactState::UNUSED })
     }
 
     /// Fingerprints clustered at the start, in the middle and at the end of the table.
@@ -262,13 +309,13 @@ mod tests {
         fn the_table_agrees_with_a_sorted_map(
             steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600),
         ) {
-            let mut table = Table::<CompactState>::new();
+            let mut table = Table::new();
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {
                 match (action, table.find(fingerprint)) {
                     (0..=4, Slot::Occupied(at)) => {
-                        table.entry_mut(at).state = self::until(until);
-                        table.entry_mut(at).set_rank(EvictionRank(until as u8));
+                        table.slots[at].set_state(self::until(until));
+                        table.slots[at].set_rank(EvictionRank(until as u8));
                         map.insert(fingerprint, until);
                     }
                     (0..=4, Slot::Vacant(_)) => {
@@ -295,7 +342,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 for (&fingerprint, &until) in &map {
                     let Slot::Occupied(at) = table.find(fingerprint) else { panic!("{fingerprint:x} is lost") };
-                    prop_assert_eq!(table.entry(at).state, self::until(until));
+                    prop_assert_eq!(table.slots[at].take_state(), self::until(until));
                 }
             }
         }
@@ -303,10 +350,10 @@ mod tests {
 
     #[test]
     fn a_large_table_wastes_at_most_a_quarter() {
-        let mut table = Table::<CompactState>::new();
+        let mut table = Table::new();
         for n in 0..50_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), until(1));
-            let used = table.len() * size_of::<Entry<CompactState>>();
+            let used = table.len() * size_of::<Entry>();
             assert!(table.len() < 1_000 || table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
         }
     }
@@ -314,13 +361,13 @@ mod tests {
     /// Entries that are pushed out at the end take a few more slots, not twice as many.
     #[test]
     fn entries_crowded_at_the_end_do_not_double_the_table() {
-        let mut table = Table::<CompactState>::new();
+        let mut table = Table::new();
         for n in 0..1_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, until(1));
         }
         for n in 0..40 {
             table.insert(!RANK - (n << 8), until(1));
-            let used = table.len() * size_of::<Entry<CompactState>>();
+            let used = table.len() * size_of::<Entry>();
             assert!(table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, named, variable};
-use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size, State};
+use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size};
 use crate::decision::{Cell, Decision, Verdict, Veto};
 use crate::key::hash::KeyHasher;
 use crate::store::Purpose;
@@ -224,7 +224,7 @@ impl<'a> Trace<'a> {
         let keys = fake.keys.borrow();
         for (cell, memory) in self.cells.iter().zip(&self.memories) {
             let name = request::name("t", cell);
-            let expires_at = memory.as_state().expires_at();
+            let expires_at = memory.expires_at();
             let kept = match keys.get(name.as_bytes()) {
                 Some((Held::Text(held), _)) if held.len() > reply::STATE => reply::number(&held[reply::STATE..]),
                 _ => expires_at,
@@ -289,7 +289,7 @@ impl<'a> Trace<'a> {
         let mut receipt = self.receipts.swap_remove(which);
         for (limit, cell) in &mut receipt {
             cell.cost = if self.random.one_in(3) { self.random.up_to(cell.cost) } else { cell.cost };
-            let state = self.memories[*limit].as_state_mut();
+            let state = &mut self.memories[*limit];
             state.refund(cell.algorithm(), cell.mark, self.now, cell.cost);
         }
         (Request::refund("t", &receipt.iter().map(|(_, cell)| cell).collect::<Vec<_>>()), Step::Change)
@@ -328,12 +328,11 @@ impl<'a> Trace<'a> {
             }
         }
         let now = self.now;
-        let verdict = |algorithm: &Algorithm, memory: &dyn State, cost| {
+        let verdict = |algorithm: &Algorithm, memory: &KeyState, cost| {
             Verdict::of(algorithm.wait(memory, now, cost), algorithm.delay(memory, now, cost))
         };
-        let room = |(cell, memory): (&Cell, &KeyState)| {
-            verdict(&limit_and_ceiling(*cell.algorithm())[1], memory.as_state(), cell.cost)
-        };
+        let room =
+            |(cell, memory): (&Cell, &KeyState)| verdict(&limit_and_ceiling(*cell.algorithm())[1], memory, cell.cost);
         let mut rooms: Vec<Verdict> = sized.iter().zip(&self.memories).map(room).collect();
         let is_denied = |(cell, room): (&Cell, &Verdict)| cell.veto() != Veto::Shadow && !room.is_allowed();
         let takes = task == Task::Acquire && !sized.iter().zip(&rooms).any(is_denied);
@@ -341,7 +340,7 @@ impl<'a> Trace<'a> {
         let mut expected = Vec::new();
         for (index, mut cell) in sized.into_iter().enumerate() {
             let algorithm = *cell.algorithm();
-            let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), self.memories[index].as_state_mut());
+            let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), &mut self.memories[index]);
             let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, cell.cost).is_allowed();
             let mut mark = ChargeMark::default();
             let mut begun = None;
@@ -359,7 +358,9 @@ impl<'a> Trace<'a> {
                 receipt.push((index, cell));
             }
             let used = memory.used(&limited, self.now);
-            let (more_after, reset_after) = (limited.more_after(memory, now, used), limited.reset_after(memory, now));
+            let summary = memory.summary(&limited, now);
+            let (more_after, reset_after) =
+                (limited.more_after(&summary, now, used), limited.reset_after(&summary, now));
             let standing = (limited.remaining(used), more_after, reset_after);
             let (verdict, size) = (rooms[index], algorithm.size());
             expected.push(Expected { verdict, is_over, mark, standing, begun, size });
