@@ -1,11 +1,10 @@
 //! Errors of configurations and of stores.
 
-mod config;
 mod store;
 pub(crate) mod validation;
 
-pub use self::config::ConfigError;
-#[cfg(feature = "rules")]
-pub(crate) use self::config::Position;
-pub(crate) use self::config::{Fault, RulePosition, or_panic};
 pub use self::store::{Node, StoreError, StoreErrorKind};
+pub use self::validation::ConfigError;
+#[cfg(feature = "rules")]
+pub(crate) use self::validation::Position;
+pub(crate) use self::validation::{Fault, RulePosition, or_panic};

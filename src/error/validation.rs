@@ -1,10 +1,11 @@
-//! Checks of the values that limits and their conditions are built from.
+//! Errors of configurations, and checks of the values that limits and their conditions are built from.
 
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
-
-use super::config::{ConfigError, Fault};
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
@@ -70,3 +71,298 @@ macro_rules! checked {
     };
 }
 pub(crate) use checked;
+
+/// An invalid configuration. The message names the invalid value and the remedy.
+///
+/// `Debug` writes the same message, so that `main` prints it when it returns the error.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::FixedWindow;
+///
+/// let error = FixedWindow::try_new(0, Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.to_string(), "limit is 0: allow at least 1 token, or leave the limit out");
+/// ```
+#[derive(Clone, Eq, PartialEq)]
+pub struct ConfigError {
+    message: String,
+    /// The position of the limit in its rules file, if the error concerns such a limit.
+    rule: Option<Arc<RulePosition>>,
+}
+
+/// Unwraps `result`, or panics with the error's message at the caller's location.
+#[track_caller]
+pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl ConfigError {
+    /// Creates an error whose message names the invalid value and the remedy.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), rule: None }
+    }
+
+    /// Creates the error of a time zone that does not exist.
+    #[cfg(feature = "time-zones")]
+    pub(crate) fn no_time_zone(zone: &str) -> Self {
+        ConfigError::new(format!(
+            "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
+        ))
+    }
+
+    /// Sets the position of the limit in its rules file.
+    pub(crate) fn at(self, rule: Option<Arc<RulePosition>>) -> Self {
+        Self { rule, ..self }
+    }
+
+    /// Returns the position of the limit in its rules file, if the error concerns such a limit.
+    #[cfg(feature = "rules")]
+    pub(crate) fn rule_position(&self) -> Option<&RulePosition> {
+        self.rule.as_deref()
+    }
+
+    /// Returns the message without the position in a rules file.
+    #[cfg(feature = "rules")]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Fault> for ConfigError {
+    fn from(fault: Fault) -> Self {
+        ConfigError::new(fault.message().as_str())
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(position) = &self.rule {
+            write!(f, "{position}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The position of a limit in a rules file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct RulePosition {
+    /// The file, unless the rules were read from text.
+    pub(crate) file: Option<Arc<Path>>,
+    /// The position in the file or the text.
+    pub(crate) at: Position,
+}
+
+/// A position in a text.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Position {
+    /// The line, from 1.
+    pub(crate) line: usize,
+    /// The column in characters, from 1.
+    pub(crate) column: usize,
+}
+
+/// Writes `limits.yaml:7:15`, or `7:15` without a file.
+impl fmt::Display for RulePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+        }
+        write!(f, "{}:{}", self.at.line, self.at.column)
+    }
+}
+
+/// A value out of its range, found by a constructor that also runs at compile time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    Zero { what: &'static str },
+    PeriodZero { what: &'static str },
+    PeriodTooLong { what: &'static str, is: Duration },
+    PeriodNotWhole { what: &'static str, is: Duration },
+    DrainTooLong { capacity: u64, amount: u32, interval: Duration },
+    Buckets { period: Duration, buckets: u32 },
+    Ipv4Prefix { bits: u8 },
+    Ipv6Prefix { bits: u8 },
+    DayOfMonth { day: u32 },
+    NoMonth,
+    NoProcesses,
+    Denials { denials: u32 },
+    Doubling { first: Duration, longest: Duration },
+}
+
+impl Fault {
+    /// Describes the fault, its value and the remedy. `const`, so that panics at compile time name the value too.
+    pub(crate) const fn message(self) -> Message {
+        let message = Message::new();
+        match self {
+            Self::Zero { what } => message.text(what).text(" is 0: allow at least 1 token, or leave the limit out"),
+            Self::PeriodZero { what } => message.text(what).text(" is 0: use at least 1 µs"),
+            Self::PeriodTooLong { what, is } => {
+                message.text(what).text(" ").span(is).text(" is longer than 366 days: shorten it")
+            }
+            Self::PeriodNotWhole { what, is } => {
+                message.text(what).text(" ").span(is).text(" is not a whole number of microseconds: round it")
+            }
+            Self::DrainTooLong { capacity, amount, interval } => message
+                .text("a bucket of ")
+                .number(capacity as u128)
+                .text(" tokens takes more than 142 years to fill or drain at ")
+                .number(amount as u128)
+                .text(" per ")
+                .span(interval)
+                .text(": lower the capacity, or raise the rate"),
+            Self::Buckets { period, buckets: 0 } => {
+                message.text("period ").span(period).text(" is divided into 0 buckets: use at least 1")
+            }
+            Self::Buckets { period, buckets } => {
+                let message = message.text("period ").span(period).text(" does not divide into ");
+                let message = message.number(buckets as u128).text(" buckets of whole microseconds: use ");
+                match fewer_buckets(period.as_micros(), buckets) {
+                    Some(fewer) => message.number(fewer as u128).text(", for example"),
+                    None => message.text("a number that divides ").number(period.as_micros()),
+                }
+            }
+            Self::Denials { denials } => message
+                .text("a lockout begins after ")
+                .number(denials as u128)
+                .text(" denials: use 1 to 1,000, or leave the penalty out"),
+            Self::Doubling { first, longest } => message
+                .text("the first lockout lasts ")
+                .span(first)
+                .text(", longer than the longest, ")
+                .span(longest)
+                .text(": shorten the first, or lengthen the longest"),
+            Self::Ipv4Prefix { bits } => {
+                message.text("an IPv4 prefix has ").number(bits as u128).text(" bits: use 1 to 32")
+            }
+            Self::Ipv6Prefix { bits } => {
+                message.text("an IPv6 prefix has ").number(bits as u128).text(" bits: use 1 to 128")
+            }
+            Self::DayOfMonth { day } => {
+                message.text("no month has a day ").number(day as u128).text(": use one from 1 to 31")
+            }
+            Self::NoMonth => message.text("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out"),
+            Self::NoProcesses => {
+                message.text("a limit is shared by 0 processes: count all processes that share it, including this one")
+            }
+        }
+    }
+}
+
+/// Returns the largest number of buckets into which a period of `micros` divides, searching a little below `buckets`.
+const fn fewer_buckets(micros: u128, buckets: u32) -> Option<u32> {
+    let mut fewer = buckets - 1;
+    while fewer > 0 && buckets - fewer <= 4096 {
+        if micros.is_multiple_of(fewer as u128) {
+            return Some(fewer);
+        }
+        fewer -= 1;
+    }
+    None
+}
+
+/// The maximum length of a message in bytes. Parts that do not fit are left out.
+const CAPACITY: usize = 256;
+
+/// A text in an inline buffer, because a `const fn` can neither allocate nor use `format!`.
+pub(crate) struct Message {
+    bytes: [u8; CAPACITY],
+    len: usize,
+}
+
+impl Message {
+    const fn new() -> Self {
+        Self { bytes: [0; CAPACITY], len: 0 }
+    }
+
+    /// Appends `text`, or nothing if it does not fit.
+    const fn text(mut self, text: &str) -> Self {
+        let text = text.as_bytes();
+        if text.len() <= CAPACITY - self.len {
+            let (_, free) = self.bytes.split_at_mut(self.len);
+            free.split_at_mut(text.len()).0.copy_from_slice(text);
+            self.len += text.len();
+        }
+        self
+    }
+
+    /// Appends a number in decimal.
+    const fn number(self, number: u128) -> Self {
+        self.digits(number, 1)
+    }
+
+    /// Appends a span in the format of `Duration`'s `Debug`: `1.5ms`.
+    const fn span(self, span: Duration) -> Self {
+        let (whole, part, width, unit) = match (span.as_secs(), span.subsec_nanos()) {
+            (0, nanos @ 0..1_000) => (nanos as u128, 0, 0, "ns"),
+            (0, nanos @ 1_000..1_000_000) => (nanos as u128 / 1_000, nanos % 1_000, 3, "µs"),
+            (0, nanos) => (nanos as u128 / 1_000_000, nanos % 1_000_000, 6, "ms"),
+            (seconds, nanos) => (seconds as u128, nanos, 9, "s"),
+        };
+        let whole = self.number(whole);
+        let fraction = if part == 0 { whole } else { whole.text(".").fraction(part, width) };
+        fraction.text(unit)
+    }
+
+    /// Appends the digits behind a decimal point, without trailing zeros.
+    const fn fraction(self, mut part: u32, mut width: usize) -> Self {
+        while part.is_multiple_of(10) {
+            part /= 10;
+            width -= 1;
+        }
+        self.digits(part as u128, width)
+    }
+
+    /// Appends a number in decimal with at least `width` digits.
+    const fn digits(self, number: u128, width: usize) -> Self {
+        let this = if number >= 10 || width > 1 { self.digits(number / 10, width.saturating_sub(1)) } else { self };
+        let digit = (number % 10) as usize;
+        this.text("0123456789".split_at(digit).1.split_at(1).0)
+    }
+
+    pub(crate) const fn as_str(&self) -> &str {
+        match std::str::from_utf8(self.bytes.split_at(self.len).0) {
+            Ok(text) => text,
+            // Unreachable: only whole texts are appended.
+            Err(_) => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_match_the_debug_output_of_duration() {
+        let nanos = [0, 1, 999, 1_000, 1_500, 10_010, 999_999, 1_000_000, 1_000_001, 999_999_999];
+        let short = nanos.map(Duration::from_nanos);
+        let long = nanos.map(|nanos| Duration::new(31_622_400, nanos as u32));
+        for span in short.into_iter().chain(long).chain([Duration::MAX, Duration::from_secs(60)]) {
+            assert_eq!(Message::new().span(span).as_str(), format!("{span:?}"));
+        }
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for number in [0, 9, 10, 101, u128::from(u32::MAX), u128::MAX] {
+            assert_eq!(Message::new().number(number).as_str(), number.to_string());
+        }
+    }
+
+    #[test]
+    fn text_that_does_not_fit_is_left_out() {
+        let long = "é".repeat(CAPACITY / 2);
+        assert_eq!(Message::new().text(&long).text("x").as_str(), long);
+    }
+}

@@ -54,7 +54,6 @@
 mod address;
 pub(crate) mod cidrs;
 mod client_ip;
-mod closure;
 mod combine;
 mod encoding;
 mod extractor;
@@ -66,7 +65,7 @@ mod part;
 
 pub use self::address::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
 pub use self::client_ip::{ClientIp, client_ip, peer_ip};
-pub use self::closure::{extension, from_async_fn, from_fn};
+pub use self::combine::{extension, from_async_fn, from_fn};
 pub use self::combine::{first, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
 pub(crate) use self::extractor::PendingKey;

@@ -1,6 +1,5 @@
 //! Recorders of decisions, rejections and events, for metrics, traces and logs.
 
-mod event;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod per_label;
@@ -12,9 +11,9 @@ mod trace;
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::event::{BreakerState, Event, Fallback};
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
+pub use self::record::{BreakerState, Event, Fallback};
 pub use self::record::{DecisionRecord, DecisionSource, LimitOutcome, LimitRecord, Reason, RejectionRecord};
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]

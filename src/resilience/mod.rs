@@ -3,15 +3,13 @@
 //! | module | content |
 //! | --- | --- |
 //! | this module | The guarded store, its configuration, and its reports to the recorders |
-//! | `decide` | Decides a request: calls the store, and falls back if it fails |
-//! | `call` | Calls the store: asks the breakers, applies the deadline, records the result. Refunds and resets |
+//! | `call` | Calls the store: asks the breakers, applies the deadline, records the result, and falls back if it fails |
 //! | `breaker` | Keeps calls from nodes that fail |
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |
 
 mod breaker;
 mod call;
-mod decide;
 mod fallback;
 #[cfg(feature = "tracing")]
 mod outage_log;
@@ -22,8 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
-pub(crate) use self::call::{ReservationGuard, with_one_deadline};
-pub(crate) use self::decide::{Preview, PreviewSource};
+pub(crate) use self::call::{Preview, PreviewSource, ReservationGuard, with_one_deadline};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;

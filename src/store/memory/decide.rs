@@ -33,7 +33,7 @@ impl MemoryStore {
     /// Decides a request of any limits.
     fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
-        let mut states: SmallVec<[_; 4]> = cells.iter().map(|_| UNUSED).collect();
+        let mut states: SmallVec<[_; 8]> = cells.iter().map(|_| UNUSED).collect();
         self.decide_locked(&mut self.lock_all(cells), cells, &mut slots, &mut states, purpose)
     }
 

@@ -1,8 +1,6 @@
 //! The store in this process's memory.
 
 mod decide;
-mod eviction;
-mod overrides;
 mod shard;
 mod table;
 
@@ -10,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use self::overrides::OverrideCount;
+use self::shard::OverrideCount;
 use self::shard::Shard;
 use self::table::{EvictionRank, Slot};
 use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};

@@ -1,11 +1,13 @@
-//! A part of the store, behind one lock.
+//! A part of the store, behind one lock: its table, the entry that it evicts when it is full, and its overrides.
 
+use std::collections::HashMap;
 use std::mem;
 use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::overrides::Overrides;
-use super::table::{EvictionRank, Table};
+use super::table::{EvictionRank, RankedFingerprint, Table};
 use crate::algorithm::KeyState;
+use crate::store::StoredOverride;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
@@ -85,5 +87,221 @@ impl Shard {
         let before = self.table.len();
         self.table.sweep(slots, now);
         self.table.len() < before
+    }
+}
+
+/// The overrides of a shard, by the fingerprint of the key.
+#[derive(Debug, Default)]
+pub(super) struct Overrides(HashMap<u128, StoredOverride>);
+
+/// The number of overrides in all shards of a store, and its maximum.
+#[derive(Debug)]
+pub(super) struct OverrideCount {
+    pub(super) max: usize,
+    count: AtomicUsize,
+}
+
+impl OverrideCount {
+    pub(super) const fn new(max: usize) -> Self {
+        Self { max, count: AtomicUsize::new(0) }
+    }
+
+    fn add(&self) -> bool {
+        let one_more = |count| (count < self.max).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    fn subtract(&self, dropped: usize) {
+        self.count.fetch_sub(dropped, Ordering::Relaxed);
+    }
+}
+
+impl Overrides {
+    /// Returns the override of a key, and removes it if it has expired.
+    pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<StoredOverride> {
+        let kept = *self.0.get(&fingerprint)?;
+        if kept.is_valid_at(now) {
+            return Some(kept);
+        }
+        self.remove(fingerprint, count);
+        None
+    }
+
+    /// Sets the override of a key. Returns whether there was room for it.
+    pub(super) fn set(&mut self, fingerprint: u128, kept: StoredOverride, count: &OverrideCount) -> bool {
+        let has_room = self.0.contains_key(&fingerprint) || count.add();
+        if has_room {
+            self.0.insert(fingerprint, kept);
+        }
+        has_room
+    }
+
+    pub(super) fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
+        count.subtract(self.0.remove(&fingerprint).into_iter().count());
+        if self.0.is_empty() {
+            self.0.shrink_to_fit();
+        }
+    }
+
+    pub(super) fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
+        let before = self.0.len();
+        self.0.retain(|_, kept| kept.is_valid_at(now));
+        count.subtract(before - self.0.len());
+        self.0.shrink_to_fit();
+    }
+
+    pub(super) fn heap(&self) -> usize {
+        // The standard library's table has a byte of metadata for each entry.
+        self.0.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
+    }
+}
+
+/// An entry that can be evicted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    /// [`EvictionRank::LOWEST`] if the entry has expired.
+    pub(super) rank: EvictionRank,
+    expires_at: u64,
+    pub(super) slot: usize,
+}
+
+impl Candidate {
+    /// The candidate with the lowest value is evicted.
+    fn value(&self) -> (EvictionRank, u64) {
+        (self.rank, self.expires_at)
+    }
+}
+
+/// The number of entries that an eviction chooses from.
+const SAMPLE: usize = 16;
+
+/// The same, if all of the first ones were denied: evicting one of them would lift its limit.
+const SAMPLE_OF_DENIED: usize = 24;
+
+/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, so this many slots almost always hold a full sample.
+const SAMPLE_SLOTS: usize = 64;
+
+impl Table {
+    /// Chooses the entry to evict among the next few, and moves the hand past them.
+    ///
+    /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
+    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of
+    /// `spared` fingerprints are never chosen. `None` if the sample holds no others.
+    pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
+        let mut lowest: Option<Candidate> = None;
+        let mut seen = 0;
+        for _ in 0..self.slots.len().min(SAMPLE_SLOTS) {
+            let slot = if self.hand < self.slots.len() { self.hand } else { 0 };
+            self.hand = slot + 1;
+            let entry = &self.slots[slot];
+            let found = entry.fingerprint.without_rank();
+            if entry.is_empty() || spared.iter().any(|&spared| RankedFingerprint::new(spared).without_rank() == found) {
+                continue;
+            }
+            let expires_at = entry.expires_at();
+            let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
+            let candidate = Candidate { rank, expires_at, slot };
+            if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
+                lowest = Some(candidate);
+            }
+            seen += 1;
+            let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);
+            let sample = if all_denied { SAMPLE_OF_DENIED } else { SAMPLE };
+            if seen >= sample {
+                break;
+            }
+        }
+        lowest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Slot;
+    use super::*;
+    use crate::algorithm::{CompactState, KeyState};
+
+    /// Returns a pseudorandom fingerprint of the key `n` (SplitMix64).
+    fn scattered(n: u128) -> u128 {
+        let mut mixed = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u128::from(mixed ^ mixed >> 31) << 64
+    }
+
+    fn insert(table: &mut Table, n: u128, until: u64, rank: EvictionRank) {
+        let state = CompactState { expires_at: until, ..CompactState::UNUSED };
+        table.insert(scattered(n), KeyState::Compact(state)).set_rank(rank);
+    }
+
+    #[test]
+    fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
+        let mut table = Table::new();
+        for n in 0..10 {
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
+        }
+        insert(&mut table, 77, 1_000, EvictionRank(3));
+        insert(&mut table, 78, 2_000, EvictionRank(2));
+        for rank in [EvictionRank(2), EvictionRank(3), EvictionRank::DENIED] {
+            let candidate = table.candidate(&[], 5).unwrap();
+            assert_eq!(candidate.rank, rank);
+            table.remove(candidate.slot);
+        }
+    }
+
+    #[test]
+    fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
+        let mut table = Table::new();
+        insert(&mut table, 0, 50, EvictionRank(0));
+        insert(&mut table, 1, 10, EvictionRank::DENIED);
+        insert(&mut table, 2, 60, EvictionRank::DENIED);
+        let Slot::Occupied(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
+        // Until it expires, an unused entry is evicted before it.
+        assert_ne!(table.candidate(&[], 9).unwrap().slot, expired);
+        assert_eq!(table.candidate(&[], 10).unwrap().slot, expired);
+    }
+
+    #[test]
+    fn an_eviction_inspects_few_slots() {
+        let denied = |n| {
+            let mut table = Table::new();
+            (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
+            table
+        };
+        let mut sparse = denied(10_000);
+        for n in 1..10_000 {
+            let Slot::Occupied(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
+            sparse.remove(at);
+        }
+        for mut table in [denied(10_000), sparse] {
+            for _ in 0..1_000 {
+                let before = table.hand;
+                let _ = table.candidate(&[], 5);
+                let slots = table.slots.len();
+                let passed = (table.hand + slots - before) % slots;
+                assert!((1..=64).contains(&passed), "the hand passed {passed} slots of {slots}");
+            }
+        }
+    }
+
+    #[test]
+    fn denied_entries_stay_distributed_over_the_table() {
+        const KEYS: u128 = 2_000;
+        const PARTS: u128 = 16;
+        let mut table = Table::new();
+        (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
+        let slots = table.slots.capacity();
+        for n in KEYS..20 * KEYS {
+            let candidate = table.candidate(&[], 5).unwrap();
+            table.remove(candidate.slot);
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
+        }
+        let mut parts = [0; PARTS as usize];
+        for entry in table.slots.iter().filter(|entry| !entry.is_empty()) {
+            parts[((u128::from(entry.fingerprint.high) * PARTS) >> 64) as usize] += 1;
+        }
+        let even = KEYS / PARTS;
+        assert!(parts.iter().all(|&part| (even / 2..even * 2).contains(&part)), "{parts:?}, not {even} each");
+        assert!(table.slots.capacity() <= slots + slots / 10, "{slots} slots grew to {}", table.slots.capacity());
     }
 }
