@@ -27,7 +27,8 @@
 //!
 //! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
-//! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the cost.
+//! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the
+//!   cost.
 //! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store
 //!   fails.
 //! - A [`LimitHandle`] inspects and resets single keys, and overrides the limit's size for them.

@@ -72,8 +72,8 @@ impl CompareAndSwap for Memcached {
     }
 }
 
-/// Returns a TTL in seconds, rounded up, as Memcached understands it: over 30 days it is the time of expiry, which has 31
-/// bits, and 0 is never.
+/// Returns a TTL in seconds, rounded up, as Memcached understands it: over 30 days it is the time of expiry, which has
+/// 31 bits, and 0 is never.
 fn expiry(ttl: Duration) -> u64 {
     const MONTH: u64 = 30 * 24 * 60 * 60;
     let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);

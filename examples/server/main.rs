@@ -1,8 +1,8 @@
 //! A server to try every algorithm: `cargo run --example server`, then open the page that it prints, or use `curl`.
 //!
 //! It listens on 127.0.0.1:3000, or at `--listen`. It keeps its state in memory, or in the Redis at `--redis`
-//! (`cargo run --example server --features redis -- --redis redis://127.0.0.1:6379`): several servers on one Redis share
-//! their limits. Requests are counted by the header `x-user`, or else by the client's address.
+//! (`cargo run --example server --features redis -- --redis redis://127.0.0.1:6379`): several servers on one Redis
+//! share their limits. Requests are counted by the header `x-user`, or else by the client's address.
 
 mod algorithms;
 mod explain;

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// The message includes the causes, in one line. It is for operators. For clients, use [`response`](Self::response).
 /// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it.
 ///
-/// [`kind`](Self::kind) classifies the failure, and [`source`](std::error::Error::source) returns the cause, for example
-/// the error of the database's client. `Debug` shows the message too.
+/// [`kind`](Self::kind) classifies the failure, and [`source`](std::error::Error::source) returns the cause, for
+/// example the error of the database's client. `Debug` shows the message too.
 ///
 /// ```
 /// use tower_ratelimit::{StoreError, StoreErrorKind};

@@ -1,8 +1,8 @@
 //! Explanations of what limits would do with a request, and why, without charging it.
 //!
 //! [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) explains a request, and
-//! [`Limiter::explain`](crate::Limiter::explain) a key. An [`Explanation`] lists all limits: which apply and which do not,
-//! under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same
+//! [`Limiter::explain`](crate::Limiter::explain) a key. An [`Explanation`] lists all limits: which apply and which do
+//! not, under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same
 //! instant. An explanation charges nothing, counts no strike of a penalty, does not affect circuit breakers, and logs
 //! nothing about the store.
 //!
@@ -37,12 +37,13 @@
 //!
 //! # Exactness
 //!
-//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::store::Purpose::Preview)
-//! of the store's decision. Stores that answer it like a peek report the tokens that are left *before* the request
-//! instead of after it. So does a Redis Cluster for limits whose keys are in different slots.
+//! A layer explains a request with the same functions that handle requests, and with a
+//! [preview](crate::store::Purpose::Preview) of the store's decision. Stores that answer it like a peek report the
+//! tokens that are left *before* the request instead of after it. So does a Redis Cluster for limits whose keys are in
+//! different slots.
 //!
-//! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may
-//! lose strikes of a penalty.
+//! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store
+//! may lose strikes of a penalty.
 //!
 //! # Security
 //!

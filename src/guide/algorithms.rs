@@ -48,8 +48,8 @@
 //!
 #![doc = include_str!("diagrams/leaky_bucket.svg")]
 //!
-//! The same limit as the token bucket, seen from the other side: the curve is the level, and requests must fit below the
-//! rim.
+//! The same limit as the token bucket, seen from the other side: the curve is the level, and requests must fit below
+//! the rim.
 //!
 //! ## [`LeakyBucketQueue`](crate::LeakyBucketQueue)
 //!

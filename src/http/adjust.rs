@@ -166,7 +166,8 @@ impl Ledger {
         copy
     }
 
-    /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first error.
+    /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first
+    /// error.
     async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
         let receipts = receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());

@@ -33,7 +33,8 @@ pub(super) enum Finding<'k> {
 pub(super) enum PendingLimits {
     /// A limit whose key is incomplete.
     Key { limit: usize, prefix: KeyBuf, rest: PendingKey },
-    /// The limits that an index finds. `index` is its position among [`Limits::indexed`](crate::limit::Limits::indexed).
+    /// The limits that an index finds. `index` is its position among
+    /// [`Limits::indexed`](crate::limit::Limits::indexed).
     Search { index: usize, found: PendingMatches },
 }
 

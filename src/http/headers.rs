@@ -23,8 +23,8 @@ use crate::time::{Timestamp, ceil_seconds};
 #[non_exhaustive]
 pub enum HeaderStyle {
     /// `RateLimit-Policy` and `RateLimit` by
-    /// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11) of the IETF (May 2026),
-    /// which list every limit by name. This is the default, and [`HeaderStyle::IETF`].
+    /// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11) of the IETF (May
+    /// 2026), which list every limit by name. This is the default, and [`HeaderStyle::IETF`].
     ///
     /// ```text
     /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
@@ -40,8 +40,8 @@ pub enum HeaderStyle {
     ///
     /// A client that uses no more than `r` tokens within `t` seconds is not denied:
     ///
-    /// - For a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left in
-    ///   the current window, or the length of a window if the current one is unused.
+    /// - For a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left
+    ///   in the current window, or the length of a window if the current one is unused.
     /// - For every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client that
     ///   spreads `r` requests over `t` keeps to the limit's rate; or the time until there are more than `r`, if that is
     ///   longer.
@@ -263,8 +263,8 @@ impl Headers {
         value(&text)
     }
 
-    /// Returns the remaining tokens of the limits that are reported, and the parameter `t`, whose meaning depends on the
-    /// draft.
+    /// Returns the remaining tokens of the limits that are reported, and the parameter `t`, whose meaning depends on
+    /// the draft.
     fn quotas(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
         let mut text = Text::new();
         for outcome in reported(decision) {

@@ -63,8 +63,8 @@ use crate::limiter::LimitHandle;
 /// with the remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
 /// limiter, or later if the [draft's headers](crate::HeaderStyle::IETF) are sent.
 ///
-/// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the one
-/// with less remaining. A warning is logged, because each limit should have its own name. An `X-RateLimit`
+/// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the
+/// one with less remaining. A warning is logged, because each limit should have its own name. An `X-RateLimit`
 /// triple describes the limit that denies, or else the limit with least remaining.
 ///
 /// `P` is [`WrapBody`], or [`KeepBody`] by [`keep_body`](Self::keep_body).
@@ -104,8 +104,8 @@ impl RateLimitLayer {
         Builder::new(limits)
     }
 
-    /// Returns a builder of a layer whose limits can be replaced at runtime. There may be thousands of them, of which at
-    /// most 64 apply to one request.
+    /// Returns a builder of a layer whose limits can be replaced at runtime. There may be thousands of them, of which
+    /// at most 64 apply to one request.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer};
@@ -148,8 +148,8 @@ impl<P> RateLimitLayer<P> {
     /// ```
     ///
     /// Limits with a [cost](Limit::cost) of their own are not affected. For a
-    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer a [table](Builder::costs): a request that is charged in two
-    /// steps waits behind its own first slot.
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer a [table](Builder::costs): a request that is charged in
+    /// two steps waits behind its own first slot.
     ///
     /// # Panics
     ///
@@ -193,8 +193,8 @@ impl<P> RateLimitLayer<P> {
     ///
     /// This layer wraps each body in a [`ResponseBody`](crate::ResponseBody), which Axum then boxes. Keeping the type
     /// saves that allocation per response. The bodies of Axum and
-    /// [`Full`](https://docs.rs/http-body-util/latest/http_body_util/struct.Full.html) are `From<Bytes>`; those of Tonic
-    /// and other boxed bodies are not.
+    /// [`Full`](https://docs.rs/http-body-util/latest/http_body_util/struct.Full.html) are `From<Bytes>`; those of
+    /// Tonic and other boxed bodies are not.
     ///
     /// ```
     /// use axum::Router;

@@ -125,8 +125,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the response to a request whose handler was denied a charge, or could not charge because the store failed.
-    /// The headers about limits are added by [`write_headers`](Self::write_headers) when the response reaches the layer.
+    /// Returns the response to a request whose handler was denied a charge, or could not charge because the store
+    /// failed. The headers about limits are added by [`write_headers`](Self::write_headers) when the response reaches
+    /// the layer.
     pub(super) fn reject(&self, denied: Option<&Decision>) -> Response<Bytes> {
         let limited = |denied: &Decision| Reason::Limited { retry_after: denied.retry_after() };
         let reason = denied.map_or(Reason::StoreFailed, limited);
@@ -226,8 +227,8 @@ impl Account {
             self.payments.push(payment);
         }
         if self.payments.len() > MAX_PAYMENTS {
-            // At most half of them remain: of two neighbors that remain, one has more than half of this cost. Charges by
-            // different stores, or of limits with different periods, are kept apart.
+            // At most half of them remain: of two neighbors that remain, one has more than half of this cost. Charges
+            // by different stores, or of limits with different periods, are kept apart.
             let largest = 4 * self.paid / MAX_PAYMENTS as u64;
             self.payments.dedup_by(|later, earlier| {
                 earlier.charged.cost + later.charged.cost <= largest && earlier.absorb(later)

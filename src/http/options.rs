@@ -46,8 +46,8 @@ impl Builder<HttpOptions> {
     /// Exempt requests are forwarded before keys are extracted or the store is called. They are not charged, and their
     /// responses have no headers about limits.
     ///
-    /// [`always_reject`](Self::always_reject) takes precedence. To exclude exempt requests from it, negate the condition:
-    /// `always_reject(blocked.and(when::not(offices)))`.
+    /// [`always_reject`](Self::always_reject) takes precedence. To exclude exempt requests from it, negate the
+    /// condition: `always_reject(blocked.and(when::not(offices)))`.
     ///
     /// ```
     /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key, when};
@@ -190,8 +190,8 @@ impl Builder<HttpOptions> {
     /// The closure also sets the status: return `(rejection.status(), text)`, because text alone is sent with 200.
     ///
     /// With the feature `axum`, that is anything that implements Axum's `IntoResponse`. Otherwise, it is an
-    /// [`http::Response`] with a body, such as text. `Retry-After` and `Cache-Control` are added unless the response has
-    /// them. Genuine gRPC requests are rejected as described at [`grpc_rejections`](Self::grpc_rejections).
+    /// [`http::Response`] with a body, such as text. `Retry-After` and `Cache-Control` are added unless the response
+    /// has them. Genuine gRPC requests are rejected as described at [`grpc_rejections`](Self::grpc_rejections).
     ///
     /// The body must be complete when the closure returns, as text, bytes and JSON are. A body that is still being
     /// produced, or is longer than 1 MiB or 1,024 frames, is replaced by an empty one.

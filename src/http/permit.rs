@@ -46,17 +46,18 @@ use crate::limit::Limit;
 /// permit is for that limit alone. If the request is not counted, because no limit applies to it or because of
 /// [`OnStoreError::Allow`](crate::OnStoreError::Allow), its permit charges nothing either.
 ///
-/// The charges of the router, the route and the permit can be refunded once, by any of them, as far as they still count:
-/// see [`Limiter::refund`](crate::Limiter::refund).
+/// The charges of the router, the route and the permit can be refunded once, by any of them, as far as they still
+/// count: see [`Limiter::refund`](crate::Limiter::refund).
 ///
 /// # Failures
 ///
-/// Charges stay unless they are refunded, even if the handler panics or fails, if the client disconnects and the handler
-/// is dropped, or if a future of this permit is dropped before it completes. In these cases, and if the store fails
-/// between two calls, limits become stricter, never laxer. To make sure that a refund completes, spawn a task for it.
+/// Charges stay unless they are refunded, even if the handler panics or fails, if the client disconnects and the
+/// handler is dropped, or if a future of this permit is dropped before it completes. In these cases, and if the store
+/// fails between two calls, limits become stricter, never laxer. To make sure that a refund completes, spawn a task for
+/// it.
 ///
-/// A permit remembers about 1,000 charges of each limit. Of more charges that are still in force, it may refund less than
-/// it has charged, never more.
+/// A permit remembers about 1,000 charges of each limit. Of more charges that are still in force, it may refund less
+/// than it has charged, never more.
 #[derive(Clone)]
 pub struct Permit {
     ledger: Arc<Ledger>,
@@ -203,7 +204,8 @@ impl Permit {
         Ok(())
     }
 
-    /// Resets the request's keys, as if they had never been used. The charges of the request can't be refunded any more.
+    /// Resets the request's keys, as if they had never been used. The charges of the request can't be refunded any
+    /// more.
     ///
     /// A concurrent request with the same keys may have been charged before the reset. Refunding it later, while its
     /// window lasts or until its bucket would have been full, reduces the charges made since the reset.

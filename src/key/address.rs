@@ -305,8 +305,8 @@ fn nth_hop(hops: impl Iterator<Item = Option<IpAddr>>, count: usize) -> Result<I
 /// ```
 ///
 /// Hops in `X-Forwarded-For` and `Forwarded` may have a port, brackets and a zone (`fe80::1%eth0`), which are ignored;
-/// `Forwarded` may have quotes and escapes. Anything that is not an address ends the search: `unknown`, obfuscated names
-/// (`_proxy`) and empty elements. It is never skipped, because the hops behind it may be the client's.
+/// `Forwarded` may have quotes and escapes. Anything that is not an address ends the search: `unknown`, obfuscated
+/// names (`_proxy`) and empty elements. It is never skipped, because the hops behind it may be the client's.
 ///
 /// Addresses are canonical: `::ffff:192.0.2.1` is `192.0.2.1`. Addresses translated from IPv4 to IPv6 (`64:ff9b::/96`,
 /// `2002::/16`) are kept as they are.

@@ -20,8 +20,8 @@ use crate::key::heads::RequestHead;
 /// - **Tonic**: with the feature `tonic`, its server does so by itself.
 /// - **Hyper** and others: insert a [`PeerAddr`](super::PeerAddr).
 ///
-/// Without it, no request has a key: each is rejected with 500, and the first one is logged. They share a bucket only if
-/// the limit's policy is [`OnMissingKey::Share`](crate::OnMissingKey::Share).
+/// Without it, no request has a key: each is rejected with 500, and the first one is logged. They share a bucket only
+/// if the limit's policy is [`OnMissingKey::Share`](crate::OnMissingKey::Share).
 ///
 /// # Deployment
 ///

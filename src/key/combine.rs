@@ -35,8 +35,8 @@ pub fn first<K: Key>(key: K) -> impl Key {
     (FIRST, key)
 }
 
-/// Returns the key of requests for which the second extractor of [`one.or(other)`](super::KeyExtractor::or) found `key`.
-/// See [`first`].
+/// Returns the key of requests for which the second extractor of [`one.or(other)`](super::KeyExtractor::or) found
+/// `key`. See [`first`].
 pub fn second<K: Key>(key: K) -> impl Key {
     (SECOND, key)
 }

@@ -155,7 +155,8 @@ key_of_tuple!(A, B, C, D);
 
 /// A key's parts, each prefixed with its length, so that `("a", "bc")` and `("ab", "c")` differ.
 ///
-/// The limiter hashes the buffer and drops it: no store sees the key itself. Keys of up to 127 bytes need no allocation.
+/// The limiter hashes the buffer and drops it: no store sees the key itself. Keys of up to 127 bytes need no
+/// allocation.
 #[derive(Clone, Default)]
 pub struct KeyBuf(SmallVec<[u8; 128]>);
 

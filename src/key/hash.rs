@@ -30,7 +30,8 @@ impl KeyHash {
         (self.high as u128) << 64 | self.low as u128
     }
 
-    /// Combines the hash of a key with the hash of a limit's identity, so that each limit has its own entry for the key.
+    /// Combines the hash of a key with the hash of a limit's identity, so that each limit has its own entry for the
+    /// key.
     ///
     /// Both are keyed with the same secret, so that no one without the secret can construct a collision. The halves of
     /// the limit's hash are swapped, so that a key that equals the identity of a limit does not cancel it out.

@@ -80,8 +80,8 @@ pub fn query(name: &str) -> impl KeyExtractor + Clone + use<> {
     HeadKey::Query(name.into())
 }
 
-/// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many spellings,
-/// each with a bucket of its own: prefer [`matched_route`], except for services without a router.
+/// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many
+/// spellings, each with a bucket of its own: prefer [`matched_route`], except for services without a router.
 pub const fn path() -> impl KeyExtractor + Clone {
     HeadKey::Path
 }

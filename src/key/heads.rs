@@ -55,8 +55,8 @@ impl<'a> RequestHead<'a> {
         (value, ambiguity.into_inner())
     }
 
-    /// Returns the value of the header `name` without the whitespace around it, if it occurs exactly once, and is visible
-    /// ASCII and not blank.
+    /// Returns the value of the header `name` without the whitespace around it, if it occurs exactly once, and is
+    /// visible ASCII and not blank.
     ///
     /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request
     /// may take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so
@@ -75,8 +75,8 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// Returns the values of all lines of a header. HTTP/2 transmits the whitespace around a value, which is not part of
-    /// it (RFC 9110, section 5.5).
+    /// Returns the values of all lines of a header. HTTP/2 transmits the whitespace around a value, which is not part
+    /// of it (RFC 9110, section 5.5).
     pub(crate) fn header_lines(&self, name: impl AsHeaderName) -> impl Iterator<Item = &'a [u8]> {
         self.headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii())
     }

@@ -131,8 +131,8 @@ pub(super) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Parses a node of RFC 7239, section 6, with or without port and brackets, or an address with a zone, which is dropped.
-/// Returns the canonical address, or `None` for `unknown`, obfuscated names and anything else.
+/// Parses a node of RFC 7239, section 6, with or without port and brackets, or an address with a zone, which is
+/// dropped. Returns the canonical address, or `None` for `unknown`, obfuscated names and anything else.
 pub(super) fn node_address(node: &[u8]) -> Option<IpAddr> {
     let node = str::from_utf8(node).ok()?;
     let address = match node.strip_prefix('[') {

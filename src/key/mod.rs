@@ -1,9 +1,9 @@
 //! Keys: which bucket a request is charged to.
 //!
 //! An extractor takes a key from a request: [`peer_ip()`], [`client_ip()`], [`header()`], [`cookie()`], [`query()`],
-//! [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or [`from_async_fn`]. A tuple of extractors
-//! makes one key of several, and [`or`](KeyExtractor::or) falls back to another. A limit without an extractor has one
-//! bucket for all requests.
+//! [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or [`from_async_fn`]. A tuple of
+//! extractors makes one key of several, and [`or`](KeyExtractor::or) falls back to another. A limit without an
+//! extractor has one bucket for all requests.
 //!
 //! ```
 //! use tower_ratelimit::{Limit, TokenBucket, key};
@@ -27,9 +27,9 @@
 //!
 //! # Missing keys
 //!
-//! An absent or empty header, cookie or query parameter has no key. Whitespace around the value of a header, which HTTP/2
-//! transmits, is ignored. [`Limit::on_missing_key`] decides what happens if the key is missing; by default, the request is
-//! rejected with 400.
+//! An absent or empty header, cookie or query parameter has no key. Whitespace around the value of a header, which
+//! HTTP/2 transmits, is ignored. [`Limit::on_missing_key`] decides what happens if the key is missing; by default, the
+//! request is rejected with 400.
 //!
 //! [`Limit::on_missing_key`]: crate::Limit::on_missing_key
 //!

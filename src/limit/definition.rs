@@ -225,11 +225,11 @@ impl Limit {
 
     /// Splits the metrics of the limit by a detail of the request, such as its plan. `None` adds none.
     ///
-    /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to its
-    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes, including those before a
-    /// [replacement](crate::LiveLimits#replacement): others are reported as `other`, so that the number of series stays
-    /// bounded whatever clients send. Called inline for each request that the limit applies to; must be fast and must
-    /// not block.
+    /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to
+    /// its metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes, including those before
+    /// a [replacement](crate::LiveLimits#replacement): others are reported as `other`, so that the number of series
+    /// stays bounded whatever clients send. Called inline for each request that the limit applies to; must be fast and
+    /// must not block.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};

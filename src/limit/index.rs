@@ -10,9 +10,9 @@ use crate::key::{KeyBuf, KeyError, KeyPart};
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.
 pub(crate) trait LimitIndex: Send + Sync + 'static {
-    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None` when
-    /// all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the returned
-    /// future resolves to all matches.
+    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None`
+    /// when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the
+    /// returned future resolves to all matches.
     ///
     /// A limit replaces others only if `policy` returns its policy for missing keys, and it has a key by that policy.
     fn find(

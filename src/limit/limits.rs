@@ -267,8 +267,8 @@ impl Limits {
         &self.limits[index]
     }
 
-    /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key had
-    /// others. Leaves out limits that no longer exist.
+    /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
+    /// had others. Leaves out limits that no longer exist.
     pub(crate) fn fit_refund(&self, charged: &mut Cells) {
         let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(Limit::has_other_sizes);
         // A limit has another position only after a replacement of live limits.
@@ -310,7 +310,8 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
         }
         if limit.is_quota && limit.penalty.is_some() {
             return Err(ConfigError::new(format!(
-                "the limit {:?} is in quota mode and has a penalty, but does not deny requests by itself: leave one out",
+                "the limit {:?} is in quota mode and has a penalty, but does not deny requests by itself: leave one \
+                out",
                 limit.name
             )));
         }

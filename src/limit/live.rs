@@ -63,7 +63,8 @@ pub(super) struct Inner {
 pub(super) struct State {
     /// The configurations of the layers and limiters in use.
     configurations: Vec<Weak<dyn Replace>>,
-    /// The reported details of all limits so far, by name. They outlive the limits, because exporters keep their series.
+    /// The reported details of all limits so far, by name. They outlive the limits, because exporters keep their
+    /// series.
     details: HashMap<Arc<str>, Arc<ReportedDetails>>,
     pub(super) recorders: Recorders,
     /// Tasks that watch documents. Aborted when the limits are dropped.

@@ -32,8 +32,8 @@ impl Limit {
     /// # });
     /// ```
     ///
-    /// It is a [mistake](crate::Builder#errors) if `percent` is 0, or if the limit and its overage exceed 2^32 − 1 tokens
-    /// or take more than 142 years to drain. It is reported when a layer or limiter is built.
+    /// It is a [mistake](crate::Builder#errors) if `percent` is 0, or if the limit and its overage exceed 2^32 − 1
+    /// tokens or take more than 142 years to drain. It is reported when a layer or limiter is built.
     pub fn soft(self, percent: u32) -> Self {
         Self { overage: Some(percent), spare_capacity: None, ..self }
     }
@@ -157,8 +157,8 @@ impl Limit {
     }
 
     /// Computes another size of the limit for a request. `None` keeps the limit's own size. See
-    /// [`size_when`](Self::size_when). Called inline for each request that the limit applies to; must be fast and must not
-    /// block.
+    /// [`size_when`](Self::size_when). Called inline for each request that the limit applies to; must be fast and must
+    /// not block.
     ///
     /// ```
     /// use std::collections::HashMap;
@@ -175,8 +175,9 @@ impl Limit {
         self
     }
 
-    /// Allows [overrides](crate::LimitHandle#overrides): other sizes for single keys, set at runtime and kept in the store. An
-    /// override takes precedence over [`size_when`](Self::size_when), if both have the same algorithm and period.
+    /// Allows [overrides](crate::LimitHandle#overrides): other sizes for single keys, set at runtime and kept in the
+    /// store. An override takes precedence over [`size_when`](Self::size_when), if both have the same algorithm and
+    /// period.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
@@ -256,8 +257,8 @@ impl Limit {
 }
 
 impl Limit {
-    /// Returns an error if the overage is 0 percent, or if `algorithm` and the overage exceed the tokens that a limit can
-    /// have.
+    /// Returns an error if the overage is 0 percent, or if `algorithm` and the overage exceed the tokens that a limit
+    /// can have.
     pub(crate) fn check_overage(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
         let Some(percent) = self.overage else { return Ok(()) };
         if percent == 0 {

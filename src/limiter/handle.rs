@@ -210,8 +210,8 @@ impl LimitHandle {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the limit no longer exists or is not overridable. If the store did not
-    /// answer, the override may have been removed.
+    /// Returns an error if the store fails, or if the limit no longer exists or is not overridable. If the store did
+    /// not answer, the override may have been removed.
     pub fn remove_override(&self, key: impl Key) -> StoreFuture<()> {
         self.call_overrides(&key, |store, cell| store.remove(cell))
     }

@@ -1,7 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! A [`builder`] configures a limiter. [`acquire`] decides at once, [`wait`] waits until the limits allow an operation. A
-//! [`handle`] gives access to single keys.
+//! A [`builder`] configures a limiter. [`acquire`] decides at once, [`wait`] waits until the limits allow an operation.
+//! A [`handle`] gives access to single keys.
 
 mod acquire;
 mod builder;

@@ -209,8 +209,8 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
 const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 
-/// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported that
-/// can't occur.
+/// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported
+/// that can't occur.
 #[derive(Debug)]
 struct LimitHandles {
     labels: Vec<Label>,

@@ -62,8 +62,8 @@ pub trait Recorder: Send + Sync + 'static {
         let _ = decision;
     }
 
-    /// Receives each request that a layer rejects, with the [reason](RejectionRecord::reason). If a limit denied it, the
-    /// [`decision`](Self::decision) was recorded before.
+    /// Receives each request that a layer rejects, with the [reason](RejectionRecord::reason). If a limit denied it,
+    /// the [`decision`](Self::decision) was recorded before.
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let _ = rejection;
     }

@@ -1,4 +1,5 @@
-//! What recorders receive: the records of decisions and rejections, and events, which are failures and changes of state.
+//! What recorders receive: the records of decisions and rejections, and events, which are failures and changes of
+//! state.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | this module | The guarded store, its configuration, and its reports to the recorders |
-//! | `call` | Calls the store: asks the breakers, applies the deadline, records the result, and falls back if it fails |
+//! | `call` | Calls the store: breakers, the deadline, the result, and what to do if it fails |
 //! | `breaker` | Keeps calls from nodes that fail |
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |

@@ -39,9 +39,9 @@
 //!
 //! - **A limit applies** if the request matches its descriptor and all descriptors around it. Limits of nested
 //!   descriptors can apply together.
-//! - **The most specific descriptor** of those in a list with the same key is selected: the one with the exact value, or
-//!   else the first with a matching pattern (`*` matches any text), or else the one without a value. The others, and the
-//!   descriptors nested in them, are ignored, even if the selected one has no limit.
+//! - **The most specific descriptor** of those in a list with the same key is selected: the one with the exact value,
+//!   or else the first with a matching pattern (`*` matches any text), or else the one without a value. The others, and
+//!   the descriptors nested in them, are ignored, even if the selected one has no limit.
 //! - **Buckets**: each value of a descriptor without a value has its own bucket. So has each value that matches a
 //!   pattern, unless the descriptor has `share_threshold: true`. `key` replaces the key of the bucket.
 //! - **`unlimited`** means that this descriptor has no limit. Limits of other paths still apply.
@@ -49,13 +49,13 @@
 //!   or itself replaced. A limit replaces none if it is skipped for lack of its key, if its
 //!   [condition](crate::Limit::when) does not hold, or if the limiter does not have it.
 //!
-//! Unlike in the service, values are compared key by key, so that `a` = `b_c` and `a_b` = `c` differ. As in the service,
-//! `unit: month` is 30 days since the Unix epoch; with `calendar`, it is a calendar month.
+//! Unlike in the service, values are compared key by key, so that `a` = `b_c` and `a_b` = `c` differ. As in the
+//! service, `unit: month` is 30 days since the Unix epoch; with `calendar`, it is a calendar month.
 //!
 //! # Changes at runtime
 //!
-//! [`Rules::watch`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares in
-//! Redis. Both return [`LiveLimits`](crate::LiveLimits).
+//! [`Rules::watch`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares
+//! in Redis. Both return [`LiveLimits`](crate::LiveLimits).
 //!
 //! # Rejected files
 //!
@@ -104,8 +104,8 @@ impl Rules {
         Self::read(text, None)
     }
 
-    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`](crate::LiveLimits), in the order of the
-    /// file.
+    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`](crate::LiveLimits), in the
+    /// order of the file.
     /// Unlimited rules are left out. At most 64 limits may apply to one request.
     ///
     /// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
@@ -123,7 +123,8 @@ impl Rules {
         descriptors::limits(&self.domain, &self.descriptors, extractors, &self.file)
     }
 
-    /// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it concerns.
+    /// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it
+    /// concerns.
     fn load<T>(
         text: &str,
         file: Option<Arc<Path>>,

@@ -37,8 +37,8 @@ impl RedisStore {
     /// # Errors
     ///
     /// - [`PublishError::Invalid`] with the errors of the text. Nothing is published.
-    /// - [`PublishError::Store`] if Redis does not confirm the publication. The text may have been published, and can be
-    ///   published again.
+    /// - [`PublishError::Store`] if Redis does not confirm the publication. The text may have been published, and can
+    ///   be published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());

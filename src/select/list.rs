@@ -162,8 +162,8 @@ impl KeyList {
     ///
     /// # Panics
     ///
-    /// Panics if the extractor is [asynchronous](KeyExtractor::is_async), because lists are checked before anything that
-    /// waits. [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if the extractor is [asynchronous](KeyExtractor::is_async), because lists are checked before anything
+    /// that waits. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
     pub fn new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Self {

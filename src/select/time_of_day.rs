@@ -14,8 +14,8 @@ use crate::time::{Clock, SystemClock};
 /// Matches requests between two times of day (`"1:00"`, `"18:30"` or `"18:30:15"`; `until` is excluded) in an IANA time
 /// zone (`"Europe/Berlin"`, `"UTC"`). If `until` is not later than `from`, the span extends over midnight.
 ///
-/// When clocks are set back, the condition holds in both passes of the repeated hour. It reads the system clock, not the
-/// store's; [`TimeOfDay::clock`] replaces it in tests.
+/// When clocks are set back, the condition holds in both passes of the repeated hour. It reads the system clock, not
+/// the store's; [`TimeOfDay::clock`] replaces it in tests.
 ///
 /// ```
 /// use tower_ratelimit::when::{self, Condition};

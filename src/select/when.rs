@@ -57,8 +57,8 @@ pub fn route(path: impl Into<String>) -> impl Condition {
 
 /// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
 ///
-/// Compares the [path](RequestHead::path) as the client spelled it. One route can have many spellings, so don't use this
-/// condition to exempt requests from a limit that must hold.
+/// Compares the [path](RequestHead::path) as the client spelled it. One route can have many spellings, so don't use
+/// this condition to exempt requests from a limit that must hold.
 ///
 /// # Panics
 ///

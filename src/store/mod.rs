@@ -151,8 +151,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         StoreUsage::default()
     }
 
-    /// Returns the store's [overrides](crate::LimitHandle#overrides) of limits for single keys, if it supports them. Defaults to
-    /// `None`: setting an override is then an error of kind
+    /// Returns the store's [overrides](crate::LimitHandle#overrides) of limits for single keys, if it supports them.
+    /// Defaults to `None`: setting an override is then an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
     fn overrides(&self) -> Option<&dyn OverrideStore> {
         None

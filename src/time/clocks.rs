@@ -55,8 +55,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// Reads the monotonic clock, in µs. If Tokio's clock can't be paused, this reads the operating system's clock directly,
-/// because `Instant` takes as many instructions as a third of the rest of a decision.
+/// Reads the monotonic clock, in µs. If Tokio's clock can't be paused, this reads the operating system's clock
+/// directly, because `Instant` takes as many instructions as a third of the rest of a decision.
 #[inline]
 fn monotonic_micros(created: Instant) -> u64 {
     #[cfg(target_os = "linux")]
@@ -119,8 +119,8 @@ mod tokio_clock {
 /// whose counter is not constant, or differs between cores, it reads the monotonic clock of the operating system.
 ///
 /// - The counter's frequency is measured once per process, with an error of a few parts per million. After a day, the
-///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or late
-///   by as much. Waits are not affected, because they are measured by this clock too.
+///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or
+///   late by as much. Waits are not affected, because they are measured by this clock too.
 /// - The measurement takes up to 200 ms, when a process creates its first `CycleClock`.
 /// - `tokio::time::pause` does not stop it.
 ///

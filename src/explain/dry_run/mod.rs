@@ -1,8 +1,8 @@
 //! Dry runs of limits on recorded requests.
 //!
-//! A [`DryRun`] decides recorded requests at their own times, in memory. It counts the requests that each limit would have
-//! denied. A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests that
-//! only one of them denies.
+//! A [`DryRun`] decides recorded requests at their own times, in memory. It counts the requests that each limit would
+//! have denied. A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the
+//! requests that only one of them denies.
 //!
 //! ```
 //! use http::Request;
@@ -147,7 +147,8 @@ impl Comparison {
         Self { before, after, newly_denied: Changes::default(), newly_allowed: Changes::default() }
     }
 
-    /// Decides a request by both sets of limits. Returns the change, if their decisions differ. See [`DryRun::request`].
+    /// Decides a request by both sets of limits. Returns the change, if their decisions differ. See
+    /// [`DryRun::request`].
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Option<Change> {
         let before = self.before.request(at, head).await;
         let after = self.after.request(at, head).await;

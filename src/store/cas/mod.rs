@@ -3,7 +3,7 @@
 //! | chapter | content |
 //! | --- | --- |
 //! | this module | the public type and its configuration |
-//! | `database` | what a database must support, and the rows: their names, their lifetimes, and how requests read and write them |
+//! | `database` | what a database must support, and how requests read and write its rows |
 //! | `decide` | the decision on a request, and refunds |
 //! | `operation` | how operations take turns, try again, and are completed |
 

@@ -88,8 +88,9 @@ impl MemoryStore {
         Self { clock: self.clock, hasher: self.hasher, overrides: self.overrides, ..Self::sized(keys) }
     }
 
-    /// Sets the most [overrides](crate::LimitHandle#overrides) that the store holds. Defaults to 100,000. One takes some 50 bytes,
-    /// until it is removed or has expired. Beyond the bound, setting another one is an error; none is evicted.
+    /// Sets the most [overrides](crate::LimitHandle#overrides) that the store holds. Defaults to 100,000. One takes
+    /// some 50 bytes, until it is removed or has expired. Beyond the bound, setting another one is an error; none is
+    /// evicted.
     #[must_use]
     pub fn max_overrides(self, overrides: usize) -> Self {
         Self { overrides: OverrideCount::new(overrides), ..self }

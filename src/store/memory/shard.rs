@@ -178,7 +178,8 @@ const SAMPLE: usize = 16;
 /// The same, if all of the first ones were denied: evicting one of them would lift its limit.
 const SAMPLE_OF_DENIED: usize = 24;
 
-/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, so this many slots almost always hold a full sample.
+/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, so this many
+/// slots almost always hold a full sample.
 const SAMPLE_SLOTS: usize = 64;
 
 impl Table {
