@@ -105,6 +105,26 @@ async fn dies(
     }
 }
 
+/// Otherwise, connections to all nodes that have ever been masters would remain open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_has_lost_its_slots_is_disconnected() {
+    let cluster = RedisCluster::start(1);
+    let limiter = Limiter::builder([daily("limit", 1_000_000)]).patient().store(store(&cluster).await).build();
+    // All but the one that asks.
+    let connections = || cluster.ask::<String>(0, "CLIENT LIST TYPE normal").lines().count() - 1;
+    assert!(connections() > 0);
+    cluster.run(3, "CLUSTER FAILOVER TAKEOVER");
+    wait_until("it is a replica", || cluster.ask::<String>(0, "INFO replication").contains("role:slave"));
+    let started = Instant::now();
+    while connections() > 0 {
+        for key in 0..30_u64 {
+            let _ = limiter.acquire(key, 1).await.expect("a decision");
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "{} are open", connections());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_replica_requests_fail_until_the_master_returns() {
     let mut cluster = RedisCluster::start(0);
