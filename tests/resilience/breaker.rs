@@ -326,6 +326,20 @@ fn a_hanging_trial_is_replaced_by_the_next() {
     assert!(!trying.is_finished());
 }
 
+/// A store that works has reported it.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_one_request_closes_the_breaker() {
+    let (store, events) = (FaultyStore::new(Mode::Hangs), Events::default());
+    let limiter = limiter(&store).observe(events.observer()).build();
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
+    }
+    store.set(Mode::FailsOne);
+    sleep(ms(200)).await;
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::Failed));
+    assert_eq!((events.count("breaker: Open"), events.count("breaker: Closed")), (1, 1));
+}
+
 /// A cached denial says nothing about whether the store works.
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_does_not_close_the_breaker() {

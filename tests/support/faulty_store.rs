@@ -15,6 +15,8 @@ pub enum Mode {
     Slow(Duration),
     /// Fails when it is polled for the second time.
     Fails,
+    /// Fails because of the request when it is polled for the second time.
+    FailsOne,
     /// Fails when it is called.
     FailsAtOnce,
     /// Never decides.
@@ -130,11 +132,14 @@ impl FaultyStore {
                 Mode::Slow(time) => tokio::time::sleep(time).await,
                 Mode::Hangs => pending().await,
                 Mode::Panics => panic!("the store panics"),
-                Mode::Works | Mode::Fails | Mode::FailsAtOnce | Mode::Remembered => tokio::task::yield_now().await,
+                Mode::Works | Mode::Fails | Mode::FailsOne | Mode::FailsAtOnce | Mode::Remembered => {
+                    tokio::task::yield_now().await;
+                }
             }
             under_way.0.state().answered[op as usize] += 1;
             match answer {
                 Some(answer) => answer.await,
+                None if mode == Mode::FailsOne => Err(StoreError::of_one_request("the key holds something else")),
                 None => failure(),
             }
         })
