@@ -349,10 +349,8 @@ impl Worker {
             };
             match fault {
                 None => is_proven = true,
-                Some(fault) => {
-                    let _ = broken.set(fault);
-                    work.notify_waiters();
-                }
+                // The call that ends wakes the other one of the connection.
+                Some(fault) => _ = broken.set(fault),
             }
         }
         is_proven || opened.elapsed() > stable_after

@@ -113,7 +113,8 @@ async fn a_master_that_has_lost_its_slots_is_disconnected() {
     // All but the one that asks.
     let connections = || cluster.ask::<String>(0, "CLIENT LIST TYPE normal").lines().count() - 1;
     assert!(connections() > 0);
-    cluster.run(3, "CLUSTER FAILOVER");
+    cluster.run(3, "CLUSTER FAILOVER TAKEOVER");
+    wait_until("it is a replica", || cluster.ask::<String>(0, "INFO replication").contains("role:slave"));
     let started = Instant::now();
     while connections() > 0 {
         for key in 0..30_u64 {

@@ -135,6 +135,29 @@ async fn connections_cut_while_idle_fail_no_request() {
     }
 }
 
+/// After a connection that fails soon, the next one is opened after a pause, up to half a second.
+#[tokio::test]
+async fn a_connection_cut_while_idle_is_not_one_that_fails() {
+    let server = RedisServer::start();
+    let config = RedisConfig::node(server.url()).patient().connections(1);
+    let store = config.connect().await.expect("a connection");
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let _: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
+        let begun = Instant::now();
+        until("the connection is back", || {
+            let clients: String = server.ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
+            clients.lines().any(|line| !line.contains("cmd=client"))
+        })
+        .await;
+        pauses.push(begun.elapsed());
+    }
+    // On a loaded machine, some take longer.
+    assert!(pauses[7..].iter().any(|pause| *pause < Duration::from_millis(200)), "{pauses:?}");
+    drop(store);
+}
+
 /// Behind a long network, throughput depends on how many calls are under way.
 #[tokio::test]
 async fn each_connection_carries_a_call_while_enough_requests_wait() {
