@@ -23,13 +23,13 @@ use super::state::{ChargeMark, CompactState};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum KeyState {
     Compact(CompactState),
-    Log(Log),
+    Log(Box<Log>),
 }
 
 impl KeyState {
     /// Returns the state of an unused key.
     pub(crate) fn unused(algorithm: &Algorithm) -> Self {
-        if algorithm.keeps_log() { Self::Log(Log::default()) } else { Self::Compact(CompactState::UNUSED) }
+        if algorithm.keeps_log() { Self::Log(Box::default()) } else { Self::Compact(CompactState::UNUSED) }
     }
 
     /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
@@ -106,7 +106,8 @@ impl KeyState {
     }
     fn decode(mut bytes: &[u8], is_log: bool) -> Option<Self> {
         let bytes = &mut bytes;
-        let state = if is_log { Self::Log(Log::decode(bytes)?) } else { Self::Compact(CompactState::decode(bytes)?) };
+        let state =
+            if is_log { Self::Log(Box::new(Log::decode(bytes)?)) } else { Self::Compact(CompactState::decode(bytes)?) };
         bytes.is_empty().then_some(state)
     }
 }

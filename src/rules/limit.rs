@@ -262,7 +262,8 @@ fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<A
             TokenBucket::try_new(capacity("burst")?, tokens, period)?.try_refill(refill)?.into()
         }
         "leaky_bucket" => LeakyBucket::try_new(capacity("burst")?, tokens, period)?.into(),
-        _ => LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?.into(),
+        "leaky_bucket_queue" => LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?.into(),
+        _ => unreachable!("`ALGORITHMS` has no {name:?}"),
     })
 }
 

@@ -18,22 +18,59 @@ use crate::time::Timestamp;
 const UNUSED: KeyState = KeyState::Compact(CompactState::UNUSED);
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit. [`decide_locked`](Self::decide_locked) is inlined for these
-    /// apart, without loops: that takes half the instructions ("token bucket" in `.ci/instructions`).
+    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the instructions
+    /// ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
-        if let [cell] = cells {
-            let shard = self.shard_of(cell.key());
-            let locked = &mut [(shard, self.lock(shard))];
-            return self.decide_locked(locked, slice::from_mut(cell), &mut [None], &mut [UNUSED], purpose);
+        match cells {
+            [cell] if !cell.is_overridable() && !cell.algorithm().keeps_log() => self.decide_one(cell, purpose),
+            _ => self.decide_all(cells, purpose),
         }
-        self.decide_all(cells, purpose)
+    }
+
+    /// Decides a request with a single limit, whose state is compact and has no overrides.
+    #[inline]
+    fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
+        let index = self.shard_of(cell.key());
+        let mut locked = [(index, self.lock(index))];
+        let at = self.begin(&mut locked);
+        let [(_, shard)] = &mut locked;
+        let (now, found) = (at.as_micros(), shard.table.find(cell.fingerprint()));
+        let mut state = KeyState::Compact(match found {
+            Slot::Occupied(slot) => shard.table.slots[slot].compact_state(),
+            Slot::Vacant(_) => CompactState::UNUSED,
+        });
+        cell.peek(&state, now);
+        cell.complete(&mut state, now, purpose != Purpose::Peek && cell.is_allowed());
+        match found {
+            _ if purpose != Purpose::Take => {}
+            Slot::Occupied(slot) => {
+                let entry = &mut shard.table.slots[slot];
+                entry.set_state(state);
+                rank(slice::from_ref(cell), 0).into_iter().for_each(|rank| entry.set_rank(rank));
+            }
+            Slot::Vacant(_) => self.add(&mut locked, slice::from_mut(cell), slice::from_mut(&mut state), now),
+        }
+        at
     }
 
     /// Decides a request of any limits.
+    #[inline(never)]
     fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+        if let [cell] = cells {
+            let shard = self.shard_of(cell.key());
+            let (mut slot, mut state) = ([None], [UNUSED]);
+            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, &mut slot, &mut state, purpose);
+        }
         let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
         let mut states: SmallVec<[_; 8]> = cells.iter().map(|_| UNUSED).collect();
+        // All limits of one key are in one shard.
+        if let [first, others @ ..] = &*cells
+            && others.iter().all(|cell| cell.key() == first.key())
+        {
+            let shard = self.shard_of(first.key());
+            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, &mut slots, &mut states, purpose);
+        }
         self.decide_locked(&mut self.lock_all(cells), cells, &mut slots, &mut states, purpose)
     }
 

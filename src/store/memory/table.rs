@@ -99,27 +99,33 @@ impl Entry {
         }
     }
 
-    /// Takes the state, which is to be [set](Self::set_state) again: of a log, an unused one stays.
+    /// Takes the state, which is to be [set](Self::set_state) again: without its log, an entry is an empty slot.
     #[inline]
     pub(super) fn take_state(&mut self) -> KeyState {
         match &mut self.state {
-            Stored::Compact { expires_at, at, detail } => {
-                KeyState::Compact(CompactState { expires_at: expires_at.get(), at: *at, detail: *detail })
-            }
-            Stored::Log(log) => KeyState::Log(log.as_deref_mut().map(mem::take).unwrap_or_default()),
+            Stored::Compact { .. } => KeyState::Compact(self.compact_state()),
+            Stored::Log(log) => KeyState::Log(log.take().unwrap_or_default()),
+        }
+    }
+
+    /// Returns the state, if it is a compact one, and otherwise that of an unused key.
+    #[inline]
+    pub(super) fn compact_state(&self) -> CompactState {
+        match self.state {
+            Stored::Compact { expires_at, at, detail } => CompactState { expires_at: expires_at.get(), at, detail },
+            Stored::Log(_) => CompactState::UNUSED,
         }
     }
 
     #[inline]
     pub(super) fn set_state(&mut self, state: KeyState) {
-        match (state, &mut self.state) {
-            (KeyState::Compact(CompactState { expires_at, at, detail }), stored) => {
-                let compact = |expires_at| Stored::Compact { expires_at, at, detail };
-                *stored = NonZeroU64::new(expires_at).map_or(Stored::Log(None), compact);
-            }
-            (KeyState::Log(log), Stored::Log(Some(stored))) => **stored = log,
-            (KeyState::Log(log), stored) => *stored = Stored::Log(Some(Box::new(log))),
-        }
+        self.state = match state {
+            KeyState::Compact(CompactState { expires_at, at, detail }) => match NonZeroU64::new(expires_at) {
+                Some(expires_at) => Stored::Compact { expires_at, at, detail },
+                None => Stored::Log(None),
+            },
+            KeyState::Log(log) => Stored::Log(Some(log)),
+        };
     }
 
     /// Returns the bytes that the state has allocated.

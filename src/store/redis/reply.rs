@@ -154,7 +154,7 @@ pub(super) fn encode_state(state: &CompactState) -> [u8; STATE] {
 /// Decodes the state of a key under a rule. Returns `None` if no script can have stored it.
 pub(super) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
     Some(match rule.keeps_log() {
-        true => KeyState::Log(decode_log(rule, bytes)?),
+        true => KeyState::Log(Box::new(decode_log(rule, bytes)?)),
         false => KeyState::Compact(decode_compact(bytes)?),
     })
 }
