@@ -27,9 +27,12 @@ pub(crate) enum KeyState {
 }
 
 impl KeyState {
-    /// Returns the state of an unused key.
+    /// The state of an unused key under any algorithm. A log is allocated by its first charge.
+    pub(crate) const UNUSED: Self = Self::Compact(CompactState::UNUSED);
+
+    /// Returns the state of an unused key in the form that has its bytes.
     pub(crate) fn unused(algorithm: &Algorithm) -> Self {
-        if algorithm.keeps_log() { Self::Log(Box::default()) } else { Self::Compact(CompactState::UNUSED) }
+        if algorithm.keeps_log() { Self::Log(Box::default()) } else { Self::UNUSED }
     }
 
     /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
@@ -64,6 +67,12 @@ impl KeyState {
     #[inline(always)]
     pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
         match self {
+            Self::Compact(_) if algorithm.keeps_log() => {
+                let mut log = Box::<Log>::default();
+                let used = log.charge(algorithm, now, cost);
+                *self = Self::Log(log);
+                used
+            }
             Self::Compact(state) => state.charge(algorithm, now, cost),
             Self::Log(log) => log.charge(algorithm, now, cost),
         }
@@ -104,6 +113,7 @@ impl KeyState {
             [] => Err(DecodeError::Malformed),
         }
     }
+
     fn decode(mut bytes: &[u8], is_log: bool) -> Option<Self> {
         let bytes = &mut bytes;
         let state =

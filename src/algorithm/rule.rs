@@ -110,8 +110,8 @@ impl CompactState {
             Kind::FixedWindow | Kind::CalendarWindow(_) => window::refund(self, mark, now, cost),
             Kind::SlidingWindowCounter(_) => counter::refund(algorithm, self, mark, now, cost),
             // A strike stays.
-            Kind::Penalty { .. } => {}
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
+            // An unused log has no charges.
+            Kind::Penalty { .. } | Kind::SlidingLog | Kind::SlidingWindow { .. } => {}
         }
     }
 }

@@ -20,8 +20,7 @@ use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{CostRule, Limits, Live, LiveLimits};
-use crate::recorder::Event;
-use crate::recorder::Reason;
+use crate::recorder::{Event, Reason};
 use crate::resilience::GuardedStore;
 use crate::select::ListAction;
 

@@ -16,8 +16,7 @@ use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable, Limit, LiveLimits};
-use crate::limiter::Builder;
-use crate::limiter::LimitHandle;
+use crate::limiter::{Builder, LimitHandle};
 
 /// Limits the requests that reach a service.
 ///

@@ -12,8 +12,7 @@ use tonic::transport::server::TcpConnectInfo;
 
 use super::cidrs::Cidrs;
 use super::hops::{forwarded, node_address, x_forwarded_for};
-use crate::error::validation;
-use crate::error::{ConfigError, or_panic};
+use crate::error::{ConfigError, or_panic, validation};
 use crate::key::heads::{Repeated, RequestHead};
 
 /// A request extension with the peer's address, for servers that provide no other.

@@ -10,8 +10,7 @@ use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
 use super::hops::is_token;
 use super::part::{KeyPart, text};
-use crate::error::or_panic;
-use crate::error::validation;
+use crate::error::{or_panic, validation};
 use crate::key::heads::RequestHead;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.

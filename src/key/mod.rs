@@ -65,8 +65,7 @@ mod part;
 
 pub use self::address::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
 pub use self::client_ip::{ClientIp, client_ip, peer_ip};
-pub use self::combine::{extension, from_async_fn, from_fn};
-pub use self::combine::{first, second};
+pub use self::combine::{extension, first, from_async_fn, from_fn, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
 pub(crate) use self::extractor::PendingKey;
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use http::Method;
 
-use crate::error::ConfigError;
-use crate::error::validation;
+use crate::error::{ConfigError, validation};
 use crate::key::heads::RequestHead;
 
 /// The costs of all endpoints in one place: tokens by method and route.

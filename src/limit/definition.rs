@@ -12,8 +12,7 @@ use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::decision::ReportedDetails;
 use crate::error::{ConfigError, RulePosition, or_panic};
-use crate::key::heads::RequestHead;
-use crate::key::heads::ResponseHead;
+use crate::key::heads::{RequestHead, ResponseHead};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::select::Condition;
 

@@ -9,14 +9,12 @@ use tokio::runtime::Handle;
 use super::definition::{Limit, MetricDetail};
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
-use crate::decision::{Cell, Cells, Texts, Veto};
-use crate::decision::{ReportedDetails, RequestDetail};
+use crate::decision::{Cell, Cells, ReportedDetails, RequestDetail, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
 use crate::limit::CostRule;
-use crate::store::Store;
-use crate::store::escape;
+use crate::store::{Store, escape};
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
 #[derive(Clone)]

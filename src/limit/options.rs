@@ -6,8 +6,7 @@ use super::definition::{ActualCostFn, Limit};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::ConfigError;
-use crate::key::heads::RequestHead;
-use crate::key::heads::ResponseHead;
+use crate::key::heads::{RequestHead, ResponseHead};
 use crate::select::Condition;
 
 /// What the limit enforces.

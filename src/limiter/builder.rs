@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::ConfigError;
-use crate::limit::OnStoreError;
-use crate::limit::{Limit, Limits, LiveLimits};
+use crate::limit::{Limit, Limits, LiveLimits, OnStoreError};
 use crate::recorder::{Event, Recorder};
 use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
 use crate::store::{MemoryStore, Store};

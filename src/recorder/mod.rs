@@ -13,8 +13,9 @@ use std::sync::Arc;
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
-pub use self::record::{BreakerState, Event, Fallback};
-pub use self::record::{DecisionRecord, DecisionSource, LimitOutcome, LimitRecord, Reason, RejectionRecord};
+pub use self::record::{
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, RejectionRecord,
+};
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
 pub use self::trace::TraceRecorder;

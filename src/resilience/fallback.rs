@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
 use crate::key::hash::KeyHasher;
-use crate::limit::OnStoreError;
-use crate::limit::{Limit, Limits};
+use crate::limit::{Limit, Limits, OnStoreError};
 use crate::recorder::Fallback;
 use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
 

@@ -28,10 +28,8 @@ use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::heads::RequestHead;
-use crate::limit::OnStoreError;
-use crate::limit::{Limit, Limits};
-use crate::recorder::Reason;
-use crate::recorder::{DecisionRecord, DecisionSource, Event, Recorders, RejectionRecord};
+use crate::limit::{Limit, Limits, OnStoreError};
+use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, RejectionRecord};
 use crate::store::{Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.

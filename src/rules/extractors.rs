@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
-use crate::error::validation;
-use crate::error::{ConfigError, or_panic};
+use crate::error::{ConfigError, or_panic, validation};
 use crate::key::cidrs::Prefixes;
 use crate::key::heads::RequestHead;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};

@@ -12,8 +12,7 @@ use crate::algorithm::{
 };
 use crate::error::validation::{DAY, HOUR, MINUTE, SECOND};
 use crate::error::{ConfigError, Fault, Position};
-use crate::limit::{Limit, OnMissingKey};
-use crate::limit::{OnStoreError, Share};
+use crate::limit::{Limit, OnMissingKey, OnStoreError, Share};
 
 /// A `rate_limit` block.
 #[derive(Clone, Debug)]

@@ -26,8 +26,7 @@ use super::of_head;
 #[cfg(feature = "time-zones")]
 pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
 pub use super::{Condition, not};
-use crate::error::or_panic;
-use crate::error::validation;
+use crate::error::{or_panic, validation};
 use crate::key::heads::RequestHead;
 
 /// Matches requests by method. `GET` also matches HEAD.

@@ -247,7 +247,7 @@ mod tests {
     /// The database denies a request at noon. No key has a state.
     fn deny(change: Change, cells: &[Cell]) {
         let mut cells = cells.to_vec();
-        let mut states: Vec<_> = cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect();
+        let mut states = vec![KeyState::UNUSED; cells.len()];
         decide(&mut cells, &mut states[..], NOON, Purpose::Take);
         change.decided(&cells, NOON, u64::MAX);
     }
@@ -325,7 +325,7 @@ mod tests {
                 let denials = Denials::new(Duration::from_secs(600));
                 let mut cell = Cell::new(0, "limit", algorithm, &hasher);
                 cell.set_overage(percent);
-                let mut states = [KeyState::unused(&algorithm)];
+                let mut states = [KeyState::UNUSED];
                 let step = 400_000;
                 for number in 0..charges {
                     let mut charged = [cell.with_key(KeyHash::ZERO, 1 + number % 3)];
@@ -369,7 +369,7 @@ mod tests {
         let denials = Denials::new(Duration::from_secs(600));
         let hasher = KeyHasher::with_secret([0; 16]);
         let cells = [Cell::new(0, "limit", TokenBucket::per_second(2).into(), &hasher).with_key(KeyHash::ZERO, 2)];
-        let mut states = [KeyState::unused(cells[0].algorithm())];
+        let mut states = [KeyState::UNUSED];
         for is_allowed in [true, false] {
             let (change, mut cells) = (denials.begin(&cells, Purpose::Take), cells.clone());
             decide(&mut cells, &mut states[..], NOON, Purpose::Take);

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{mem, slice};
 
-use super::database::CompareAndSwap;
-use super::database::{Database, Row};
+use super::database::{CompareAndSwap, Database, Row};
 use super::operation::{Retries, complete};
 use crate::algorithm::KeyState;
 use crate::decision::Cell;

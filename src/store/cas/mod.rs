@@ -26,10 +26,8 @@ use self::operation::{Retries, complete};
 use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
-use crate::store::StoredOverride;
 use crate::store::denials::Denials;
-use crate::store::escape;
-use crate::store::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture};
+use crate::store::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoredOverride, escape};
 use crate::time::Timestamp;
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a

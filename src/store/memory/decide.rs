@@ -15,8 +15,6 @@ use crate::store::Purpose;
 use crate::store::decide::decide;
 use crate::time::Timestamp;
 
-const UNUSED: KeyState = KeyState::Compact(CompactState::UNUSED);
-
 impl MemoryStore {
     /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the instructions
     /// ("token bucket" in `.ci/instructions`).
@@ -59,11 +57,11 @@ impl MemoryStore {
     fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         if let [cell] = cells {
             let shard = self.shard_of(cell.key());
-            let (mut slot, mut state) = ([None], [UNUSED]);
+            let (mut slot, mut state) = ([None], [KeyState::UNUSED]);
             return self.decide_locked(&mut [(shard, self.lock(shard))], cells, &mut slot, &mut state, purpose);
         }
         let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
-        let mut states: SmallVec<[_; 8]> = cells.iter().map(|_| UNUSED).collect();
+        let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
         // All limits of one key are in one shard.
         if let [first, others @ ..] = &*cells
             && others.iter().all(|cell| cell.key() == first.key())
@@ -102,7 +100,7 @@ impl MemoryStore {
                         entry.set_state(state.clone());
                     }
                 }
-                Slot::Vacant(_) => *state = KeyState::unused(cell.algorithm()),
+                Slot::Vacant(_) => {}
             }
         }
         decide(cells, states, now, purpose);
@@ -116,7 +114,7 @@ impl MemoryStore {
                 continue;
             };
             let entry = &mut self.shard_among(locked, cells[index].key()).table.slots[slot];
-            entry.set_state(mem::replace(&mut states[index], UNUSED));
+            entry.set_state(mem::replace(&mut states[index], KeyState::UNUSED));
             if purpose == Purpose::Take
                 && let Some(rank) = rank(cells, index)
             {
@@ -158,12 +156,12 @@ impl MemoryStore {
         // A request never evicts its own keys.
         let own: SmallVec<[u128; 8]> = cells.iter().map(Cell::fingerprint).collect();
         for (index, state) in states.iter_mut().enumerate().filter(|(_, state)| state.expires_at() > 0) {
-            let (rank, cell, state) = (rank(cells, index), &mut cells[index], mem::replace(state, UNUSED));
+            let (rank, cell, state) = (rank(cells, index), &mut cells[index], mem::replace(state, KeyState::UNUSED));
             let is_kept = self.shard_among(locked, cell.key()).add(own[index], state, rank, &own, self.max_keys, now);
             if !is_kept && cell.is_of_penalty() {
                 // A strike that is not kept has no effect.
                 *cell = cell.asked_again(cell.cost());
-                cell.complete(&mut UNUSED.clone(), now, false);
+                cell.complete(&mut KeyState::UNUSED.clone(), now, false);
             }
         }
     }

@@ -8,8 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use self::shard::OverrideCount;
-use self::shard::Shard;
+use self::shard::{OverrideCount, Shard};
 use self::table::{EvictionRank, Slot};
 use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::decision::Cell;
@@ -146,11 +145,11 @@ impl MemoryStore {
 
     /// Returns the shard of a key. It is the same under all limits: most requests have one key, and need one lock.
     fn shard_of(&self, key: KeyHash) -> usize {
-        // Not by the leading bits, which order the tables of a shard.
+        // Not by the leading bits, which order the table of a shard.
         (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
     }
 
-    /// Locks a shard. A panic while it was locked, in a clock, has not changed it.
+    /// Locks a shard. A panic while it was locked, in a clock, has not changed it: the clock is read before any state.
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }

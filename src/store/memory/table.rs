@@ -117,8 +117,10 @@ impl Entry {
         }
     }
 
+    /// Sets the state, which is in use: an unused one would be an empty slot.
     #[inline]
     pub(super) fn set_state(&mut self, state: KeyState) {
+        debug_assert!(state.expires_at() > 0, "the table removes entries that are unused");
         self.state = match state {
             KeyState::Compact(CompactState { expires_at, at, detail }) => match NonZeroU64::new(expires_at) {
                 Some(expires_at) => Stored::Compact { expires_at, at, detail },

@@ -10,8 +10,7 @@ use super::cluster::Cluster;
 use super::config::{Credentials, RedisConfig, Servers};
 use super::connector::{self, Connector, tcp_settings};
 use super::error::Fault;
-use super::store::Deployment;
-use super::store::RedisStore;
+use super::store::{Deployment, RedisStore};
 #[cfg(feature = "redis-tls")]
 use super::tls;
 use super::workers::Workers;

@@ -20,8 +20,7 @@ use crate::decision::Cell;
 #[cfg(feature = "rules")]
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::lifetime_micros;
-use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage};
+use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, lifetime_micros};
 use crate::time::Timestamp;
 #[cfg(feature = "rules")]
 use crate::time::{Clock, SystemClock};

@@ -30,8 +30,7 @@ use super::script::Task;
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
-use crate::store::Purpose;
-use crate::store::escape;
+use crate::store::{Purpose, escape};
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
 /// which is then printed.

@@ -121,7 +121,7 @@ impl<'a> Trace<'a> {
             sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
             sizes_of_keys: seed.is_multiple_of(5).then_some(Random(seed ^ (1 << 62))),
             redis,
-            memories: cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect(),
+            memories: vec![KeyState::UNUSED; cells.len()],
             overrides: vec![None; cells.len()],
             cells,
             receipts: Vec::new(),
@@ -258,7 +258,7 @@ impl<'a> Trace<'a> {
         match self.random.below(12) {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
-                self.memories = self.cells.iter().map(|cell| KeyState::unused(cell.algorithm())).collect();
+                self.memories = vec![KeyState::UNUSED; self.cells.len()];
                 (Request::reset("t", &self.cells.iter().collect::<Vec<_>>()), Step::Change)
             }
             4 => self.decide(Task::Peek),
