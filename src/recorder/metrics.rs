@@ -15,7 +15,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
-use crate::time::Cooldown;
+use crate::time::cooldown::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///

@@ -12,7 +12,7 @@ use super::extractors::Extractors;
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Apply, Document, Limit, LiveLimits};
 use crate::store::RedisStore;
-use crate::time::Cooldown;
+use crate::time::cooldown::Cooldown;
 
 /// The name of the document, after the prefix of the store.
 const NAME: &str = "rules";

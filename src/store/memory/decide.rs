@@ -16,8 +16,8 @@ use crate::store::decide::decide;
 use crate::time::Timestamp;
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the instructions
-    /// ("token bucket" in `.ci/instructions`).
+    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the
+    /// instructions ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
