@@ -68,7 +68,7 @@ impl<T: Default> Builder<T> {
 }
 
 impl<T> Builder<T> {
-    /// Sets the store that keeps the state of the limits. Defaults to a new [`MemoryStore`](crate::MemoryStore).
+    /// Sets the store that keeps the state of the limits. Defaults to a new [`MemoryStore`].
     ///
     /// Limiters that are given clones of one store share it: their limits of the same name, algorithm and period count
     /// together. A store that is chosen at runtime can be passed as an `Arc<dyn Store>`.
