@@ -67,7 +67,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
-mod decision;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod explain;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
@@ -95,10 +96,9 @@ pub mod store;
 mod time;
 
 pub use algorithm::*;
-pub use decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 #[doc(inline)]
-pub use explain::dry_run;
+pub use http::dry_run;
 pub use http::{
     BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, PermitRejection,
     RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
@@ -112,9 +112,7 @@ pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
 pub use recorder::*;
 pub use resilience::CircuitBreaker;
 pub use select::{AddressList, KeyList, ListAction, when};
-#[doc(inline)]
-#[cfg(feature = "conformance")]
-pub use store::conformance;
+pub use store::decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{Cell, Verdict};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::select::Description;
+use crate::store::decision::{Cell, Verdict};
 #[cfg(feature = "serde")]
 use crate::time::Timestamp;
 
@@ -94,11 +94,11 @@ impl LimitExplanation {
         self.rejects() || self.outcome().is_some_and(ExpectedOutcome::denies)
     }
 
-    pub(super) fn rejects(&self) -> bool {
+    pub(crate) fn rejects(&self) -> bool {
         matches!(self.status, LimitStatus::Rejects { .. })
     }
 
-    pub(super) fn outcome(&self) -> Option<&ExpectedOutcome> {
+    pub(crate) fn outcome(&self) -> Option<&ExpectedOutcome> {
         self.applied()?.outcome.as_ref()
     }
 }

@@ -59,8 +59,6 @@
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
 mod display;
-#[doc(hidden)]
-pub mod dry_run;
 mod limit;
 
 use std::sync::Arc;
@@ -70,13 +68,13 @@ pub(crate) use self::display::KeyParts;
 pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStatus};
 #[cfg(feature = "serde")]
 pub(crate) use self::limit::{serialize_instant, serialize_span};
-use crate::decision::{Cells, Verdict};
 use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::recorder::Fallback;
 use crate::resilience::{GuardedStore, Preview, PreviewSource};
 use crate::select::ListAction;
 use crate::store::Purpose;
+use crate::store::decision::{Cells, Verdict};
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).

@@ -8,10 +8,10 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 
 use super::ledger::{Ledger, TargetCost, receipts};
-use crate::decision::{Cell, Decision, Veto};
 use crate::error::StoreError;
 use crate::key::heads::ResponseHead;
 use crate::recorder::Event;
+use crate::store::decision::{Cell, Decision, Veto};
 use crate::store::{Purpose, StoreFuture};
 
 /// The maximum number of retries, if concurrent requests take the capacity that was found.

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use super::config::LayerConfig;
-use crate::decision::Cells;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
 use crate::key::{KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
+use crate::store::decision::Cells;
 
 /// Whether a limit applies to a request.
 pub(super) enum Finding<'k> {

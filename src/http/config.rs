@@ -14,7 +14,6 @@ use super::options::{HttpOptions, Lists};
 use super::rejection::Rejection;
 use super::response::RejectionFormat;
 use super::values::is_first_report;
-use crate::decision::Decision;
 use crate::error::ConfigError;
 use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
@@ -23,6 +22,7 @@ use crate::limit::{CostRule, Limits, Live, LiveLimits};
 use crate::recorder::{Event, Reason};
 use crate::resilience::GuardedStore;
 use crate::select::ListAction;
+use crate::store::decision::Decision;
 
 /// The configuration of a layer.
 #[derive(Clone)]

@@ -11,8 +11,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::values::{Text, append, insert, insert_missing, join, merge, number, push_number, push_separator, value};
 use crate::algorithm::{Algorithm, Kind};
-use crate::decision::{Cell, Decision, Verdict};
 use crate::limit::Limit;
+use crate::store::decision::{Cell, Decision, Verdict};
 use crate::time::{Timestamp, ceil_seconds};
 
 /// A set of response headers that report the remaining tokens of limits.

@@ -8,9 +8,9 @@ use http::{Extensions, HeaderMap, Request, Response};
 use smallvec::{SmallVec, smallvec};
 
 use super::config::LayerConfig;
-use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::key::heads::{OwnedHead, RequestHead};
 use crate::recorder::Reason;
+use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.

@@ -10,11 +10,14 @@
 //! | Reject | [`rejection`], [`response`] |
 //! | Charge more or less later | [`ledger`], [`adjust`], [`permit`] |
 //! | Respond | [`headers`], [`values`], [`body`] |
+//! | Decide recorded requests | [`dry_run`] |
 
 mod adjust;
 mod body;
 mod charges;
 mod config;
+#[doc(hidden)]
+pub mod dry_run;
 mod headers;
 mod layer;
 mod ledger;

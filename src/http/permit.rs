@@ -9,9 +9,9 @@ use http::{Extensions, Response};
 
 use super::adjust::Adjustment;
 use super::ledger::Ledger;
-use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::store::decision::{AllowedDecision, Decision};
 
 /// Lets a handler adjust the charges of its request.
 ///

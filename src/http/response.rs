@@ -13,11 +13,11 @@ use http::{Request, Response, StatusCode};
 use super::headers::Headers;
 use super::rejection::Rejection;
 use super::values::{Text, insert, insert_missing, number, value};
-use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
 use crate::recorder::Reason;
+use crate::store::decision::Decision;
 use crate::time::random_up_to;
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.

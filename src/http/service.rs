@@ -20,12 +20,12 @@ use super::body::{BodyPolicy, WrapBody};
 use super::charges::{Finder, Finding, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
-use crate::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
 use crate::resilience::{ReservationGuard, with_one_deadline};
+use crate::store::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.

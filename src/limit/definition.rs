@@ -10,11 +10,11 @@ use super::index::LimitIndex;
 use super::policy::{OnMissingKey, OnStoreError};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
-use crate::decision::ReportedDetails;
 use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::select::Condition;
+use crate::store::decision::ReportedDetails;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
 ///

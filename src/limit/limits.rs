@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 use super::definition::{Limit, MetricDetail};
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
-use crate::decision::{Cell, Cells, ReportedDetails, RequestDetail, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
 use crate::limit::CostRule;
+use crate::store::decision::{Cell, Cells, ReportedDetails, RequestDetail, Texts, Veto};
 use crate::store::{Store, escape};
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.

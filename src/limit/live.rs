@@ -12,9 +12,9 @@ use tokio::task::AbortHandle;
 
 use super::definition::Limit;
 use super::limits::Limits;
-use crate::decision::ReportedDetails;
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Recorder, Recorders};
+use crate::store::decision::ReportedDetails;
 
 /// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
 /// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.

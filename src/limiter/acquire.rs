@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::Limiter;
 #[cfg(doc)]
 use super::builder::Builder;
-use crate::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
@@ -16,6 +15,7 @@ use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::GuardedStore;
+use crate::store::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
 impl Limiter {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
-use crate::decision::{Cell, Cells, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::resilience::GuardedStore;
+use crate::store::decision::{Cell, Cells, Decision};
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFuture};
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use self::acquire::AcquireError;
 pub use self::builder::Builder;
 pub use self::handle::{LimitHandle, OverrideError};
-use crate::decision::Receipt;
 use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Live, LiveLimits, check_needs_no_request};
 use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
+use crate::store::decision::Receipt;
 
 /// Limits anything that is not an HTTP request.
 ///

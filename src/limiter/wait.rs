@@ -10,10 +10,10 @@ use super::Limiter;
 use super::acquire::AcquireError;
 #[cfg(doc)]
 use super::builder::Builder;
-use crate::decision::{AllowedDecision, Cell, Decision, Verdict};
 use crate::key::Key;
 use crate::resilience::ReservationGuard;
 use crate::store::Purpose;
+use crate::store::decision::{AllowedDecision, Cell, Decision, Verdict};
 
 impl Limiter {
     /// Waits until every limit allows `key` to take `cost` tokens, however long that takes, and takes them.

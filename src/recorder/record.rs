@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{Cell, Decision, RequestDetail, Verdict, Veto};
 use crate::error::{Node, StoreError};
 use crate::key::KeyError;
 use crate::key::heads::RequestHead;
 use crate::select::ListAction;
+use crate::store::decision::{Cell, Decision, RequestDetail, Verdict, Veto};
 use crate::store::{Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).

@@ -13,9 +13,9 @@ use tokio::time::{self, Sleep, sleep, timeout};
 
 use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
-use crate::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
+use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::store::{Answer, LONGEST_WAIT, Purpose, Store, StoreFuture};
 
 tokio::task_local! {

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use crate::decision::{Cell, Cells, DecidedBy, Decision, Veto};
 use crate::key::hash::KeyHasher;
 use crate::limit::{Limit, Limits, OnStoreError};
 use crate::recorder::Fallback;
+use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Veto};
 use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
 
 /// The capacity of the local store: 100,000 keys are a few MB.

@@ -24,12 +24,12 @@ pub(crate) use self::call::{Preview, PreviewSource, ReservationGuard, with_one_d
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
-use crate::decision::{Cell, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::heads::RequestHead;
 use crate::limit::{Limit, Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, RejectionRecord};
+use crate::store::decision::{Cell, Decision};
 use crate::store::{Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.

@@ -1,7 +1,7 @@
 //! The decision on a request, from the states of its keys, wherever these are stored.
 
 use crate::algorithm::KeyState;
-use crate::decision::{Cell, Veto};
+use crate::store::decision::{Cell, Veto};
 
 /// What a store does with a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

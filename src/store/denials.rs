@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use crate::decision::{Cell, Veto};
 use crate::store::Purpose;
+use crate::store::decision::{Cell, Veto};
 use crate::time::Timestamp;
 
 /// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::task::coop::poll_proceed;
 
-use crate::decision::Cell;
 use crate::error::StoreError;
+use crate::store::decision::Cell;
 use crate::time::Timestamp;
 
 /// A store's answer to a request.

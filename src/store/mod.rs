@@ -6,6 +6,7 @@
 //! | subject | modules |
 //! | --- | --- |
 //! | The interface | this module, `future` |
+//! | What a request asks about its limits, and the answers | `decision` |
 //! | Deciding by the states of keys, for all stores that run the algorithms in this process | `decide` |
 //! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
@@ -13,10 +14,8 @@
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
-#[cfg(feature = "conformance")]
-#[doc(hidden)]
-pub mod conformance;
 pub(crate) mod decide;
+pub(crate) mod decision;
 mod denials;
 mod future;
 mod memory;
@@ -36,9 +35,9 @@ pub use self::memory::MemoryStore;
 pub use self::redis::{RedisConfig, RedisStore};
 pub use crate::algorithm::state::ChargeMark;
 use crate::algorithm::{Algorithm, Size};
-pub use crate::decision::{Cell, Veto};
 pub use crate::error::Node;
 pub use crate::key::hash::{KeyHash, KeyHasher};
+pub use crate::store::decision::{Cell, Veto};
 use crate::time::Timestamp;
 
 /// Keeps the state of keys, and decides requests by it.

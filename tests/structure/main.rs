@@ -27,7 +27,7 @@ const LEVELS: &[&str] = &[
     "algorithm::builders",
     "algorithm::calendar_window",
     // Decisions
-    "decision",
+    "store::decision",
     // Stores
     "store",
     "store::denials",
@@ -63,9 +63,9 @@ const LEVELS: &[&str] = &[
     "rules",
     // Decisions without HTTP and with it
     "limiter",
-    "store::conformance",
+    "conformance",
     "http",
-    "explain::dry_run",
+    "http::dry_run",
     // Pages of documentation, which link to everything
     "guide",
 ];

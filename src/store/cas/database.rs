@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use super::operation::KeyLocks;
 use crate::algorithm::{DecodeError, KeyState};
-use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
+use crate::store::decision::Cell;
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, StoredOverride};
 use crate::time::{Clock, SystemClock, Timestamp};

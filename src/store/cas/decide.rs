@@ -18,9 +18,9 @@ use std::{mem, slice};
 use super::database::{CompareAndSwap, Database, Row};
 use super::operation::{Retries, complete};
 use crate::algorithm::KeyState;
-use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::store::decide::decide;
+use crate::store::decision::Cell;
 use crate::store::{Answer, Purpose};
 use crate::time::Timestamp;
 

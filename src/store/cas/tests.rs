@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{CasStore, CompareAndSwap, Versioned};
 use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
-use crate::decision::Cell;
 use crate::error::{StoreError, StoreErrorKind};
+use crate::store::decision::Cell;
 use crate::store::{Answer, MemoryStore, Override, OverrideStore, Purpose, Store, StoreFuture, Veto};
 use crate::time::{Clock, ManualClock, Timestamp};
 

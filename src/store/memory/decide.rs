@@ -9,10 +9,10 @@ use super::MemoryStore;
 use super::shard::{Locked, Shard};
 use super::table::{EvictionRank, Slot};
 use crate::algorithm::{CompactState, KeyState, NEVER};
-use crate::decision::Cell;
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
 use crate::store::decide::decide;
+use crate::store::decision::Cell;
 use crate::time::Timestamp;
 
 impl MemoryStore {

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use self::shard::{OverrideCount, Shard};
 use self::table::{EvictionRank, Slot};
 use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
-use crate::decision::Cell;
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
+use crate::store::decision::Cell;
 use crate::time::{Clock, SystemClock};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.

@@ -16,10 +16,10 @@ use super::script::Task;
 use super::slot;
 use super::store::RedisStore;
 use crate::algorithm::Kind;
-use crate::decision::Cell;
 #[cfg(feature = "rules")]
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
+use crate::store::decision::Cell;
 use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, lifetime_micros};
 use crate::time::Timestamp;
 #[cfg(feature = "rules")]

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use super::error::Fault;
 use super::script::Task;
 use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
-use crate::decision::Cell;
 use crate::store::decide::decide;
+use crate::store::decision::Cell;
 use crate::store::{Purpose, StoredOverride};
 use crate::time::Timestamp;
 

@@ -7,7 +7,7 @@ use super::reply;
 use super::script::Task;
 use super::slot;
 use crate::algorithm::{Algorithm, Kind, Refill, Rounding, Size};
-use crate::decision::{Cell, Veto};
+use crate::store::decision::{Cell, Veto};
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]

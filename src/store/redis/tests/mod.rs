@@ -28,8 +28,8 @@ use super::reply::{Replies, Reply};
 use super::request::{self, Request};
 use super::script::Task;
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
-use crate::decision::{Cell, Texts};
 use crate::key::hash::KeyHasher;
+use crate::store::decision::{Cell, Texts};
 use crate::store::{Purpose, escape};
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,

@@ -35,9 +35,9 @@ use std::time::Duration;
 pub use self::sequences::{check_overrides, check_rates, check_remembered_denials};
 use self::trace::{START, limiter, new_key};
 use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
-use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
+use crate::store::decision::Decision;
 use crate::store::{CompareAndSwap, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::cell::{Cell, Report, Verdict};
 use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, NEVER};
-use crate::decision::RequestDetail;
+use crate::store::decision::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {

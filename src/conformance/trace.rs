@@ -8,10 +8,10 @@ use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
-use crate::decision::{Decision, Receipt};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::resilience::CircuitBreaker;
+use crate::store::decision::{Decision, Receipt};
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 
