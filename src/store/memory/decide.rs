@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::MemoryStore;
 use super::shard::{Locked, Shard};
 use super::table::{EvictionRank, Slot};
-use crate::algorithm::{CompactState, KeyState, NEVER};
+use crate::algorithm::{KeyState, NEVER};
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
 use crate::store::decide::decide;
@@ -16,50 +16,63 @@ use crate::store::decision::Cell;
 use crate::time::Timestamp;
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the
-    /// instructions ("token bucket" in `.ci/instructions`).
+    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the instructions
+    /// ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
-            [cell] if !cell.is_overridable() && !cell.algorithm().keeps_log() => self.decide_one(cell, purpose),
+            [cell] if !cell.is_overridable() && purpose != Purpose::Preview => {
+                if cell.algorithm().keeps_log() {
+                    self.decide_log(cell, purpose)
+                } else {
+                    self.decide_one::<false>(cell, purpose)
+                }
+            }
             _ => self.decide_all(cells, purpose),
         }
     }
 
-    /// Decides a request with a single limit, whose state is compact and has no overrides.
-    #[inline]
-    fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
+    #[inline(never)]
+    fn decide_log(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
+        self.decide_one::<true>(cell, purpose)
+    }
+
+    /// Decides a request with a single limit that has no overrides, and keeps a log or not.
+    #[inline(always)]
+    fn decide_one<const IS_LOG: bool>(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
         let index = self.shard_of(cell.key());
         let mut locked = [(index, self.lock(index))];
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
-        let (now, found) = (at.as_micros(), shard.table.find(cell.fingerprint()));
-        let mut state = KeyState::Compact(match found {
-            Slot::Occupied(slot) => shard.table.slots[slot].compact_state(),
-            Slot::Vacant(_) => CompactState::UNUSED,
-        });
-        cell.peek(&state, now);
-        cell.complete(&mut state, now, purpose != Purpose::Peek && cell.is_allowed());
-        match found {
-            _ if purpose != Purpose::Take => {}
+        let (now, takes) = (at.as_micros(), purpose == Purpose::Take);
+        match shard.table.find(cell.fingerprint()) {
             Slot::Occupied(slot) => {
                 let entry = &mut shard.table.slots[slot];
-                entry.set_state(state);
-                rank(slice::from_ref(cell), 0).into_iter().for_each(|rank| entry.set_rank(rank));
+                let mut state = match IS_LOG {
+                    true => KeyState::Log(entry.take_log()),
+                    false => KeyState::Compact(entry.compact_state()),
+                };
+                cell.peek(&state, now);
+                cell.complete(&mut state, now, takes && cell.is_allowed());
+                if takes || IS_LOG {
+                    entry.set_state(state);
+                }
+                if takes && let Some(rank) = rank(slice::from_ref(cell), 0) {
+                    entry.set_rank(rank);
+                }
             }
-            Slot::Vacant(_) => self.add(&mut locked, slice::from_mut(cell), slice::from_mut(&mut state), now),
+            Slot::Vacant(_) => {
+                let mut state = KeyState::UNUSED;
+                cell.peek(&state, now);
+                cell.complete(&mut state, now, takes && cell.is_allowed());
+                self.add(&mut locked, slice::from_mut(cell), slice::from_mut(&mut state), now);
+            }
         }
         at
     }
 
     /// Decides a request of any limits.
-    #[inline(never)]
     fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
-        if let [cell] = cells {
-            let shard = self.shard_of(cell.key());
-            let (mut slot, mut state) = ([None], [KeyState::UNUSED]);
-            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, &mut slot, &mut state, purpose);
-        }
         let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
         let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
         // All limits of one key are in one shard.

@@ -104,7 +104,16 @@ impl Entry {
     pub(super) fn take_state(&mut self) -> KeyState {
         match &mut self.state {
             Stored::Compact { .. } => KeyState::Compact(self.compact_state()),
-            Stored::Log(log) => KeyState::Log(log.take().unwrap_or_default()),
+            Stored::Log(_) => KeyState::Log(self.take_log()),
+        }
+    }
+
+    /// Takes the log, which is to be [set](Self::set_state) again, or returns an unused one if there is none.
+    #[inline]
+    pub(super) fn take_log(&mut self) -> Box<Log> {
+        match &mut self.state {
+            Stored::Log(log) => log.take().unwrap_or_default(),
+            Stored::Compact { .. } => Box::default(),
         }
     }
 
