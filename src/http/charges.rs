@@ -6,7 +6,7 @@ use super::config::LayerConfig;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
-use crate::key::{KeyBuf, KeyError, PendingKey};
+use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
 use crate::store::decision::Cells;
 
@@ -72,11 +72,11 @@ impl Finder<'_, '_> {
             }
             let hashed = match limit.extractor() {
                 Some(extractor) => extractor.hashed(head, hasher),
-                None => Ok(Ok(KeyBuf::default().hash(hasher))),
+                None => Hashed::Known(Ok(KeyBuf::default().hash(hasher))),
             };
             let key = match hashed {
-                Ok(key) => key,
-                Err((prefix, rest)) => {
+                Hashed::Known(key) => key,
+                Hashed::Pending(prefix, rest) => {
                     pending.push(PendingLimits::Key { limit: index, prefix, rest });
                     continue;
                 }

@@ -226,9 +226,9 @@ impl TrustedProxies {
             Trust::Cidrs(cidrs) => cidrs,
             Trust::Hops(count) => return nth_hop(hops, *count),
         };
-        let mut leftmost_proxy = match self.trusted_peer(cidrs, head) {
-            Ok(proxy) => proxy,
-            Err(client) => return client,
+        let mut leftmost_proxy = match self.peer(cidrs, head)? {
+            Peer::Client(client) => return Ok(client),
+            Peer::Proxy(proxy) => proxy,
         };
         loop {
             match hops.next() {
@@ -244,9 +244,9 @@ impl TrustedProxies {
     /// Returns the client, given the name of a single-valued header.
     fn client_of_single(&self, head: &RequestHead<'_>, name: &HeaderName) -> Result<IpAddr, AddressError> {
         let proxy = match &self.trust {
-            Trust::Cidrs(cidrs) => match self.trusted_peer(cidrs, head) {
-                Ok(proxy) => proxy,
-                Err(client) => return client,
+            Trust::Cidrs(cidrs) => match self.peer(cidrs, head)? {
+                Peer::Client(client) => return Ok(client),
+                Peer::Proxy(proxy) => proxy,
             },
             Trust::Hops(_) => None,
         };
@@ -257,19 +257,22 @@ impl TrustedProxies {
         }
     }
 
-    /// Returns the address of a trusted peer, if it has one. Returns the client or the error if the peer is another.
-    fn trusted_peer(
-        &self,
-        cidrs: &Cidrs,
-        head: &RequestHead<'_>,
-    ) -> Result<Option<IpAddr>, Result<IpAddr, AddressError>> {
+    /// Returns who the peer is, before any header is read.
+    fn peer(&self, cidrs: &Cidrs, head: &RequestHead<'_>) -> Result<Peer, AddressError> {
         match peer_address(head).map(|peer| peer.to_canonical()) {
-            Some(peer) if cidrs.contains(peer) => Ok(Some(peer)),
-            Some(peer) => Err(Ok(peer)),
-            None if self.unix_peers && is_unix_peer(head) => Ok(None),
-            None => Err(Err(AddressError::NoPeer)),
+            Some(peer) if cidrs.contains(peer) => Ok(Peer::Proxy(Some(peer))),
+            Some(peer) => Ok(Peer::Client(peer)),
+            None if self.unix_peers && is_unix_peer(head) => Ok(Peer::Proxy(None)),
+            None => Err(AddressError::NoPeer),
         }
     }
+}
+
+/// The other end of the connection.
+enum Peer {
+    Client(IpAddr),
+    /// A trusted proxy, with its address unless it is on a Unix socket.
+    Proxy(Option<IpAddr>),
 }
 
 /// Returns the `count`-th hop, if all hops up to it have addresses.

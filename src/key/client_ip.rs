@@ -149,7 +149,7 @@ impl KeyExtractor for ClientIp {
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        Ok(self.find(head).map(|network| network.hash_with(hasher)))
+        Hashed::Known(self.find(head).map(|network| network.hash_with(hasher)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

@@ -221,7 +221,7 @@ where
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        Ok((self.find)(head).map(|found| found.hash_with(hasher)))
+        Hashed::Known((self.find)(head).map(|found| found.hash_with(hasher)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

@@ -65,13 +65,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Hashes the key that [`extract`](Self::extract) writes, without a buffer if possible.
     #[doc(hidden)]
-    #[allow(clippy::result_large_err, reason = "a box would be an allocation for each asynchronous key")]
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
         match self.extract(head, &mut key) {
-            Extracted::Done => Ok(Ok(key.hash(hasher))),
-            Extracted::Missing(error) => Ok(Err(error)),
-            Extracted::Pending(rest) => Err((key, rest)),
+            Extracted::Done => Hashed::Known(Ok(key.hash(hasher))),
+            Extracted::Missing(error) => Hashed::Known(Err(error)),
+            Extracted::Pending(rest) => Hashed::Pending(key, rest),
         }
     }
 
@@ -119,8 +118,13 @@ pub enum Extracted {
 /// The parts of a key that are not known yet.
 pub(crate) type PendingKey = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
 
-/// The hash of a key or why it is missing, or the first parts of a key and its rest, which is found asynchronously.
-pub(crate) type Hashed = Result<Result<KeyHash, KeyError>, (KeyBuf, PendingKey)>;
+/// The result of extracting a key, as a hash.
+#[allow(missing_debug_implementations, reason = "cannot be named outside this crate")]
+pub enum Hashed {
+    Known(Result<KeyHash, KeyError>),
+    /// The parts that are known, and those that follow.
+    Pending(KeyBuf, PendingKey),
+}
 
 impl From<Result<(), KeyError>> for Extracted {
     fn from(written: Result<(), KeyError>) -> Self {
@@ -218,8 +222,8 @@ mod tests {
             }
         };
         let hashed = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| match extractor.hashed(head, &hasher) {
-            Ok(hash) => hash,
-            Err(_) => panic!("no extractor is asynchronous"),
+            Hashed::Known(hash) => hash,
+            Hashed::Pending(..) => panic!("no extractor is asynchronous"),
         };
         let network = key::peer_ip().ipv4_prefix(24).ipv6_prefix(48);
         let both: Arc<dyn KeyExtractor> = Arc::new((key::peer_ip(), key::header("x-api-key")));

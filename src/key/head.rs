@@ -169,7 +169,7 @@ impl KeyExtractor for HeadKey {
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        Ok(self.find(head).map(|value| hasher.hash(&value)))
+        Hashed::Known(self.find(head).map(|value| hasher.hash(&value)))
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

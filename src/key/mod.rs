@@ -67,8 +67,8 @@ pub use self::address::{AddressError, ClientAddress, PeerAddr, TrustedProxies, U
 pub use self::client_ip::{ClientIp, client_ip, peer_ip};
 pub use self::combine::{extension, first, from_async_fn, from_fn, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
-pub(crate) use self::extractor::PendingKey;
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
+pub(crate) use self::extractor::{Hashed, PendingKey};
 #[cfg(feature = "rules")]
 pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};

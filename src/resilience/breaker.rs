@@ -203,7 +203,10 @@ impl Breakers {
                     breaker.used = now;
                 }
                 let is_kept = breaker.node.is_none() || now.duration_since(breaker.used) <= RETENTION;
-                is_kept || breaker.remove(changes)
+                if !is_kept {
+                    breaker.report_closed(changes);
+                }
+                is_kept
             });
             if let Some(breaker) = breakers.iter().find(|breaker| breaker.rejects(nodes, now)) {
                 return Err(breaker.rejection());
@@ -239,7 +242,11 @@ impl Breakers {
                 breakers.retain(|breaker| {
                     let has_recovered =
                         nodes.contains(&breaker.node) && (breaker.until.is_none() || call.began >= breaker.since);
-                    !has_recovered && (breaker.node.is_some() || !knows_nodes) || breaker.remove(changes)
+                    let is_kept = !has_recovered && (breaker.node.is_some() || !knows_nodes);
+                    if !is_kept {
+                        breaker.report_closed(changes);
+                    }
+                    is_kept
                 });
                 return;
             }
@@ -289,12 +296,11 @@ impl Breaker {
         self.until.replace(after(Instant::now(), jittered(self.pause))).is_none()
     }
 
-    /// Reports that the breaker closes if it is open. Returns `false`, for `retain_mut`.
-    fn remove(&self, changes: &mut Changes) -> bool {
+    /// Reports that the breaker closes, if it is open.
+    fn report_closed(&self, changes: &mut Changes) {
         if self.until.is_some() {
             changes.push((self.node.clone(), BreakerState::Closed));
         }
-        false
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
-use crate::key::{AddressError, ClientAddress, Key, KeyError, KeyExtractor};
+use crate::key::{AddressError, ClientAddress, Hashed, Key, KeyError, KeyExtractor};
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
 /// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests from one of them.
@@ -199,19 +199,19 @@ fn hashes(hasher: &KeyHasher, keys: impl IntoIterator<Item: Key>) -> HashSet<Key
 
 impl Condition for KeyList {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        matches!(self.extractor.hashed(head, &self.hasher), Ok(Ok(key)) if self.hashes.load().contains(&key))
+        matches!(self.extractor.hashed(head, &self.hasher), Hashed::Known(Ok(key)) if self.hashes.load().contains(&key))
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         let hashes = self.hashes.load();
         match (self.extractor.hashed(head, &self.hasher), self.extractor.header_name()) {
-            (Ok(Ok(key)), _) => hashes.contains(&key),
-            (Ok(Err(KeyError::Ambiguous)), Some(name)) => {
+            (Hashed::Known(Ok(key)), _) => hashes.contains(&key),
+            (Hashed::Known(Err(KeyError::Ambiguous)), Some(name)) => {
                 head.header_lines(name).any(|value| hashes.contains(&self.hasher.hash(value)))
             }
             // The number of combinations of several headers' lines is the client's choice, so they are not tried.
-            (Ok(Err(KeyError::Ambiguous)), None) => true,
-            (Ok(Err(_)) | Err(_), _) => false,
+            (Hashed::Known(Err(KeyError::Ambiguous)), None) => true,
+            (Hashed::Known(Err(_)) | Hashed::Pending(..), _) => false,
         }
     }
 

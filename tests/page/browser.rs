@@ -169,18 +169,26 @@ struct Driver {
 }
 
 impl Driver {
+    /// Starts a driver. One that can't have its port on both loopback addresses ends at once.
     fn start() -> Self {
+        (0..5).find_map(|_| Self::try_start()).expect("chromedriver starts")
+    }
+
+    fn try_start() -> Option<Self> {
         let folder = Folder::new();
         let mut command = Command::new("chromedriver");
         command.arg("--port=0").env("TMPDIR", folder.path()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().expect("`chromedriver` is installed; `bash tests/run` installs it");
         let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
-        let line = lines.find(|line| line.contains("started successfully on port")).expect("chromedriver starts");
+        let Some(line) = lines.find(|line| line.contains("started successfully on port")) else {
+            let _ = process.wait();
+            return None;
+        };
         let port = line.trim_end_matches('.').rsplit(' ').next().expect("a port");
         let url = format!("http://127.0.0.1:{port}");
         // A full pipe would block it.
         thread::spawn(move || lines.for_each(drop));
-        Self { process, url, _folder: folder }
+        Some(Self { process, url, _folder: folder })
     }
 
     /// Closes all browsers. Signals would leave them running.

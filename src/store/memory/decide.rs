@@ -16,7 +16,7 @@ use crate::store::decision::Cell;
 use crate::time::Timestamp;
 
 impl MemoryStore {
-    /// Decides a request. Most requests have one limit, and are decided without loops, which takes half the instructions
+    /// Decides a request. Most requests have one limit, and are decided without loops, which takes fewer instructions
     /// ("token bucket" in `.ci/instructions`).
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
