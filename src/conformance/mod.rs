@@ -207,8 +207,8 @@ const MAX_POLLS: u32 = 64;
 /// The most times that a check waits for refunds in the background, for 10 ms each.
 const MAX_WAITS: u32 = 500;
 
-/// Checks that a request whose caller gives up charges all its limits or none. A store may refund charges in the
-/// background, within five seconds.
+/// Checks that a request that is dropped charges all its limits or none. A store may refund charges in the background,
+/// within five seconds.
 ///
 /// # Panics
 ///

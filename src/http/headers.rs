@@ -263,7 +263,7 @@ impl Headers {
         value(&text)
     }
 
-    /// Returns the remaining tokens of the limits that are reported, and the parameter `t`, whose meaning depends on
+    /// Returns the remaining tokens of the limits that are reported, and the parameter `t`. What `t` means depends on
     /// the draft.
     fn quotas(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
         let mut text = Text::new();

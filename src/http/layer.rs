@@ -103,8 +103,8 @@ impl RateLimitLayer {
         Builder::new(limits)
     }
 
-    /// Returns a builder of a layer whose limits can be replaced at runtime. There may be thousands of them, of which
-    /// at most 64 apply to one request.
+    /// Returns a builder of a layer whose limits can be replaced at runtime. There may be thousands of them. At
+    /// most 64 apply to one request.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer};

@@ -125,9 +125,9 @@ impl Ledger {
         }
     }
 
-    /// Returns the response to a request whose handler was denied a charge, or could not charge because the store
-    /// failed. The headers about limits are added by [`write_headers`](Self::write_headers) when the response reaches
-    /// the layer.
+    /// Returns the rejection of a request by its handler, after a denied charge or a failure of the store.
+    ///
+    /// [`write_headers`](Self::write_headers) adds the headers about limits when the response reaches the layer.
     pub(super) fn reject(&self, denied: Option<&Decision>) -> Response<Bytes> {
         let limited = |denied: &Decision| Reason::Limited { retry_after: denied.retry_after() };
         let reason = denied.map_or(Reason::StoreFailed, limited);

@@ -112,7 +112,7 @@ fn content(value: &[u8]) -> Option<&[u8]> {
 
 /// Returns the address in the content of a value.
 fn address(content: &[u8]) -> Option<IpAddr> {
-    /// More than an address with a port of which each character is escaped.
+    /// Longer than any address with a port, even if each of its characters is escaped.
     const MAX_ESCAPED_LEN: usize = 128;
 
     if content.len() > MAX_ESCAPED_LEN || !content.contains(&b'\\') {

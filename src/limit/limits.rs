@@ -308,8 +308,8 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
         }
         if limit.is_quota && limit.penalty.is_some() {
             return Err(ConfigError::new(format!(
-                "the limit {:?} is in quota mode and has a penalty, but does not deny requests by itself: leave one \
-                out",
+                "the limit {:?} is in quota mode and has a penalty, but does not deny requests by itself: \
+                leave one out",
                 limit.name
             )));
         }

@@ -48,7 +48,7 @@ impl OutageLog {
         Self(Mutex::new(Lines { failures: Cooldown::new(), suppressed: 0, outages: Vec::new() }))
     }
 
-    /// Returns the lines, locked until the next one is written, so that the end of an outage follows what it ends.
+    /// Locks the lines. A line is written under the lock, so lines are in the order of the events.
     fn lock(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ pub(super) struct TreeRule {
     pub(super) is_unlimited: bool,
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<String>,
-    /// The extractors whose values make up its key. An unlimited rule has none.
+    /// The extractors of its key. An unlimited rule has none.
     pub(super) key: Vec<usize>,
 }
 
