@@ -11,9 +11,9 @@ use super::error::Fault;
 use super::reply::{Replies, Reply};
 use super::request::{Request, evalsha};
 
-/// The number of calls under way below which the next one takes whatever waits, so that a lone request is never
-/// delayed. The second call is decided while the first one's reply travels. Further calls, which help if replies travel
-/// for long, take only whole batches: otherwise, fewer requests would share each call.
+/// The number of calls under way below which the next one begins at once, so that a lone request is never delayed. The
+/// second call is decided while the first one's reply travels. Further calls, which help if replies travel for long,
+/// take only whole batches: otherwise, fewer requests would share each call.
 pub(super) const CALLS: usize = 2;
 
 /// The most requests in one call. With more, a server that decides them one after the other would delay other clients
@@ -152,17 +152,17 @@ impl Queue {
     /// Begins a call, if there should be one. Returns its jobs, and the number of their requests. One that is larger
     /// than a call should be has a call of its own.
     ///
-    /// The second call takes as many requests as make both calls equally large. Requests that were answered together
+    /// The first two calls share the requests equally, those under way included. Requests that were answered together
     /// are often followed by others together. So a short call beside a long one would remain short, and the server
-    /// would be idle after each of them. (Beside a call that hangs, each call takes half of the waiting requests until
-    /// it times out.)
+    /// would be idle after each of them. If one call took all, it would remain the only one. (Beside a call that hangs,
+    /// each call takes half of the waiting requests until it times out.)
     pub(super) fn begin_call(&mut self) -> (Vec<Job>, usize) {
         self.is_noticed = false;
         if !self.has_batch() {
             return (Vec::new(), 0);
         }
         let waiting = self.waiting.len();
-        let most = if self.calls == 1 { (waiting + self.under_way).div_ceil(CALLS) } else { waiting };
+        let most = if self.calls < CALLS { (waiting + self.under_way).div_ceil(CALLS) } else { waiting };
         let mut jobs = BTreeMap::<u16, Job>::new();
         let (mut requests, mut weight) = (0, 0);
         while requests < most
@@ -226,19 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_calls_become_equally_large() {
+    fn two_calls_share_the_requests_equally() {
         let mut queue = Queue::default();
         push(&mut queue, usual(60));
-        assert_eq!(queue.begin_call().1, 60);
+        assert_eq!(queue.begin_call().1, 30);
         push(&mut queue, usual(4));
-        assert_eq!(queue.begin_call().1, 4);
+        assert_eq!(queue.begin_call().1, 32);
         // All requests that were answered are followed by new ones.
-        queue.end_call(60);
-        push(&mut queue, usual(60));
+        queue.end_call(30);
+        push(&mut queue, usual(30));
         assert_eq!(queue.begin_call().1, 32);
-        queue.end_call(4);
-        push(&mut queue, usual(4));
-        assert_eq!(queue.begin_call().1, 32);
+        // Both calls end before the next one begins.
+        queue.end_call(32);
+        queue.end_call(32);
+        push(&mut queue, usual(64));
+        assert_eq!([queue.begin_call().1, queue.begin_call().1], [32, 32]);
     }
 
     #[test]
@@ -281,7 +283,7 @@ mod tests {
         for large in [job(MAX_KEYS + 1, 1), job(1, MAX_BYTES + 1), Job { asking: true, ..job(1, 1) }] {
             let mut queue = Queue::default();
             push(&mut queue, usual(3).chain([large]).chain(usual(3)));
-            assert_eq!([(); 4].map(|()| next(&mut queue)), [3, 1, 3, 0]);
+            assert_eq!([(); 5].map(|()| next(&mut queue)), [3, 1, 2, 1, 0]);
         }
     }
 
@@ -296,7 +298,7 @@ mod tests {
         };
         let mut queue = Queue::default();
         push(&mut queue, usual(3).chain([at(1), at(2)]).chain(usual(3)));
-        assert_eq!([(); 5].map(|()| next(&mut queue)), [3, 1, 1, 3, 0]);
+        assert_eq!([(); 6].map(|()| next(&mut queue)), [3, 1, 1, 2, 1, 0]);
     }
 
     /// The first request may have been decided before the server became a replica.
@@ -317,7 +319,7 @@ mod tests {
     #[test]
     fn requests_share_a_command_with_those_of_their_slot() {
         let mut queue = Queue::default();
-        push(&mut queue, [7, 8, 7, 9, 7].map(|slot| Job { slot, ..job(1, 1) }));
+        push(&mut queue, [7, 8, 7, 9, 7].into_iter().chain(0..5).map(|slot| Job { slot, ..job(1, 1) }));
         let (jobs, requests) = queue.begin_call();
         let callers: Vec<_> = jobs.iter().map(|job| (job.slot, job.callers.len())).collect();
         assert_eq!((requests, callers), (5, vec![(7, 3), (8, 1), (9, 1)]));
@@ -331,11 +333,10 @@ mod tests {
         assert!(queue.needs_worker());
         push(&mut queue, usual(1));
         assert!(!queue.needs_worker(), "one is about to begin");
-        assert_eq!(queue.begin_call().1, 2);
-        push(&mut queue, usual(1));
+        assert_eq!(queue.begin_call().1, 1);
         assert!(queue.needs_worker());
         assert_eq!(queue.begin_call().1, 1);
-        queue.end_call(2);
+        queue.end_call(1);
         push(&mut queue, usual(1));
         assert!(!queue.needs_worker(), "one has just ended a call");
     }

@@ -253,6 +253,34 @@ impl Shared {
         }
         broken
     }
+
+    /// Makes one call after the other, until the connection is `broken`. Returns whether it was stable before.
+    async fn make_calls(self: Arc<Self>, mut connection: MultiplexedConnection, broken: Arc<OnceLock<Fault>>) -> bool {
+        let mut call = Call { shared: &self, requests: 0 };
+        let mut losses = self.connector.losses();
+        let (opened, mut stable_after, mut is_proven) = (Instant::now(), STABLE_AFTER, false);
+        while broken.get().is_none() {
+            let jobs = call.begin();
+            let fault = if !jobs.is_empty() {
+                let fault = self.perform(&mut connection, jobs, &mut call).await;
+                // Callers that were just answered may ask again: these requests share the next call.
+                tokio::task::yield_now().await;
+                fault
+            } else if let Either::Left(_) = select(pin!(self.work.notified()), pin!(losses.changed())).await {
+                continue;
+            } else {
+                // Some connection was lost, maybe this one. Any reply shows that it works.
+                stable_after = PAUSE;
+                self.connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
+            };
+            match fault {
+                None => is_proven = true,
+                // The call that ends wakes the other one of the connection.
+                Some(fault) => _ = broken.set(fault),
+            }
+        }
+        is_proven || opened.elapsed() > stable_after
+    }
 }
 
 /// Counts a call until it ends or is dropped.
@@ -319,41 +347,15 @@ impl Worker {
 
     /// Makes calls until the connection breaks. Returns why, and whether it was stable before.
     async fn serve(&self, connection: &MultiplexedConnection) -> (Fault, bool) {
-        let broken = OnceLock::new();
+        let broken = Arc::new(OnceLock::new());
         // A single connection carries two calls at a time.
         let calls = CALLS.div_ceil(self.shared.state().workers.len());
-        let calls = (0..calls).map(|_| self.make_calls(connection.clone(), &broken));
-        let is_stable = join_all(calls).await.contains(&true);
-        (Fault::Connect(Arc::new(broken.into_inner().unwrap_or(Fault::NoRuntime))), is_stable)
-    }
-
-    /// Makes one call after the other, until the connection is `broken`. Returns whether it was stable before.
-    async fn make_calls(&self, mut connection: MultiplexedConnection, broken: &OnceLock<Fault>) -> bool {
-        let Shared { connector, work, .. } = &*self.shared;
-        let mut call = Call { shared: &self.shared, requests: 0 };
-        let mut losses = connector.losses();
-        let (opened, mut stable_after, mut is_proven) = (Instant::now(), STABLE_AFTER, false);
-        while broken.get().is_none() {
-            let jobs = call.begin();
-            let fault = if !jobs.is_empty() {
-                let fault = self.shared.perform(&mut connection, jobs, &mut call).await;
-                // Callers that were just answered may ask again: these requests share the next call.
-                tokio::task::yield_now().await;
-                fault
-            } else if let Either::Left(_) = select(pin!(work.notified()), pin!(losses.changed())).await {
-                continue;
-            } else {
-                // Some connection was lost, maybe this one. Any reply shows that it works.
-                stable_after = PAUSE;
-                connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
-            };
-            match fault {
-                None => is_proven = true,
-                // The call that ends wakes the other one of the connection.
-                Some(fault) => _ = broken.set(fault),
-            }
+        let calls = (0..calls).map(|_| self.shared.clone().make_calls(connection.clone(), broken.clone()));
+        let (mut calls, mut is_stable) = (calls.collect::<JoinSet<_>>(), false);
+        while let Some(ended) = calls.join_next().await {
+            is_stable |= ended.unwrap_or(false);
         }
-        is_proven || opened.elapsed() > stable_after
+        (Fault::Connect(Arc::new(broken.get().cloned().unwrap_or(Fault::NoRuntime))), is_stable)
     }
 
     /// Sets its state. If no worker is running after that, the jobs that wait fail.
@@ -457,10 +459,10 @@ mod tests {
     fn dropped_calls_are_no_longer_counted() {
         let workers = busy(100);
         for _ in 0..=CALLS {
-            let _waiting = wait(&workers, 5);
+            let _waiting = wait(&workers, 6);
             let mut call = Call { shared: &workers.shared, requests: 0 };
             assert_eq!(call.begin().len(), 1, "a command for all");
-            assert_eq!((call.requests, workers.waiting()), (5, 0));
+            assert_eq!((call.requests, workers.waiting()), (3, 3));
         }
     }
 
