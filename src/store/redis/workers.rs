@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::connector::Connector;
 use super::error::Fault;
-use super::queue::{CALLS, Command, CommandReply, Job, Queue};
+use super::queue::{CALLS, Command, CommandReply, Job, MAX_REQUESTS, Queue};
 use crate::time::jittered;
 
 /// The first pause between two attempts to connect, and the longest, before jitter.
@@ -264,7 +264,9 @@ impl Shared {
             let fault = if !jobs.is_empty() {
                 let fault = self.perform(&mut connection, jobs, &mut call).await;
                 // Callers that were just answered may ask again: these requests share the next call.
-                tokio::task::yield_now().await;
+                if self.state().queue.waiting.len() < MAX_REQUESTS {
+                    tokio::task::yield_now().await;
+                }
                 fault
             } else if let Either::Left(_) = select(pin!(self.work.notified()), pin!(losses.changed())).await {
                 continue;
