@@ -78,6 +78,35 @@ async fn a_master_that_hangs() {
     report.none_was_charged_twice(true).await;
 }
 
+/// Moves every tenth slot of a master to the next one, with its keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move() {
+    let cluster = RedisCluster::start(0);
+    let load = Load::start(&store(&cluster).await);
+    load.run(Duration::from_secs(2)).await;
+    let (from, to) = (cluster.id(0), cluster.id(1));
+    let mut moved = 0;
+    block_in_place(|| {
+        for slot in (0..3_000).step_by(10) {
+            cluster.run(1, &format!("CLUSTER SETSLOT {slot} IMPORTING {from}"));
+            cluster.run(0, &format!("CLUSTER SETSLOT {slot} MIGRATING {to}"));
+            for key in cluster.ask::<Vec<String>>(0, &format!("CLUSTER GETKEYSINSLOT {slot} 100")) {
+                cluster.run(0, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(1)));
+                moved += 1;
+            }
+            for node in [1, 0, 2] {
+                cluster.run(node, &format!("CLUSTER SETSLOT {slot} NODE {to}"));
+            }
+        }
+    });
+    assert!(moved > 0);
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("slots of a Cluster moved", recovery);
+    assert_eq!(report.errors, 0, "requests follow the redirections");
+    report.none_was_charged_twice(true).await;
+}
+
 /// Two in three keys, and four in nine pairs of keys, belong to the other masters. The circuit breaker must not affect
 /// their requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,4 +4,5 @@ mod load;
 
 mod cluster;
 mod node;
+mod refusals;
 mod replicas;
