@@ -30,7 +30,7 @@ impl CompactState {
     /// Takes the bytes of a state, or returns `None` if they are none.
     pub(super) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let (expires_at, at) = (take_instant(bytes)?, take_instant(bytes)?);
-        // A charge at the latest instant expires in time.
+        // No charge writes a later instant: neither `Timestamp::MAX` nor a period exceeds 2^52 µs.
         (at <= 1 << 53).then_some(Self { expires_at, at, detail: take_u64(bytes)? })
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?))
 }
 
-/// ⌊a / b⌋, or `u64::MAX` if that exceeds 64 bits.
+/// Returns ⌊a / b⌋, or `u64::MAX` if that exceeds 64 bits.
 #[inline]
 pub(super) fn div(a: u128, b: u64) -> u64 {
     // Nearly all dividends fit into 64 bits, whose division is one instruction.
@@ -85,13 +85,13 @@ fn div_wide(a: u128, b: u64) -> u64 {
     u64::try_from(a / u128::from(b)).unwrap_or(u64::MAX)
 }
 
-/// ⌈a / b⌉, or `u64::MAX` if that exceeds 64 bits.
+/// Returns ⌈a / b⌉, or `u64::MAX` if that exceeds 64 bits.
 #[inline]
 pub(super) fn div_ceil(a: u128, b: u64) -> u64 {
     div(a + u128::from(b - 1), b)
 }
 
-/// a · b, exactly.
+/// Returns a · b, exactly.
 #[inline]
 pub(super) fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)

@@ -124,7 +124,7 @@ impl LayerConfig {
         self.group.register(&self.layer);
     }
 
-    /// Returns the response to a request that is rejected. It has the headers of the decision, if there is one and
+    /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there is one and
     /// `with_headers` is set.
     pub(super) fn reject(
         &self,

@@ -163,7 +163,7 @@ struct LimitText {
 }
 
 impl Headers {
-    /// Of two styles that write the same headers, the first is used.
+    /// Creates the headers of some limits. Of two styles that write the same headers, the first is used.
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
         let mut headers = Self::default();
         headers.set_limits(limits);
@@ -175,7 +175,7 @@ impl Headers {
         headers
     }
 
-    /// Sets the limits.
+    /// Sets the limits, and derives their parts of the headers.
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         let text = |limit: &Limit| {
             let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");

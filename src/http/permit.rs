@@ -147,8 +147,9 @@ impl Permit {
         Ok(self.view(Some(self.ledger.charge(&target).await?)))
     }
 
-    /// Returns the response with which the limiter rejects a request after this denial: its status, body, `Retry-After`
-    /// and `Cache-Control`. The headers about limits follow when the response passes the limiter.
+    /// Records the rejection of the request, and returns the response with which the limiter rejects it after this denial:
+    /// its status, body, `Retry-After` and `Cache-Control`. The headers about limits follow when the response passes the
+    /// limiter.
     ///
     /// With Axum, convert its body by `.map(Body::from)`.
     ///
@@ -273,7 +274,7 @@ impl ChargeError {
         self.cause.as_ref().ok()
     }
 
-    /// Creates the response with which the limiter rejects a request for this reason: 429 for a denial and 503 for a
+    /// Records the rejection of the request, and returns the response to it: 429 for a denial and 503 for a
     /// failed store, unless the limiter is configured otherwise. See [`Permit::reject`].
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {

@@ -121,7 +121,7 @@ impl ClientIp {
         self.prefixes.network(address)
     }
 
-    // Inlined for the peer's address, which saves about 40 of 240 instructions of `hashed` (`.ci/instructions`).
+    // Inlined for the peer's address, which saves about 40 instructions of a request.
     #[inline(always)]
     fn find(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
         let address = if self.address.is_of_peer() {

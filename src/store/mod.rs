@@ -1,4 +1,4 @@
-//! Storage backends: the [`Store`] trait, and the [`MemoryStore`].
+//! Storage backends: the [`Store`] trait, and three stores.
 //!
 //! A store receives the [cells](Cell) of one request: the limits that apply, the keys, and the costs. It decides them
 //! together, at one instant, and takes all of them or none.

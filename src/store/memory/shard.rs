@@ -166,7 +166,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// The candidate with the lowest value is evicted.
+    /// Returns its value, the lowest of which is evicted.
     fn value(&self) -> (EvictionRank, u64) {
         (self.rank, self.expires_at)
     }

@@ -1,6 +1,6 @@
 //! A store in Redis or Valkey, shared by a fleet.
 //!
-//! A decision passes through these modules, from the top down:
+//! It has these modules:
 //!
 //! | module | task |
 //! | --- | --- |
@@ -12,6 +12,8 @@
 //! | `config`, `connect`, `tls` | configure all this |
 //! | `connector` | opens connections, and loads the script |
 //! | `request`, `script`, `reply` | encode cells for the script in `lua/`, and decode what it replies |
+//! | `slot` | computes the slot of a key |
+//! | `error` | what a failure implies, and its message |
 
 mod cluster;
 mod config;

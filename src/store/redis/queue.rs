@@ -59,7 +59,7 @@ impl Job {
         matches!(&self.command, Command::Script(_, requests) if requests.iter().any(Request::is_refund))
     }
 
-    /// Returns the share of the largest call that it takes, in bytes: all of that, if it must be sent alone.
+    /// Returns how much of a call it fills, of [`MAX_BYTES`] in all: everything, if it must be sent alone.
     fn weight(&self) -> usize {
         let weight = |request: &Request| {
             (MAX_BYTES / MAX_REQUESTS).max(request.keys.len() * (MAX_BYTES / MAX_KEYS)).max(request.bytes())

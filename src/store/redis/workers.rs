@@ -191,7 +191,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes another worker in place of this one, which [ended](Call::end) its call, but has to send something again.
+    /// Wakes another worker for what waits. This one was expected to take it, but has to send something again first.
     fn notice_again(&self) {
         let mut state = self.state();
         state.queue.is_noticed = false;

@@ -21,7 +21,8 @@
 -- instant until which Redis keeps the key follows if it is later than its expiry. Logs are lists.
 --
 -- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each
--- variable of another function that it uses. So algorithms are functions of numbers, created when a request needs them.
+-- variable of another function that it uses. So algorithms are functions of numbers (except for logs), created when a
+-- request needs them.
 
 -- Returns floor(a * b / c) and the remainder, exactly, for a < 2^36, b < 2^53, c < 2^46 and a quotient below 2^53.
 local function mul_div(a, b, c)
@@ -56,4 +57,5 @@ local COUNTER_DOWN, COUNTER_UP, LOG, PENALTY = 99, 117, 108, 112 -- c, u, l, p
 -- Whole numbers below it are exact.
 local MAX_EXACT = 9007199254740992
 
+-- script.rs joins the files of the algorithms, each with its condition, and ends this function.
 if tag == BUCKET or tag == QUEUE then
