@@ -52,13 +52,28 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
     name.parse().map_err(invalid)
 }
 
-/// Checks that a path starts with a slash, because others match nothing. `what` names the path in the error.
+/// Checks that a path starts with a slash, and has neither a query nor a fragment: others match nothing. The parameters
+/// of a router's patterns, in braces, may contain anything. `what` names the path in the error.
 pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
-    if path.starts_with('/') {
-        return Ok(());
+    if !path.starts_with('/') {
+        let with_slash = format!("/{path}");
+        let message = format!("the {what} {path:?} matches nothing: start it with a slash, {with_slash:?}");
+        return Err(ConfigError::new(message));
     }
-    let with_slash = format!("/{path}");
-    Err(ConfigError::new(format!("the {what} {path:?} matches nothing: start it with a slash, {with_slash:?}")))
+    let mut depth = 0_u32;
+    let end = path.find(|character| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && matches!(character, '?' | '#')
+    });
+    let Some(end) = end else { return Ok(()) };
+    let without = &path[..end];
+    Err(ConfigError::new(format!(
+        "the {what} {path:?} matches nothing, because requests are matched without their query: write {without:?}"
+    )))
 }
 
 /// Unwraps a result in a `const fn`, or panics with the fault's message: at compile time in constants.

@@ -105,10 +105,7 @@ impl CostRule {
     /// Returns an error that names an entry of the table that no request can match.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         match self {
-            Self::Table(costs) => costs.routes.keys().try_for_each(|path| {
-                validation::path("cost table's path", path)?;
-                check_is_path(path)
-            }),
+            Self::Table(costs) => costs.routes.keys().try_for_each(|path| validation::path("cost table's path", path)),
             Self::Constant(_) | Self::Closure(_) => Ok(()),
         }
     }
@@ -121,26 +118,6 @@ impl CostRule {
             Self::Closure(_) => None,
         }
     }
-}
-
-/// Checks that a path has neither a query nor a fragment, which the path of a request never has. The parameters of a
-/// router's patterns, in braces, may contain anything.
-fn check_is_path(path: &str) -> Result<(), ConfigError> {
-    let mut depth = 0_u32;
-    let end = path.find(|character| {
-        match character {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth == 0 && matches!(character, '?' | '#')
-    });
-    let Some(end) = end else { return Ok(()) };
-    let without = &path[..end];
-    Err(ConfigError::new(format!(
-        "the cost table's path {path:?} matches nothing, because requests are matched without their query: write \
-         {without:?}, or compute the cost with `cost_by`"
-    )))
 }
 
 impl fmt::Debug for CostRule {

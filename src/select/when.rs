@@ -183,6 +183,12 @@ mod tests {
     }
 
     #[test]
+    #[should_panic = "the route \"/search?q=1\" matches nothing, because requests are matched without their query"]
+    fn a_route_with_a_query_is_an_error() {
+        let _ = route("/search?q=1");
+    }
+
+    #[test]
     #[should_panic = "the path \"api\" matches nothing: start it with a slash, \"/api\""]
     fn paths_without_a_slash_are_rejected() {
         let _ = path_prefix("api");
