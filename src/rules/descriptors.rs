@@ -144,8 +144,8 @@ impl<'a> Compiler<'a> {
         let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
         let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
         let name = rule.name.clone().unwrap_or_else(generated);
-        *self.uses.entry(name.clone()).or_default() += 1;
         if let Some(limit) = &rule.limit {
+            *self.uses.entry(name.clone()).or_default() += 1;
             if rule.key.is_empty() {
                 let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value);
                 key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));

@@ -141,6 +141,9 @@ fn limits_are_named_by_the_file_or_by_their_path() {
     assert_eq!(names(&nested), ["shop.path_/login.remote_address"]);
     let named = "- { key: method, rate_limit: { name: all of it, unit: day, requests_per_unit: 5 } }";
     assert_eq!(names(named), ["all of it"]);
+    // An unlimited rule, which replaces others by its name, takes it from no limit.
+    let unlimited = "- { key: path, rate_limit: { name: all of it, unlimited: true } }";
+    assert_eq!(names(&format!("{named}\n{unlimited}")), ["all of it"]);
 }
 
 #[test]
