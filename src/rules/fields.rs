@@ -236,6 +236,7 @@ fn boolean(node: &YamlNode) -> Result<bool, String> {
     match node.as_text().unwrap_or_default().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" if node.is_plain() => Ok(true),
         "false" | "no" | "off" | "n" if node.is_plain() => Ok(false),
+        "true" | "false" => Err("write it without quotes".to_owned()),
         _ => Err("write true or false".to_owned()),
     }
 }
