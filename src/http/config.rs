@@ -124,8 +124,8 @@ impl LayerConfig {
         self.group.register(&self.layer);
     }
 
-    /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there is one and
-    /// `with_headers` is set.
+    /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there
+    /// is one and `with_headers` is set.
     pub(super) fn reject(
         &self,
         reason: Reason,

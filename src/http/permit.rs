@@ -147,9 +147,9 @@ impl Permit {
         Ok(self.view(Some(self.ledger.charge(&target).await?)))
     }
 
-    /// Records the rejection of the request, and returns the response with which the limiter rejects it after this denial:
-    /// its status, body, `Retry-After` and `Cache-Control`. The headers about limits follow when the response passes the
-    /// limiter.
+    /// Records the rejection of the request, and returns the response with which the limiter rejects it after this
+    /// denial: its status, body, `Retry-After` and `Cache-Control`. The headers about limits follow when the response
+    /// passes the limiter.
     ///
     /// With Axum, convert its body by `.map(Body::from)`.
     ///

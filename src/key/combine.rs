@@ -159,10 +159,11 @@ where
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
 {
     let key = Arc::new(key);
-    computed("key".into(), move |head| match head.read_with(&*key) {
+    let find = move |head: &RequestHead<'_>| match head.read_with(&*key) {
         (_, true) => Err(KeyError::Ambiguous),
         (key, false) => key.ok_or(KeyError::NotSent),
-    })
+    };
+    Computed { name: "key".into(), find }
 }
 
 /// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated.
@@ -192,17 +193,8 @@ where
     let (key, path) = (Arc::new(key), type_name::<T>());
     // Without the modules, unless the type has parameters.
     let name = path.rsplit("::").next().filter(|_| !path.contains('<')).unwrap_or(path);
-    computed(format!("extension {name}").into(), move |head| {
-        head.extensions.get().map(&*key).ok_or(KeyError::MissingExtension(path))
-    })
-}
-
-fn computed<K, F>(name: Cow<'static, str>, find: F) -> impl KeyExtractor + Clone
-where
-    K: Key,
-    F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Clone + Send + Sync + 'static,
-{
-    Computed { name, find }
+    let find = move |head: &RequestHead<'_>| head.extensions.get().map(&*key).ok_or(KeyError::MissingExtension(path));
+    Computed { name: format!("extension {name}").into(), find }
 }
 
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use http::{HeaderName, Method};
 use super::encoding::KeyBuf;
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
-use super::hops::is_token;
+use super::heads::is_token;
 use super::part::{KeyPart, text};
 use crate::error::{or_panic, validation};
 use crate::key::heads::RequestHead;

@@ -146,10 +146,13 @@ impl<'a> RequestHead<'a> {
         let (base, format) = media_type.split_once('+').unwrap_or((media_type, "proto"));
         let base = known(base).filter(|base| *base != GRPC || self.version >= Version::HTTP_2)?;
         // Requests in a format of their own are genuine, too, if its name is a token of RFC 9110.
-        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        let is_token = !format.is_empty() && format.bytes().all(is_allowed);
-        is_token.then(|| known(media_type).unwrap_or(base))
+        is_token(format.as_bytes()).then(|| known(media_type).unwrap_or(base))
     }
+}
+
+/// Returns whether `text` is a token of RFC 9110.
+pub(super) fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
 /// The pattern of the route that a router other than Axum's has matched, as an extension of the request.

@@ -7,6 +7,8 @@ use http::HeaderMap;
 use http::header::FORWARDED;
 use smallvec::SmallVec;
 
+use super::heads::is_token;
+
 /// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all("x-forwarded-for").iter().rev();
@@ -124,11 +126,6 @@ fn address(content: &[u8]) -> Option<IpAddr> {
         !is_escaped
     });
     node_address(&plain.collect::<SmallVec<[u8; MAX_ESCAPED_LEN]>>())
-}
-
-/// Returns whether `text` is a token of RFC 9110.
-pub(super) fn is_token(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
 /// Parses a node of RFC 7239, section 6, with or without port and brackets, or an address with a zone, which is

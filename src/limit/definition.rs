@@ -303,20 +303,21 @@ impl Limit {
         self.penalty.as_ref().filter(|_| !self.is_shadow && !self.is_quota)
     }
 
-    fn is_keyed(&self) -> bool {
-        self.key.is_some() || self.position.is_some()
-    }
-
-    /// Returns the part of a request that the limit depends on, if any, for an error message.
-    pub(super) fn needs_from_request(&self) -> Option<&'static str> {
+    /// Returns an error if the limit needs a request.
+    pub(super) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
         let needs = [
-            (self.is_keyed(), "key"),
+            (self.key.is_some() || self.position.is_some(), "key"),
             (self.cost.is_some(), "cost"),
             (self.condition.is_some(), "condition"),
             (self.actual_cost.is_some(), "actual cost"),
             (self.has_other_sizes(), "size"),
         ];
-        needs.into_iter().find_map(|(is_needed, what)| is_needed.then_some(what))
+        let Some((_, what)) = needs.into_iter().find(|(is_needed, _)| *is_needed) else { return Ok(()) };
+        Err(ConfigError::new(format!(
+            "the limit {:?} takes its {what} from a request, but a `Limiter` has none: decide it where you call \
+             `acquire`, or use a `RateLimitLayer`",
+            self.name
+        )))
     }
 
     /// Returns an error if the limit can never allow `cost`.

@@ -49,14 +49,7 @@ const MAX_LIMITS: usize = 8_192;
 
 /// Returns an error if a limit needs a request.
 pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
-    let needing = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_from_request()?)));
-    match needing {
-        Some((limit, what)) => Err(ConfigError::new(format!(
-            "the limit {limit:?} takes its {what} from a request, but a `Limiter` has none: decide it where you call \
-             `acquire`, or use a `RateLimitLayer`"
-        ))),
-        None => Ok(()),
-    }
+    limits.iter().try_for_each(Limit::check_needs_no_request)
 }
 
 impl Limits {

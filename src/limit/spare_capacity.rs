@@ -49,7 +49,7 @@ impl<F: Fn() -> bool + Send + Sync + 'static> SpareCapacity for F {
 /// let app: Router = Router::new().route("/search", get(search)).layer(in_flight).layer(limits);
 /// # let _ = app;
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct InFlight {
     count: Arc<AtomicUsize>,
@@ -79,12 +79,6 @@ impl InFlight {
 impl SpareCapacity for InFlight {
     fn is_available(&self) -> bool {
         self.count() < self.below
-    }
-}
-
-impl fmt::Debug for InFlight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlight").field("count", &self.count()).field("below", &self.below).finish()
     }
 }
 
