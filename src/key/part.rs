@@ -20,45 +20,39 @@ use super::hash::KeyHasher;
 /// assert_eq!(part.to_string(), "tenant shop");
 /// ```
 #[derive(Clone, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct KeyPart {
     name: Cow<'static, str>,
-    value: Value,
+    /// The fingerprint, if the value is hidden.
+    value: Option<String>,
+    hidden: bool,
+    /// A hidden value, or why there is none.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    detail: Vec<u8>,
 }
 
-#[derive(Clone, Eq, PartialEq)]
-enum Value {
-    Shown(String),
-    /// The value is shown by its fingerprint.
-    Hidden {
-        bytes: Vec<u8>,
-        fingerprint: String,
-    },
-    /// The value is missing, or not known until an asynchronous extractor has found it, as the text says.
-    Unknown(&'static str),
-}
-
-const MISSING: Value = Value::Unknown("missing");
-const LOOKED_UP: Value = Value::Unknown("looked up");
+/// The value is not known until an asynchronous extractor has found it.
+const LOOKED_UP: &[u8] = b"looked up";
 
 impl KeyPart {
     /// Creates a part whose value is shown.
     pub fn new(name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
-        Self { name: name.into(), value: Value::Shown(value.into()) }
+        Self { name: name.into(), value: Some(value.into()), hidden: false, detail: Vec::new() }
     }
 
     /// Creates a part whose value is hidden behind a fingerprint.
     pub fn secret(name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Self {
-        Self { name: name.into(), value: Value::Hidden { bytes: value.into(), fingerprint: "#".into() } }
+        Self { name: name.into(), value: Some("#".to_owned()), hidden: true, detail: value.into() }
     }
 
     /// Creates a part that the request does not have.
     pub fn missing(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into(), value: MISSING }
+        Self { name: name.into(), value: None, hidden: false, detail: b"missing".to_vec() }
     }
 
     /// Creates a part whose value an asynchronous extractor finds.
     pub fn looked_up(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into(), value: LOOKED_UP }
+        Self { detail: LOOKED_UP.to_vec(), ..Self::missing(name) }
     }
 
     /// Creates hidden parts of the values in `key`.
@@ -75,24 +69,21 @@ impl KeyPart {
     /// Returns the value, or the fingerprint of a hidden one. Returns `None` if the part is missing, or is not known
     /// because an asynchronous extractor looks it up.
     #[must_use]
-    pub fn value(&self) -> Option<Cow<'_, str>> {
-        match &self.value {
-            Value::Shown(shown) | Value::Hidden { fingerprint: shown, .. } => Some(shown.into()),
-            Value::Unknown(_) => None,
-        }
+    pub fn value(&self) -> Option<&str> {
+        self.value.as_deref()
     }
 
     /// Sets the fingerprint of a hidden value.
     pub(crate) fn set_fingerprint(&mut self, hasher: &KeyHasher) {
-        if let Value::Hidden { bytes, fingerprint } = &mut self.value {
-            *fingerprint = format!("#{:08x}", hasher.hash(bytes).as_u128() >> 96);
+        if self.hidden {
+            self.value = Some(format!("#{:08x}", hasher.hash(&self.detail).as_u128() >> 96));
         }
     }
 
     /// Shows a hidden value.
     pub(crate) fn reveal(&mut self) {
-        if let Value::Hidden { bytes, .. } = &self.value {
-            self.value = Value::Shown(text(bytes));
+        if self.hidden {
+            *self = Self::new(self.name.clone(), text(&self.detail));
         }
     }
 
@@ -100,7 +91,8 @@ impl KeyPart {
     pub(crate) fn found(&mut self, key: &KeyBuf) {
         let mut parts = key.parts();
         if let (Some(bytes), None) = (parts.next(), parts.next())
-            && self.value == LOOKED_UP
+            && self.value.is_none()
+            && self.detail == LOOKED_UP
         {
             *self = Self::secret(self.name.clone(), bytes);
         }
@@ -121,10 +113,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Writes the name and the value, or the fingerprint of a hidden one.
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.name;
         match &self.value {
-            Value::Shown(shown) | Value::Hidden { fingerprint: shown, .. } => write!(f, "{name} {shown}"),
-            Value::Unknown(why) => write!(f, "{name} ({why})"),
+            Some(value) => write!(f, "{} {value}", self.name),
+            None => write!(f, "{} ({})", self.name, text(&self.detail)),
         }
     }
 }
@@ -136,19 +127,6 @@ impl fmt::Debug for KeyPart {
     }
 }
 
-#[cfg(feature = "serde")]
-impl serde::Serialize for KeyPart {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-
-        let mut part = serializer.serialize_struct("KeyPart", 3)?;
-        part.serialize_field("name", &self.name)?;
-        part.serialize_field("value", &self.value())?;
-        part.serialize_field("hidden", &matches!(self.value, Value::Hidden { .. }))?;
-        part.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +135,7 @@ mod tests {
     fn hidden_values_are_shown_only_after_they_are_revealed() {
         let mut part = KeyPart::secret("header x-api-key", "s3cr3t");
         part.set_fingerprint(&KeyHasher::with_secret([7; 16]));
-        for shown in [part.to_string(), format!("{part:?}"), part.value().unwrap().into_owned()] {
+        for shown in [part.to_string(), format!("{part:?}"), part.value().unwrap().to_owned()] {
             assert!(!shown.contains("s3cr3t"), "{shown}");
         }
         part.reveal();
@@ -169,7 +147,7 @@ mod tests {
         let fingerprint = |value: &str| {
             let mut part = KeyPart::secret("key", value);
             part.set_fingerprint(&KeyHasher::with_secret([7; 16]));
-            part.value().unwrap().into_owned()
+            part.value().unwrap().to_owned()
         };
         assert_eq!(fingerprint("a"), fingerprint("a"));
         assert_ne!(fingerprint("a"), fingerprint("b"));
