@@ -65,9 +65,9 @@ pub enum LimitStatus {
 impl LimitExplanation {
     pub(crate) fn new(limit: &Limit, status: LimitStatus, key: Option<Vec<KeyPart>>) -> Self {
         Self {
-            name: limit.shared_name().clone(),
-            rule: limit.rule_path().cloned(),
-            condition: limit.condition().map(|condition| Description(condition).to_string()),
+            name: limit.name.clone(),
+            rule: limit.rule_path.clone(),
+            condition: limit.condition.as_deref().map(|condition| Description(condition).to_string()),
             key,
             status,
         }

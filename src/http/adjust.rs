@@ -82,7 +82,7 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let client = &self.config.client;
-        let own_cost = |limit: usize| client.limits().get(limit).own_cost();
+        let own_cost = |limit: usize| client.limits().get(limit).cost.as_ref();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
         let (full, difference) = (self.cells(target), self.missing(&target));
         let recording = client.start_recording(Purpose::Take);
@@ -111,10 +111,10 @@ impl Ledger {
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
         let limits = self.config.client.limits();
-        if !limits.settles_by_response() {
+        if !limits.settles_by_response {
             return;
         }
-        let actual = |limit: usize| limits.get(limit).actual_cost()?(head);
+        let actual = |limit: usize| limits.get(limit).actual_cost.as_ref()?(head);
         let mut applicable = self.cells(|_, _| 0);
         applicable.retain(|cell| !cell.is_of_penalty());
         let actual = applicable.iter().filter_map(|cell| Some((cell.limit(), actual(cell.limit())?)));

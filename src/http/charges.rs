@@ -70,7 +70,7 @@ impl Finder<'_, '_> {
                 visit(index, Finding::ConditionNotMet);
                 continue;
             }
-            let hashed = match limit.extractor() {
+            let hashed = match limit.key.as_deref() {
                 Some(extractor) => extractor.hashed(head, hasher),
                 None => Hashed::Known(Ok(KeyBuf::default().hash(hasher))),
             };
@@ -83,7 +83,7 @@ impl Finder<'_, '_> {
             };
             visit(index, self.with_key(index, key, None));
         }
-        for (index, indexed) in limits.indexed().iter().enumerate() {
+        for (index, indexed) in limits.indexed.iter().enumerate() {
             let found = limits.find(index, head, &mut |position, matched| {
                 if let Some(limit) = indexed.get(position) {
                     visit(limit, self.of_match(limit, matched));
@@ -107,7 +107,7 @@ impl Finder<'_, '_> {
             }
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {
-                    if let Some(limit) = client.limits().indexed()[index].get(position) {
+                    if let Some(limit) = client.limits().indexed[index].get(position) {
                         let matched = matched.as_ref().map(|key| key.as_ref().map_err(|error| *error));
                         visit(limit, self.of_match(limit, matched));
                     }
@@ -149,14 +149,14 @@ impl Finder<'_, '_> {
                 }
             }
         };
-        let cost = limit.own_cost().unwrap_or(&config.cost).of(self.head);
+        let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
         Finding::Applies { key, cost, missing, found }
     }
 }
 
 /// Returns whether a limit's condition holds for a request.
 fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
-    limit.condition().is_none_or(|condition| condition.may_hold(head))
+    limit.condition.as_ref().is_none_or(|condition| condition.may_hold(head))
 }
 
 /// Logs misconfiguration that only the operator can correct, once per limiter.
@@ -233,7 +233,7 @@ struct Explainer<'a> {
 impl Explainer<'_> {
     async fn find(&mut self) {
         let finder = self.finder;
-        for index in 0..finder.config.client.limits().indexed().len() {
+        for index in 0..finder.config.client.limits().indexed.len() {
             self.begin_search(index, LimitStatus::NotMatched);
         }
         for pending in finder.find(|limit, finding| self.record(limit, finding)) {
@@ -249,7 +249,7 @@ impl Explainer<'_> {
 
     /// Sets the status of all limits of an index, before those that match are recorded.
     fn begin_search(&mut self, index: usize, status: LimitStatus) {
-        for limit in self.finder.config.client.limits().indexed()[index].numbers() {
+        for limit in self.finder.config.client.limits().indexed[index].numbers() {
             self.limits[limit].status = status.clone();
         }
     }

@@ -144,7 +144,7 @@ impl LayerConfig {
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
-        self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response()
+        self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response
     }
 
     /// Reports the lists that a request is on, unless an outer layer of the same limiter has.

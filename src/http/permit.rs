@@ -245,7 +245,7 @@ impl Permit {
     fn charges(&self, limit: usize) -> bool {
         match self.only {
             Some(only) => only == limit,
-            None => self.limits().get(limit).is_some_and(|limit| limit.own_cost().is_none()),
+            None => self.limits().get(limit).is_some_and(|limit| limit.cost.is_none()),
         }
     }
 }

@@ -28,19 +28,19 @@ use crate::store::decision::ReportedDetails;
 #[derive(Clone)]
 #[must_use]
 pub struct Limit {
-    pub(super) name: Arc<str>,
+    pub(crate) name: Arc<str>,
     pub(super) algorithm: Algorithm,
-    pub(super) key: Option<Arc<dyn KeyExtractor>>,
+    pub(crate) key: Option<Arc<dyn KeyExtractor>>,
     /// The position in an index, which then also finds the key.
     pub(super) position: Option<IndexPosition>,
     /// The path of its descriptor, if it comes from a rules file.
-    pub(super) rule_path: Option<Arc<str>>,
+    pub(crate) rule_path: Option<Arc<str>>,
     /// Its position in that file.
     pub(super) rule_position: Option<Arc<RulePosition>>,
     pub(super) on_missing_key: OnMissingKey,
-    pub(super) cost: Option<CostRule>,
-    pub(super) condition: Option<Arc<dyn Condition>>,
-    pub(super) on_store_error: Option<OnStoreError>,
+    pub(crate) cost: Option<CostRule>,
+    pub(crate) condition: Option<Arc<dyn Condition>>,
+    pub(crate) on_store_error: Option<OnStoreError>,
     /// The percentage that may be used beyond the limit.
     pub(super) overage: Option<u32>,
     /// The condition of the overage. If there is none, it is always available.
@@ -51,7 +51,7 @@ pub struct Limit {
     pub(super) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
     pub(super) metric_detail: Option<MetricDetail>,
-    pub(super) actual_cost: Option<Arc<ActualCostFn>>,
+    pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -255,19 +255,6 @@ impl Limit {
         &self.algorithm
     }
 
-    pub(crate) fn shared_name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// Returns the path of the limit's descriptor, if the limit comes from a rules file.
-    pub(crate) fn rule_path(&self) -> Option<&Arc<str>> {
-        self.rule_path.as_ref()
-    }
-
-    pub(crate) fn extractor(&self) -> Option<&dyn KeyExtractor> {
-        self.key.as_deref()
-    }
-
     /// Describes the key of a request, for explanations.
     pub(crate) fn describe_key(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
         match (&self.position, &self.key) {
@@ -275,18 +262,6 @@ impl Limit {
             (None, Some(extractor)) => extractor.describe(head),
             (None, None) => Vec::new(),
         }
-    }
-
-    pub(crate) fn condition(&self) -> Option<&dyn Condition> {
-        self.condition.as_deref()
-    }
-
-    pub(crate) fn own_cost(&self) -> Option<&CostRule> {
-        self.cost.as_ref()
-    }
-
-    pub(crate) fn store_error_policy(&self) -> Option<OnStoreError> {
-        self.on_store_error
     }
 
     /// Returns the policy for missing keys. A limit in shadow mode rejects nothing.

@@ -20,18 +20,20 @@ use crate::store::{Store, escape};
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Arc<[Limit]>,
-    names: Arc<[Arc<str>]>,
+    /// The names of the limits, by position.
+    pub(crate) names: Arc<[Arc<str>]>,
     /// The cell of each limit, for no key yet.
     cells: Box<[Cell]>,
     /// Whether a limit is elastic or has a penalty.
     has_special: bool,
     /// The limits that are checked one by one.
     unindexed: Arc<[u16]>,
-    /// The limits that are found together.
-    indexed: Arc<[IndexedLimits]>,
+    /// The limits that are found by indexes.
+    pub(crate) indexed: Arc<[IndexedLimits]>,
     /// Whether the size or the metrics of a limit depend on the request.
     has_variable: bool,
-    settles_by_response: bool,
+    /// Whether responses can change the costs of requests.
+    pub(crate) settles_by_response: bool,
     hasher: KeyHasher,
     /// Whether cells have [readable names](Cell::readable_name).
     has_names: bool,
@@ -213,22 +215,10 @@ impl Limits {
         self.limits.iter().filter(is_charged).try_for_each(|limit| limit.check_cost(cost))
     }
 
-    /// Returns whether responses can change the costs of requests.
-    #[inline]
-    pub(crate) fn settles_by_response(&self) -> bool {
-        self.settles_by_response
-    }
-
     /// Returns the limits that are checked one by one, with their positions.
     #[inline]
     pub(crate) fn unindexed(&self) -> impl Iterator<Item = (usize, &Limit)> {
         self.unindexed.iter().map(|index| (usize::from(*index), &self.limits[usize::from(*index)]))
-    }
-
-    /// Returns the limits that are found by indexes.
-    #[inline]
-    pub(crate) fn indexed(&self) -> &[IndexedLimits] {
-        &self.indexed
     }
 
     /// Finds the limits of an index that match a request. See [`LimitIndex::find`](super::index::LimitIndex::find). A
@@ -243,7 +233,7 @@ impl Limits {
         let policy = |position| {
             let limit = self.get(indexed.get(position)?);
             // As for an exemption, an ambiguous condition does not count.
-            limit.condition().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
+            limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
         };
         indexed.index.find(head, &policy, on_match)
     }
@@ -276,11 +266,6 @@ impl Limits {
             }
             None => has_sizes(cell),
         });
-    }
-
-    /// Returns the names of the limits, by position.
-    pub(crate) fn names(&self) -> &[Arc<str>] {
-        &self.names
     }
 
     pub(crate) fn as_slice(&self) -> &[Limit] {

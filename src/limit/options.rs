@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::definition::{ActualCostFn, Limit};
+use super::definition::Limit;
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::ConfigError;
@@ -309,9 +309,5 @@ impl Limit {
     pub(super) fn size_for(&self, head: &RequestHead<'_>) -> Option<Algorithm> {
         let size = self.sizes.iter().find_map(|size| size(head));
         size.filter(|size| *size != self.algorithm)
-    }
-
-    pub(crate) fn actual_cost(&self) -> Option<&ActualCostFn> {
-        self.actual_cost.as_deref()
     }
 }

@@ -34,7 +34,7 @@ impl LocalStore {
 
     /// Replaces the policies. Limits without one have the `default`. The state of keys stays.
     pub(super) fn set_policies(&mut self, limits: &Limits, default: OnStoreError) {
-        let policy = |limit: &Limit| match limit.store_error_policy().unwrap_or(default) {
+        let policy = |limit: &Limit| match limit.on_store_error.unwrap_or(default) {
             // A limit in shadow mode rejects nothing.
             OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
             policy => policy,

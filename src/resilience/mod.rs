@@ -161,7 +161,7 @@ impl GuardedStore {
     fn record_since(&self, began: Instant, source: DecisionSource, decision: &Decision) {
         let record = DecisionRecord {
             decision,
-            names: self.limits.names(),
+            names: &self.limits.names,
             source,
             duration: began.elapsed(),
             near_percent: self.config.near_percent,
@@ -192,7 +192,7 @@ impl GuardedStore {
     /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
     pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
         if !self.config.recorders.is_empty() {
-            let (names, near_percent) = (self.limits.names(), self.config.near_percent);
+            let (names, near_percent) = (&self.limits.names, self.config.near_percent);
             let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
             self.config.recorders.rejection(&record);
         }

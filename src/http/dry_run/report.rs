@@ -102,7 +102,7 @@ pub struct Changes {
 
 impl Report {
     pub(super) fn new(limits: &[Limit]) -> Self {
-        let limit = |limit: &Limit| LimitReport::new(limit.shared_name(), limit.rule_path());
+        let limit = |limit: &Limit| LimitReport::new(&limit.name, limit.rule_path.as_ref());
         Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
     }
 
