@@ -40,7 +40,8 @@
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
 //! - [`explain`] shows why a request is allowed or denied. [`dry_run`] shows what other limits would have denied.
-//! - [`MemoryStore`] keeps the state in this process.
+//! - [`MemoryStore`] keeps the state in this process, `RedisStore` (feature `redis`) in Redis, and a
+//!   [`CasStore`](store::CasStore) in another database.
 //! - [`OnStoreError`] is the policy for requests that a slow or failing store does not decide. A [`CircuitBreaker`]
 //!   stops calls to such a store for a while. [`Builder::observe`] reports both.
 //! - A [`Recorder`] sees every decision. [`Stats`] counts decisions; `MetricsRecorder` and `TraceRecorder` export them.

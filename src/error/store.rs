@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A failure of a store. It is not a denial: [`OnStoreError`](crate::OnStoreError) decides what happens to the request.
 ///
-/// The message includes the causes, in one line. It is for operators. For clients, use [`response`](Self::response).
+/// The message includes the causes. It is for operators. For clients, use [`response`](Self::response).
 /// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it.
 ///
 /// [`kind`](Self::kind) classifies the failure, and [`source`](std::error::Error::source) returns the cause, for

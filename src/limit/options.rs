@@ -96,8 +96,7 @@ impl Limit {
     /// ```
     ///
     /// A limit in quota mode can't have a [penalty](Self::penalty). In [shadow mode](Self::shadow), quota mode has no
-    /// effect. A `RedisStore` does not [remember](crate::store::Store::remembered) denials of a request with several
-    /// limits of which one is in quota mode, so each such request is sent to Redis.
+    /// effect.
     pub fn quota_mode(self) -> Self {
         Self { is_quota: true, ..self }
     }
