@@ -1,7 +1,6 @@
 //! The requests that wait for a server, and how many of them the next call takes.
 
 use std::collections::BTreeMap;
-use std::mem::replace;
 
 use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
@@ -11,8 +10,8 @@ use super::error::Fault;
 use super::reply::{Replies, Reply};
 use super::request::{Request, evalsha};
 
-/// The number of calls that share the waiting requests, and the fewest that can be under way: the second one is decided
-/// while the first one's reply travels.
+/// The number of calls that share the waiting requests: the second one is decided while the first one's reply travels. A
+/// single connection carries as many.
 pub(super) const CALLS: usize = 2;
 
 /// The most requests in one call. With more, a server that decides them one after the other would delay other clients
@@ -126,8 +125,6 @@ pub(super) struct Queue {
     next_ticket: u64,
     /// The requests in the calls under way.
     under_way: usize,
-    /// Whether a worker is about to begin a call.
-    pub(super) is_noticed: bool,
 }
 
 impl Queue {
@@ -138,11 +135,6 @@ impl Queue {
         self.next_ticket
     }
 
-    /// Returns whether to wake a worker, because a call should begin and none is about to begin it.
-    pub(super) fn needs_worker(&mut self) -> bool {
-        !self.waiting.is_empty() && !replace(&mut self.is_noticed, true)
-    }
-
     /// Begins a call, if anything waits. Returns its jobs, and the number of their requests. One that is larger
     /// than a call should be has a call of its own.
     ///
@@ -151,7 +143,6 @@ impl Queue {
     /// after each of them. If one call took all, it would remain the only one. (Beside a call that hangs, each call takes
     /// half of the waiting requests until it times out.)
     pub(super) fn begin_call(&mut self) -> (Vec<Job>, usize) {
-        self.is_noticed = false;
         let most = (self.waiting.len() + self.under_way).div_ceil(CALLS);
         let mut jobs = BTreeMap::<u16, Job>::new();
         let (mut requests, mut weight) = (0, 0);
@@ -173,10 +164,9 @@ impl Queue {
         (jobs.into_values().collect(), requests)
     }
 
-    /// Ends a call of so many requests. Its worker is about to begin another one.
+    /// Ends a call of so many requests.
     pub(super) fn end_call(&mut self, requests: usize) {
         self.under_way -= requests;
-        self.is_noticed = true;
     }
 }
 
@@ -237,10 +227,9 @@ mod tests {
         let mut queue = Queue::default();
         for _ in 0..8 {
             push(&mut queue, usual(1));
-            assert!(queue.needs_worker());
             assert_eq!(queue.begin_call().1, 1);
         }
-        assert!(!queue.needs_worker());
+        assert_eq!(queue.begin_call().1, 0);
     }
 
     #[test]
@@ -304,21 +293,5 @@ mod tests {
         let (jobs, requests) = queue.begin_call();
         let callers: Vec<_> = jobs.iter().map(|job| (job.slot, job.callers.len())).collect();
         assert_eq!((requests, callers), (5, vec![(7, 3), (8, 1), (9, 1)]));
-    }
-
-    /// Otherwise, requests that arrive one after the other would be sent by as many workers, in as many calls.
-    #[test]
-    fn one_worker_is_woken_at_a_time() {
-        let mut queue = Queue::default();
-        push(&mut queue, usual(1));
-        assert!(queue.needs_worker());
-        push(&mut queue, usual(1));
-        assert!(!queue.needs_worker(), "one is about to begin");
-        assert_eq!(queue.begin_call().1, 1);
-        assert!(queue.needs_worker());
-        assert_eq!(queue.begin_call().1, 1);
-        queue.end_call(1);
-        push(&mut queue, usual(1));
-        assert!(!queue.needs_worker(), "one has just ended a call");
     }
 }

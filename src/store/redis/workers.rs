@@ -1,6 +1,7 @@
 //! The tasks that send waiting requests to a server, each over a connection of its own.
 
 use std::mem::take;
+use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -146,10 +147,8 @@ impl Workers {
             return Err(fault);
         }
         let ticket = state.queue.push(job);
-        if state.queue.needs_worker() {
-            drop(state);
-            self.shared.work.notify_one();
-        }
+        drop(state);
+        self.shared.work.notify_one();
         Ok(ticket)
     }
 }
@@ -189,15 +188,6 @@ impl State {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes another worker for what waits. This one was expected to take it, but has to send something again first.
-    fn notice_again(&self) {
-        let mut state = self.state();
-        state.queue.is_noticed = false;
-        if state.queue.needs_worker() {
-            self.work.notify_one();
-        }
     }
 
     /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied
@@ -244,8 +234,6 @@ impl Shared {
             if jobs.is_empty() {
                 break;
             }
-            // Others need not wait until this worker begins a call.
-            self.notice_again();
             if is_flushed && let Err(fault) = self.connector.load(connection).await {
                 jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
                 return broken.or(Some(fault).filter(Fault::breaks));
@@ -292,12 +280,12 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Begins the next call, if there should be one. Another worker makes a further one.
+    /// Begins the next call, if anything waits, and wakes another worker if more does.
     fn begin(&mut self) -> Vec<Job> {
         let mut state = self.shared.state();
         let (jobs, requests) = state.queue.begin_call();
         self.requests = requests;
-        if state.queue.needs_worker() {
+        if !state.queue.waiting.is_empty() {
             self.shared.work.notify_one();
         }
         jobs
@@ -355,7 +343,8 @@ impl Worker {
         let calls = (0..calls).map(|_| self.shared.clone().make_calls(connection.clone(), broken.clone()));
         let (mut calls, mut is_stable) = (calls.collect::<JoinSet<_>>(), false);
         while let Some(ended) = calls.join_next().await {
-            is_stable |= ended.unwrap_or(false);
+            // A runtime that shuts down cancels them.
+            is_stable |= ended.unwrap_or_else(|error| !error.is_cancelled() && resume_unwind(error.into_panic()));
         }
         (Fault::Connect(Arc::new(broken.get().cloned().unwrap_or(Fault::NoRuntime))), is_stable)
     }
