@@ -86,8 +86,16 @@ impl Fault {
     /// Returns whether the connection must be replaced: it was lost, or its server is no longer the master.
     pub(super) fn breaks(&self) -> bool {
         match self {
-            Self::NotMaster(_) | Self::TimedOut(_) => true,
+            Self::TimedOut(_) => true,
             Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
+            _ => self.is_of_replica(),
+        }
+    }
+
+    /// Returns whether the server is a replica.
+    pub(super) fn is_of_replica(&self) -> bool {
+        match self {
+            Self::NotMaster(_) => true,
             Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
             _ => false,
         }

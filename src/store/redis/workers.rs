@@ -346,7 +346,9 @@ impl Worker {
             // A runtime that shuts down cancels them.
             is_stable |= ended.unwrap_or_else(|error| !error.is_cancelled() && resume_unwind(error.into_panic()));
         }
-        (Fault::Connect(Arc::new(broken.get().cloned().unwrap_or(Fault::NoRuntime))), is_stable)
+        let broken = broken.get().cloned().unwrap_or(Fault::NoRuntime);
+        let is_stable = is_stable && !broken.is_of_replica();
+        (Fault::Connect(Arc::new(broken)), is_stable)
     }
 
     /// Sets its state. If no worker is running after that, the jobs that wait fail.
