@@ -166,7 +166,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Returns its value, the lowest of which is evicted.
+    /// Returns the value by which candidates are compared. The lowest one is evicted.
     fn value(&self) -> (EvictionRank, u64) {
         (self.rank, self.expires_at)
     }
