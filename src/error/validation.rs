@@ -72,7 +72,8 @@ pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
     let Some(end) = end else { return Ok(()) };
     let without = &path[..end];
     Err(ConfigError::new(format!(
-        "the {what} {path:?} matches nothing, because requests are matched without their query: write {without:?}"
+        "the {what} {path:?} matches nothing, because requests are matched without their query: write {without:?}, or \
+         read the query in a closure"
     )))
 }
 
