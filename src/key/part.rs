@@ -26,33 +26,33 @@ pub struct KeyPart {
     /// The fingerprint, if the value is hidden.
     value: Option<String>,
     hidden: bool,
-    /// A hidden value, or why there is none.
+    /// The value, if it is hidden.
     #[cfg_attr(feature = "serde", serde(skip))]
-    detail: Vec<u8>,
+    secret: Vec<u8>,
+    /// Whether the value is not known until an asynchronous extractor has found it.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    is_looked_up: bool,
 }
-
-/// The value is not known until an asynchronous extractor has found it.
-const LOOKED_UP: &[u8] = b"looked up";
 
 impl KeyPart {
     /// Creates a part whose value is shown.
     pub fn new(name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
-        Self { name: name.into(), value: Some(value.into()), hidden: false, detail: Vec::new() }
+        Self { value: Some(value.into()), ..Self::missing(name) }
     }
 
     /// Creates a part whose value is hidden behind a fingerprint.
     pub fn secret(name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Self {
-        Self { name: name.into(), value: Some("#".to_owned()), hidden: true, detail: value.into() }
+        Self { hidden: true, secret: value.into(), ..Self::new(name, "#") }
     }
 
     /// Creates a part that the request does not have.
     pub fn missing(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { name: name.into(), value: None, hidden: false, detail: b"missing".to_vec() }
+        Self { name: name.into(), value: None, hidden: false, secret: Vec::new(), is_looked_up: false }
     }
 
     /// Creates a part whose value an asynchronous extractor finds.
     pub fn looked_up(name: impl Into<Cow<'static, str>>) -> Self {
-        Self { detail: LOOKED_UP.to_vec(), ..Self::missing(name) }
+        Self { is_looked_up: true, ..Self::missing(name) }
     }
 
     /// Creates hidden parts of the values in `key`.
@@ -76,14 +76,14 @@ impl KeyPart {
     /// Sets the fingerprint of a hidden value.
     pub(crate) fn set_fingerprint(&mut self, hasher: &KeyHasher) {
         if self.hidden {
-            self.value = Some(format!("#{:08x}", hasher.hash(&self.detail).as_u128() >> 96));
+            self.value = Some(format!("#{:08x}", hasher.hash(&self.secret).as_u128() >> 96));
         }
     }
 
     /// Shows a hidden value.
     pub(crate) fn reveal(&mut self) {
         if self.hidden {
-            *self = Self::new(self.name.clone(), text(&self.detail));
+            *self = Self::new(self.name.clone(), text(&self.secret));
         }
     }
 
@@ -91,8 +91,7 @@ impl KeyPart {
     pub(crate) fn found(&mut self, key: &KeyBuf) {
         let mut parts = key.parts();
         if let (Some(bytes), None) = (parts.next(), parts.next())
-            && self.value.is_none()
-            && self.detail == LOOKED_UP
+            && self.is_looked_up
         {
             *self = Self::secret(self.name.clone(), bytes);
         }
@@ -115,7 +114,8 @@ impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
             Some(value) => write!(f, "{} {value}", self.name),
-            None => write!(f, "{} ({})", self.name, text(&self.detail)),
+            None if self.is_looked_up => write!(f, "{} (looked up)", self.name),
+            None => write!(f, "{} (missing)", self.name),
         }
     }
 }
