@@ -251,7 +251,7 @@ impl Shared {
             let jobs = call.begin();
             let fault = if !jobs.is_empty() {
                 let fault = self.perform(&mut connection, jobs, &mut call).await;
-                // Callers that were just answered may ask again: these requests share the next call.
+                // Callers that were just answered may ask again: these requests share the next call, unless it is full.
                 if self.state().queue.waiting.len() < MAX_REQUESTS {
                     tokio::task::yield_now().await;
                 }
@@ -343,8 +343,12 @@ impl Worker {
         let calls = (0..calls).map(|_| self.shared.clone().make_calls(connection.clone(), broken.clone()));
         let (mut calls, mut is_stable) = (calls.collect::<JoinSet<_>>(), false);
         while let Some(ended) = calls.join_next().await {
-            // A runtime that shuts down cancels them.
-            is_stable |= ended.unwrap_or_else(|error| !error.is_cancelled() && resume_unwind(error.into_panic()));
+            match ended {
+                Ok(was_stable) => is_stable |= was_stable,
+                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                // The runtime shuts down.
+                Err(_) => {}
+            }
         }
         let broken = broken.get().cloned().unwrap_or(Fault::NoRuntime);
         let is_stable = is_stable && !broken.is_of_replica();
@@ -457,6 +461,24 @@ mod tests {
             assert_eq!(call.begin().len(), 1, "a command for all");
             assert_eq!((call.requests, workers.waiting()), (3, 3));
         }
+    }
+
+    /// Otherwise, requests would wait although a connection is free: for a worker that was woken before, and whose
+    /// runtime is busy, or for the end of a call that did not take all of them.
+    #[test]
+    fn each_request_and_each_call_that_leaves_some_wake_a_worker() {
+        let workers = busy(100);
+        let is_woken = || workers.shared.work.notified().now_or_never().is_some();
+        let _first = wait(&workers, 1);
+        assert!(is_woken());
+        let _second = wait(&workers, 1);
+        assert!(is_woken());
+        let mut call = Call { shared: &workers.shared, requests: 0 };
+        assert_eq!((call.begin().len(), workers.waiting()), (1, 1));
+        assert!(is_woken());
+        let mut other = Call { shared: &workers.shared, requests: 0 };
+        assert_eq!((other.begin().len(), workers.waiting()), (1, 0));
+        assert!(!is_woken());
     }
 
     /// Its own worker makes no further call. Otherwise, what waits would do so until another request arrives.
