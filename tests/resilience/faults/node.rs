@@ -13,10 +13,10 @@ use crate::faults::load::{Load, limit};
 use support::patient::{Patient, connected};
 use support::redis_server::{RedisServer, wait_until};
 
-const BEFORE: Duration = Duration::from_millis(300);
-const DURING_FAULT: Duration = Duration::from_secs(1);
+pub(super) const BEFORE: Duration = Duration::from_millis(300);
+pub(super) const DURING_FAULT: Duration = Duration::from_secs(1);
 
-async fn store(server: &RedisServer) -> RedisStore {
+pub(super) async fn store(server: &RedisServer) -> RedisStore {
     connected(RedisConfig::node(server.url())).await
 }
 

@@ -3,25 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, Cmd, cmd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::block_in_place;
-use tower_ratelimit::{RedisConfig, RedisStore};
+use tower_ratelimit::RedisConfig;
 
 use crate::faults::load::{Load, Report};
+use crate::faults::node::{BEFORE, DURING_FAULT, store};
 use support::patient::connected;
 use support::redis_server::RedisServer;
-
-const BEFORE: Duration = Duration::from_millis(300);
-const DURING_FAULT: Duration = Duration::from_secs(1);
-
-async fn store(server: &RedisServer) -> RedisStore {
-    connected(RedisConfig::node(server.url())).await
-}
 
 fn config(name: &str, value: &str) -> Cmd {
     cmd("CONFIG").arg("SET").arg(name).arg(value).to_owned()
@@ -66,12 +58,6 @@ async fn loading_its_data() {
     recovered(load, "loading").await.none_was_charged_twice(false).await;
 }
 
-/// Cuts all connections but this one.
-async fn cut_others(connection: &mut MultiplexedConnection) {
-    let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").to_owned();
-    let _: u64 = kill.query_async(connection).await.expect("a number");
-}
-
 /// Changes a setting under which no new connection works, cuts all others, and changes it back.
 async fn refusing_connections(fault: &str, setting: &str, during: &str, after: &str) {
     let server = RedisServer::start();
@@ -79,7 +65,8 @@ async fn refusing_connections(fault: &str, setting: &str, during: &str, after: &
     load.run(BEFORE).await;
     let mut connection = server.connection().await;
     let () = config(setting, during).query_async(&mut connection).await.expect("a setting");
-    cut_others(&mut connection).await;
+    let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes").to_owned();
+    let () = kill.query_async(&mut connection).await.expect("a reply");
     load.run(DURING_FAULT).await;
     let () = config(setting, after).query_async(&mut connection).await.expect("a setting");
     recovered(load, fault).await.none_was_charged_twice(true).await;
