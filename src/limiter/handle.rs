@@ -56,7 +56,7 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFutu
 /// let admin: Router = Router::new()
 ///     .route("/customers/{customer}/daily", get(quota).delete(reset).put(raise))
 ///     .with_state(limits.limit("daily").unwrap());
-/// // Unknown paths have no limit then: their fallback is that of the router that is merged.
+/// // Requests for unknown paths are not limited, because they use the fallback of `admin`.
 /// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
 /// ```
 ///

@@ -31,7 +31,7 @@ use crate::time::cooldown::Cooldown;
 /// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
 /// | `ratelimit_penalties_total` | counter | `limit` | [lockouts](crate::Limit::penalty) that began |
 /// | `ratelimit_list_matches_total` | counter | `action` | requests on a [list](crate::Builder::always_reject) |
-/// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | duration of decisions of a store that does not answer at once: with `decided_by="store"`, of those that it made |
+/// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | duration of decisions, if the store does not answer at once; select `decided_by="store"` for those that the store made |
 /// | `ratelimit_store_errors_total` | counter | `kind` | requests that the store did not decide, by [kind of error](crate::StoreErrorKind), such as `failed`, `timed_out` or `breaker_open` |
 /// | `ratelimit_fallbacks_total` | counter | `to` | these requests, by how they were [handled](crate::OnStoreError): `rejected`, `allowed` or `decided_locally` |
 /// | `ratelimit_breaker_state` | gauge | `node` | the [circuit breaker](crate::CircuitBreaker): 0 closed, 1 open; absent until it first opens |

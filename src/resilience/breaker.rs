@@ -136,7 +136,8 @@ pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
 /// The breakers that changed, and their new states.
 pub(super) type Changes = SmallVec<[(Option<Node>, BreakerState); 1]>;
 
-/// A call to the store in progress. If it is the trial, dropping it makes the next call the trial. A panic fails the trial.
+/// A call to the store in progress. If it is the trial, dropping it makes the next call the trial, and a panic fails
+/// it.
 #[derive(Debug)]
 #[must_use = "its end is recorded"]
 pub(super) struct Call {

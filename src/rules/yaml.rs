@@ -161,8 +161,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Creates the error for invalid YAML. A missing bracket is found far behind its counterpart, so the error names the
-    /// position of that, too.
+    /// Creates the error for invalid YAML. A missing bracket is found far behind its counterpart, so the error names
+    /// the position of that, too.
     fn invalid(&self, error: &ScanError) -> Problem {
         let mut message = format!("this is not valid YAML: {}", error.info());
         if let Some(Position { line, column }) = self.open.last().filter(|_| message.contains("while parsing a flow")) {

@@ -131,9 +131,8 @@ impl RedisConfig {
     /// Sets the number of connections to each server, 1 to 1024. Defaults to 2.
     ///
     /// Each connection carries one call at a time, which up to 64 requests share; a single connection carries two. A
-    /// request is sent at once over a free connection; if there is none, when a reply arrives. So use more connections
-    /// if the network is slow: fewer requests wait for another round trip than their own, and the throughput is 64
-    /// requests per connection and round trip.
+    /// request is sent at once over a free connection. If there is none, it waits for the reply of another call. So use
+    /// more connections if the network is slow. The throughput is up to 64 requests per connection and round trip.
     pub fn connections(self, connections: usize) -> Self {
         Self { connections, ..self }
     }

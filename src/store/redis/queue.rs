@@ -10,8 +10,8 @@ use super::error::Fault;
 use super::reply::{Replies, Reply};
 use super::request::{Request, evalsha};
 
-/// The number of calls that share the waiting requests: the second one is decided while the first one's reply travels. A
-/// single connection carries as many.
+/// The number of calls that share the waiting requests: the second one is decided while the first one's reply travels.
+/// A single connection carries as many.
 pub(super) const CALLS: usize = 2;
 
 /// The most requests in one call. With more, a server that decides them one after the other would delay other clients
@@ -138,10 +138,10 @@ impl Queue {
     /// Begins a call, if anything waits. Returns its jobs, and the number of their requests. One that is larger
     /// than a call should be has a call of its own.
     ///
-    /// A call takes up to half of all requests, those under way included. Requests that were answered together are often
-    /// followed by others together. So a short call beside a long one would remain short, and the server would be idle
-    /// after each of them. If one call took all, it would remain the only one. (Beside a call that hangs, each call takes
-    /// half of the waiting requests until it times out.)
+    /// A call takes up to half of all requests, those under way included. Requests that were answered together are
+    /// often followed by others together. So a short call beside a long one would remain short, and the server would be
+    /// idle after each of them. If one call took all, it would remain the only one. (Beside a call that hangs, each call
+    /// takes half of the waiting requests until it times out.)
     pub(super) fn begin_call(&mut self) -> (Vec<Job>, usize) {
         let most = (self.waiting.len() + self.under_way).div_ceil(CALLS);
         let mut jobs = BTreeMap::<u16, Job>::new();
