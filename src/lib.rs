@@ -109,7 +109,7 @@ pub use limit::{
     CostTable, CountInFlight, InFlight, InFlightFuture, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError,
     Share, SpareCapacity,
 };
-pub use limiter::{AcquireError, Builder, LimitHandle, Limiter, OverrideError};
+pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
 pub use resilience::CircuitBreaker;
 pub use select::{AddressList, KeyList, ListAction, when};

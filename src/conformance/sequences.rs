@@ -7,7 +7,6 @@ use super::trace::{Pair, Random, START, limiter, new_key};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::error::StoreErrorKind;
 use crate::limit::Limit;
-use crate::limiter::OverrideError;
 use crate::store::Store;
 use crate::time::{ManualClock, Timestamp};
 
@@ -29,7 +28,7 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     let _ = pair.acquire(key, 3).await;
 
     match actual.set_override(key, window(20), None).await {
-        Err(OverrideError::Store(error)) if error.kind() == StoreErrorKind::NotSupported => return,
+        Err(error) if error.kind() == StoreErrorKind::NotSupported => return,
         result => result.expect("an override is set"),
     }
     expected.set_override(key, window(20), None).await.expect("an override is set in memory");

@@ -55,14 +55,9 @@ pub enum StoreErrorKind {
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
-    /// The store was not called: [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges
-    /// than there are limits.
-    ChargeCount {
-        /// The number of charges.
-        given: usize,
-        /// The number of limits.
-        limits: usize,
-    },
+    /// The store was not called, because the caller's arguments are invalid, for example an override of a limit that is
+    /// not [overridable](crate::Limit::overridable). The message names the value and the remedy.
+    InvalidCall,
 }
 
 impl StoreError {
@@ -172,15 +167,9 @@ impl StoreError {
         error.about_one_request()
     }
 
-    pub(crate) fn charge_count(given: usize, limits: usize) -> Self {
-        let error = Self::of(
-            StoreErrorKind::ChargeCount { given, limits },
-            format!(
-                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it \
-                 takes nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`"
-            ),
-        );
-        error.about_one_request()
+    /// Describes the invalid argument of a call, and the remedy.
+    pub(crate) fn invalid_call(what: impl ToString) -> Self {
+        Self::of(StoreErrorKind::InvalidCall, what.to_string())
     }
 }
 
@@ -194,7 +183,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.0.kind, &self.0.node) {
             // The caller's mistake.
-            (StoreErrorKind::ChargeCount { .. }, _) => {}
+            (StoreErrorKind::InvalidCall, _) => {}
             (_, Some(node)) => write!(f, "the rate limit store at {node} ")?,
             (_, None) => f.write_str("the rate limit store ")?,
         }

@@ -13,7 +13,7 @@ use http::{Request, Response, StatusCode};
 use super::headers::Headers;
 use super::rejection::Rejection;
 use super::values::{Text, insert, insert_missing, number, value};
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
 use crate::recorder::Reason;
@@ -195,13 +195,20 @@ impl AcquireError {
 }
 
 impl StoreError {
-    /// Creates the response with which a layer rejects a request by default if the store fails: 503. It does not
-    /// contain the causes of the failure, unlike the error's own message, which is for operators.
+    /// Creates the response with which a layer rejects a request by default if the store fails: 503. For an
+    /// [invalid call](StoreErrorKind::InvalidCall), it is 500. It does not contain the causes of the failure, unlike the
+    /// error's own message, which is for operators.
     ///
     /// With the feature `axum`, a handler can return the error itself, which responds with this.
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
-        response(Reason::StoreFailed)
+        if self.kind() != StoreErrorKind::InvalidCall {
+            return response(Reason::StoreFailed);
+        }
+        let mut response = Response::new(Bytes::from_static(b"Internal server error.\n"));
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+        insert(response.headers_mut(), CONTENT_TYPE, PLAIN);
+        response
     }
 }
 

@@ -91,7 +91,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of charges differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
+    /// Returns an error if the number of charges differs from the number of limits ([`StoreErrorKind::InvalidCall`]),
     /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
@@ -99,7 +99,11 @@ impl Limiter {
         let limits = client.limits();
         let count = limits.as_slice().len();
         if charges.len() != count {
-            return StoreFuture::ready(Err(StoreError::charge_count(charges.len(), count)));
+            return StoreFuture::ready(Err(StoreError::invalid_call(format_args!(
+                "there are {} charges for {count} limits: give one for each limit, with a cost of 0 where it takes \
+                 nothing; if the limits were replaced at runtime, read the current ones by `LiveLimits::limits`",
+                charges.len()
+            ))));
         }
         let mut cells = Cells::new();
         for (limit, (key, cost)) in charges.iter().enumerate() {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+#[cfg(doc)]
+use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
@@ -22,7 +24,7 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFutu
 /// use axum::extract::{Path, State};
 /// use axum::http::StatusCode;
 /// use axum::{Router, routing::get};
-/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, OverrideError, RateLimitLayer, key};
+/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, RateLimitLayer, StoreErrorKind, key};
 ///
 /// // GET /customers/42/daily
 /// async fn quota(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> Result<String, StatusCode> {
@@ -45,7 +47,7 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFutu
 ///     let Ok(size) = FixedWindow::try_new(limit, Duration::from_secs(86_400)) else { return StatusCode::BAD_REQUEST };
 ///     match daily.set_override(&customer, size, None).await {
 ///         Ok(()) => StatusCode::NO_CONTENT,
-///         Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
+///         Err(error) if error.kind() == StoreErrorKind::InvalidCall => StatusCode::BAD_REQUEST,
 ///         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
 ///     }
 /// }
@@ -169,33 +171,33 @@ impl LimitHandle {
     ///
     /// # Errors
     ///
-    /// Returns [`OverrideError::Invalid`] if
+    /// Returns an error of the kind [`InvalidCall`](StoreErrorKind::InvalidCall) if
     ///
     /// - the limit no longer exists, because live limits were replaced, or is not overridable,
     /// - `size` differs from the limit in more than its tokens: in algorithm, period, refill mode, buckets or rounding,
     /// - `size` and the limit's overage exceed 2^32 − 1 tokens, or
     /// - `expires_after` is 0 or longer than 36,525 days.
     ///
-    /// Returns [`OverrideError::Store`] if the store fails, has its [maximum](crate::MemoryStore::max_overrides) of
-    /// overrides, or does [not support](crate::StoreErrorKind::NotSupported) them. If the store did not answer, the
-    /// override may have been set.
+    /// Returns an error of another kind if the store fails, has its [maximum](crate::MemoryStore::max_overrides) of
+    /// overrides, or does [not support](StoreErrorKind::NotSupported) them. If the store did not answer, the override
+    /// may have been set.
     pub async fn set_override(
         &self,
         key: impl Key,
         size: impl Into<Algorithm>,
         expires_after: Option<Duration>,
-    ) -> Result<(), OverrideError> {
+    ) -> Result<(), StoreError> {
         let algorithm = size.into();
         let check = |(_, limit): (_, &Limit)| limit.check_override(&algorithm);
-        self.find(&self.client()).and_then(check).map_err(OverrideError::Invalid)?;
+        self.find(&self.client()).and_then(check).map_err(StoreError::invalid_call)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
-            return Err(OverrideError::Invalid(ConfigError::new(format!(
+            return Err(StoreError::invalid_call(format_args!(
                 "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
                  is removed"
-            ))));
+            )));
         }
         let value = Override::new(algorithm, expires_after);
-        self.call_overrides(&key, |store, cell| store.set(cell, value)).await.map_err(OverrideError::Store)
+        self.call_overrides(&key, |store, cell| store.set(cell, value)).await
     }
 
     /// Returns the override of `key`, if it has one.
@@ -230,7 +232,7 @@ impl LimitHandle {
                 client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), cost);
                 call(&client, cells)
             }
-            Err(removed) => StoreFuture::ready(Err(StoreError::of_one_request(removed))),
+            Err(removed) => StoreFuture::ready(Err(StoreError::invalid_call(removed))),
         }
     }
 
@@ -252,7 +254,7 @@ impl LimitHandle {
         call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         if let Err(error) = self.find(&self.client()).and_then(|(_, limit)| limit.check_overridable()) {
-            return StoreFuture::ready(Err(StoreError::of_one_request(error)));
+            return StoreFuture::ready(Err(StoreError::invalid_call(error)));
         }
         self.call(key, 0, |client, cells| {
             client.call(cells, |store, cells| match store.overrides() {
@@ -266,34 +268,5 @@ impl LimitHandle {
 impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitHandle").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// The error of [`LimitHandle::set_override`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OverrideError {
-    /// The limit can't have that size, or the expiry is out of range.
-    Invalid(ConfigError),
-    /// The store failed.
-    Store(StoreError),
-}
-
-impl fmt::Display for OverrideError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(error) => error.fmt(f),
-            Self::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OverrideError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Invalid(_) => None,
-            // The text of the store's error is part of this one's, so its cause comes next.
-            Self::Store(error) => std::error::Error::source(error),
-        }
     }
 }

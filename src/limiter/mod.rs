@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::acquire::AcquireError;
 pub use self::builder::Builder;
-pub use self::handle::{LimitHandle, OverrideError};
+pub use self::handle::LimitHandle;
 use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;

@@ -160,7 +160,7 @@ impl Recorder for MetricsRecorder {
                     StoreErrorKind::BreakerOpen => "breaker_open",
                     StoreErrorKind::NotSupported => "not_supported",
                     StoreErrorKind::Full => "full",
-                    StoreErrorKind::ChargeCount { .. } => "charge_count",
+                    StoreErrorKind::InvalidCall => "invalid_call",
                 };
                 self.increment(("ratelimit_store_errors_total", "kind"), kind, 1);
             }

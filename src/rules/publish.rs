@@ -1,6 +1,5 @@
 //! Publishes rules for a fleet in Redis, and follows them.
 
-use std::fmt;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -36,15 +35,16 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// - [`PublishError::Invalid`] with the errors of the text. Nothing is published.
-    /// - [`PublishError::Store`] if Redis does not confirm the publication. The text may have been published, and can
-    ///   be published again.
+    /// - of the kind [`InvalidCall`](crate::StoreErrorKind::InvalidCall), with the errors of the text. Nothing is
+    ///   published.
+    /// - of another kind, if Redis does not confirm the publication. The text may have been published, and can be
+    ///   published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
-    pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
+    pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
         let check = move || Rules::load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
-        blocking(check).await.map_err(PublishError::Invalid)?;
-        self.publish(NAME, text).await.map_err(PublishError::Store)
+        blocking(check).await.map_err(StoreError::invalid_call)?;
+        self.publish(NAME, text).await
     }
 
     /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces the limits within about a second
@@ -182,36 +182,6 @@ impl Outages {
 
     fn end(&mut self) {
         self.is_logged = false;
-    }
-}
-
-/// The reason why rules were not published.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum PublishError {
-    /// The rules are invalid.
-    Invalid(RulesError),
-    /// The store did not confirm the publication.
-    Store(StoreError),
-}
-
-impl fmt::Display for PublishError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Invalid(error) => error.fmt(f),
-            Self::Store(_) => {
-                f.write_str("the store did not confirm that the rules were published: publish them again")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PublishError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Invalid(_) => None,
-            Self::Store(error) => Some(error),
-        }
     }
 }
 

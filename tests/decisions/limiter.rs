@@ -232,7 +232,7 @@ fn the_number_of_charges_must_match_the_limits() {
     let limiter = bucket(1, 1);
     let refused = |answer: StoreFuture<Decision>, given| {
         let error = answer.into_ready().expect("at once").expect_err("no decision");
-        assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given, limits: 1 });
+        assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
         let reported =
             format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
         assert!(error.to_string().starts_with(&reported), "{error}");

@@ -6,8 +6,8 @@ use axum::extract::{Path, State};
 use axum::routing::{get, put};
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, Limit, LimitHandle, OverrideError, Permit, RateLimitLayer, ResetFormat, TokenBucket, key,
-    when,
+    FixedWindow, HeaderStyle, Limit, LimitHandle, Permit, RateLimitLayer, ResetFormat, StoreErrorKind, TokenBucket,
+    key, when,
 };
 
 use crate::overrides::DAY;
@@ -19,7 +19,7 @@ async fn raise(State(daily): State<LimitHandle>, Path(customer): Path<String>, b
     let Ok(size) = FixedWindow::try_new(limit, DAY) else { return StatusCode::BAD_REQUEST };
     match daily.set_override(&customer, size, None).await {
         Ok(()) => StatusCode::NO_CONTENT,
-        Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
+        Err(error) if error.kind() == StoreErrorKind::InvalidCall => StatusCode::BAD_REQUEST,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

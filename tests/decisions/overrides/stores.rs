@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{
-    CircuitBreaker, FixedWindow, Limit, Limiter, MemoryStore, OverrideError, Store, StoreError, StoreErrorKind,
+    CircuitBreaker, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, Store, StoreError, StoreErrorKind,
 };
 
 use crate::overrides::backend::is_allowed;
@@ -42,10 +42,7 @@ async fn a_store_without_overrides_returns_an_error_and_still_decides() {
         assert_eq!(error.kind(), StoreErrorKind::NotSupported);
         assert!(error.to_string().contains("does not support overrides"), "{error}");
     };
-    let Err(OverrideError::Store(error)) = overrides.set_override("42", FixedWindow::per_day(5), None).await else {
-        panic!("it is not kept")
-    };
-    not_supported(&error);
+    not_supported(&overrides.set_override("42", FixedWindow::per_day(5), None).await.unwrap_err());
     not_supported(&overrides.get_override("42").await.unwrap_err());
     not_supported(&overrides.remove_override("42").await.unwrap_err());
     // This does not count as a failure for the circuit breaker.
@@ -61,4 +58,21 @@ async fn a_limit_that_is_not_overridable_ignores_overrides() {
     let plain = of(Limit::new("daily", FixedWindow::per_day(2)));
     open.limit("daily").unwrap().set_override("42", FixedWindow::per_day(5), None).await.unwrap();
     assert!(is_allowed(&open, "42", 3).await && !is_allowed(&plain, "42", 1).await && is_allowed(&open, "42", 2).await);
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_fit_the_limit_is_not_a_failure_of_the_store() {
+    let live = LiveLimits::new([Limit::new("daily", FixedWindow::per_day(2))]);
+    let daily = Limiter::live_builder(&live).build().limit("daily").unwrap();
+    let refused = |error: StoreError, reason: &str| {
+        assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
+        assert!(error.to_string().starts_with(reason), "{error}");
+        let response = error.response();
+        assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (500, None));
+    };
+    refused(daily.get_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
+    refused(daily.remove_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
+    live.replace([]).unwrap();
+    refused(daily.peek("42", 1).await.unwrap_err(), "there is no limit named \"daily\"");
+    refused(daily.reset("42").await.unwrap_err(), "there is no limit named \"daily\"");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, OverrideError, SlidingLog};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, SlidingLog, StoreErrorKind};
 
 use crate::overrides::backend::{is_allowed, left, on_each_backend};
 
@@ -59,8 +59,7 @@ async fn a_limit_too_large_with_its_overage_is_an_error() {
     let most = u32::MAX / 3 * 2;
     overrides.set_override("42", FixedWindow::per_day(most), None).await.unwrap();
     let error = overrides.set_override("42", FixedWindow::per_day(most + 3), None).await.unwrap_err();
-    let OverrideError::Invalid(error) = error else { panic!("{error}") };
-    let error: ConfigError = error;
+    assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
     assert!(error.to_string().contains("50 %"), "{error}");
     let Ok(Some(is)) = overrides.get_override("42").await else { panic!("it keeps the one that it had") };
     assert_eq!(is.algorithm, FixedWindow::per_day(most).into());
