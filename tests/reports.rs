@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimit,
-    RateLimitLayer, RedisConfig, ResetFormat, Share, Store, TraceRecorder, key,
+    RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -356,6 +356,20 @@ fn a_missing_extension_is_reported_once_with_the_remedy() {
     for policy in [OnMissingKey::Skip, OnMissingKey::Share] {
         assert_eq!(reports_of(&RateLimitLayer::new([limit().on_missing_key(policy)])), [] as [&str; 0]);
     }
+}
+
+/// The explained request was not rejected. The first real one still has to be reported.
+#[test]
+fn an_explanation_of_a_missing_key_reports_nothing() {
+    let layer = RateLimitLayer::new([by_peer()]);
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().build().expect("there is a runtime");
+        let explanation = runtime.block_on(layer.explain(&RequestHead::of(&Request::new(()))));
+        assert!(!explanation.is_allowed());
+    });
+    assert_eq!(*reports.0.lock().expect("no thread has panicked"), [] as [&str; 0]);
+    assert_eq!(reports_of(&layer).len(), 1);
 }
 
 /// Creates a store that fails when it is called.

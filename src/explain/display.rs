@@ -63,10 +63,10 @@ impl fmt::Display for LimitExplanation {
             LimitStatus::Replaced => f.write_str(": does not apply: replaced by another limit"),
             LimitStatus::NotReached => f.write_str(": not reached"),
             LimitStatus::Skipped { error } => {
-                write!(f, ": does not apply: {}{}", reason(*error), KeyParts(self.key()))
+                write!(f, ": does not apply: {}{}", reason(*error), KeyParts(&self.key))
             }
             LimitStatus::Rejects { error } => {
-                write!(f, ": rejects the request: {}{}", reason(*error), KeyParts(self.key()))
+                write!(f, ": rejects the request: {}{}", reason(*error), KeyParts(&self.key))
             }
             LimitStatus::Applies(applied) => {
                 match &applied.outcome {
@@ -82,7 +82,7 @@ impl fmt::Display for LimitExplanation {
                 if let Some(error) = applied.missing_key {
                     write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
                 }
-                write!(f, "{}, fingerprint {}", KeyParts(self.key()), applied.fingerprint)
+                write!(f, "{}, fingerprint {}", KeyParts(&self.key), applied.fingerprint)
             }
         }
     }

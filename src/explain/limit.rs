@@ -25,8 +25,8 @@ pub struct LimitExplanation {
     pub condition: Option<String>,
     /// The parts of the key, if the limit applies or the key is missing. Empty for a limit with one bucket for all
     /// requests.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
-    pub(crate) key: Option<Vec<KeyPart>>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
+    pub key: Vec<KeyPart>,
     /// Whether the limit applies.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: LimitStatus,
@@ -62,14 +62,28 @@ pub enum LimitStatus {
     NotReached,
 }
 
+impl LimitStatus {
+    /// Creates the status of a limit that applies, whose cost and outcome are set later.
+    #[inline]
+    pub(crate) fn applies(missing_key: Option<KeyError>) -> Self {
+        Self::Applies(AppliedLimit { missing_key, fingerprint: String::new(), cost: 0, capacity: 0, outcome: None })
+    }
+
+    /// Returns whether it is decided by the key of a request.
+    pub(crate) fn depends_on_key(&self) -> bool {
+        matches!(self, Self::Applies(_) | Self::Skipped { .. } | Self::Rejects { .. })
+    }
+}
+
 impl LimitExplanation {
-    pub(crate) fn new(limit: &Limit, status: LimitStatus, key: Option<Vec<KeyPart>>) -> Self {
+    /// Creates the explanation of a limit that has not been reached.
+    pub(crate) fn new(limit: &Limit) -> Self {
         Self {
             name: limit.name.clone(),
             rule: limit.rule_path.clone(),
             condition: limit.condition.as_deref().map(|condition| Description(condition).to_string()),
-            key,
-            status,
+            key: Vec::new(),
+            status: LimitStatus::NotReached,
         }
     }
 
@@ -80,12 +94,6 @@ impl LimitExplanation {
             LimitStatus::Applies(applied) => Some(applied),
             _ => None,
         }
-    }
-
-    /// Returns the parts of the request's key, which are empty if the limit does not apply.
-    #[must_use]
-    pub fn key(&self) -> &[KeyPart] {
-        self.key.as_deref().unwrap_or_default()
     }
 
     /// Returns whether the limit denies the request, or rejects it for lack of a key.
@@ -120,18 +128,6 @@ pub struct AppliedLimit {
     pub capacity: u64,
     /// The outcome. `None` if the limit does not decide, because the store fails.
     pub outcome: Option<ExpectedOutcome>,
-}
-
-impl AppliedLimit {
-    pub(crate) fn new(missing_key: Option<KeyError>, cell: &Cell) -> Self {
-        Self {
-            missing_key,
-            fingerprint: format!("{:032x}", cell.fingerprint()),
-            cost: cell.cost(),
-            capacity: cell.algorithm().capacity(),
-            outcome: None,
-        }
-    }
 }
 
 /// The outcome that a limit would have for a request.

@@ -70,11 +70,11 @@ pub use self::limit::{AppliedLimit, ExpectedOutcome, LimitExplanation, LimitStat
 pub(crate) use self::limit::{serialize_instant, serialize_span};
 use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
-use crate::recorder::Fallback;
-use crate::resilience::{GuardedStore, Preview, PreviewSource};
+pub use crate::resilience::Decider;
+use crate::resilience::GuardedStore;
 use crate::select::ListAction;
 use crate::store::Purpose;
-use crate::store::decision::{Cells, Verdict};
+use crate::store::decision::{Cell, Cells, Verdict};
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -132,40 +132,44 @@ pub enum Conclusion {
 }
 
 impl Explanation {
-    /// Creates the explanation of a request about which no limit decides.
-    pub(crate) fn undecided(conclusion: Conclusion, decided_by: Decider, limits: Vec<LimitExplanation>) -> Self {
-        Self { conclusion, decided_by, at: None, lists: Vec::new(), limits }
+    /// Explains a request: by its head if there is a `conclusion`, and otherwise by a decision about its `cells`, for
+    /// this purpose. `limits` are all limits, and say which of them apply.
+    pub(crate) async fn new(
+        client: &Arc<GuardedStore>,
+        conclusion: Option<Conclusion>,
+        cells: Cells,
+        limits: Vec<LimitExplanation>,
+        purpose: Purpose,
+    ) -> Self {
+        let (is_decided, conclusion) = (conclusion.is_some(), conclusion.unwrap_or(Conclusion::StoreFailed));
+        let mut this = Self { conclusion, decided_by: Decider::Head, at: None, lists: Vec::new(), limits };
+        this.describe(&cells, false);
+        if is_decided {
+            return this;
+        }
+        if cells.is_empty() {
+            return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };
+        }
+        let (decided_by, decision) = client.preview(cells, purpose).await;
+        this.decided_by = decided_by;
+        if let Some(decision) = decision {
+            this.describe(decision.outcomes(), true);
+            (this.at, this.conclusion) = (Some(decision.at()), decision.verdict().into());
+        }
+        this
     }
 
-    /// Creates the explanation of a request from the decision about its charges. `limits` are all limits; outcomes and
-    /// sizes are taken from the decision. The request is charged if it is allowed and `takes`.
-    pub(crate) async fn decided(
-        client: &Arc<GuardedStore>,
-        cells: Cells,
-        mut limits: Vec<LimitExplanation>,
-        takes: bool,
-    ) -> Self {
-        if cells.is_empty() {
-            return Self::undecided(Conclusion::from(Verdict::NOW), Decider::Nobody, limits);
-        }
-        let Preview { source, decision } = if takes {
-            Preview { source: PreviewSource::Store, decision: client.decide(cells, Purpose::Take).await.ok() }
-        } else {
-            client.preview(cells).await
-        };
-        let decided_by = Decider::new(&source, client.store_name());
-        let Some(decision) = decision else {
-            return Self::undecided(Conclusion::StoreFailed, decided_by, limits);
-        };
-        for outcome in decision.outcomes() {
-            let limit = limits.get_mut(outcome.limit());
-            if let Some(LimitStatus::Applies(applied)) = limit.map(|limit| &mut limit.status) {
-                applied.outcome = Some(ExpectedOutcome::from(outcome));
-                applied.capacity = outcome.algorithm().capacity();
+    /// Sets the costs and sizes of limits that apply, and their outcomes if the cells are decided.
+    fn describe(&mut self, cells: &[Cell], are_decided: bool) {
+        for cell in cells.iter().filter(|cell| !cell.is_of_penalty()) {
+            if let Some(LimitStatus::Applies(applied)) =
+                self.limits.get_mut(cell.limit()).map(|limit| &mut limit.status)
+            {
+                applied.fingerprint = format!("{:032x}", cell.fingerprint());
+                (applied.cost, applied.capacity) = (cell.cost(), cell.algorithm().capacity());
+                applied.outcome = are_decided.then(|| cell.into());
             }
         }
-        let at = Some(decision.at());
-        Self { at, ..Self::undecided(Conclusion::from(decision.verdict()), decided_by, limits) }
     }
 
     /// Returns whether the request would be allowed, possibly after a delay.
@@ -216,7 +220,7 @@ impl Explanation {
     }
 
     fn key_parts(&mut self) -> impl Iterator<Item = &mut KeyPart> {
-        self.limits.iter_mut().flat_map(|limit| limit.key.iter_mut().flatten())
+        self.limits.iter_mut().flat_map(|limit| &mut limit.key)
     }
 }
 
@@ -225,62 +229,6 @@ impl From<Verdict> for Conclusion {
         match verdict {
             Verdict::Allow { delay } => Self::Allowed { delay },
             Verdict::Deny { retry_after } => Self::Denied { retry_after },
-        }
-    }
-}
-
-/// The part of a limiter that would decide a request.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Decider {
-    /// The store.
-    #[non_exhaustive]
-    Store {
-        /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
-        name: Option<String>,
-    },
-    /// This process, which remembers a denial of the store until its wait is over. See
-    /// [`Store::remembered`](crate::Store::remembered).
-    RememberedDenial,
-    /// The local store of this process, by its share of the limits. See
-    /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
-    #[non_exhaustive]
-    LocalShare {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// The policy that allows requests uncounted. See [`OnStoreError::Allow`](crate::OnStoreError::Allow).
-    #[non_exhaustive]
-    AllowPolicy {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// The policy that rejects requests. See [`OnStoreError::Reject`](crate::OnStoreError::Reject).
-    #[non_exhaustive]
-    RejectPolicy {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// A list, or the policy for missing keys, before any limit is decided.
-    Head,
-    /// Nothing: no limit applies.
-    Nobody,
-}
-
-impl Decider {
-    fn new(source: &PreviewSource, store: Option<String>) -> Self {
-        match source {
-            PreviewSource::Store => Self::Store { name: store },
-            PreviewSource::Remembered => Self::RememberedDenial,
-            PreviewSource::Policies(fallback, error) => {
-                let error = error.to_string();
-                match fallback {
-                    Fallback::DecidedLocally { .. } => Self::LocalShare { error },
-                    Fallback::Allowed => Self::AllowPolicy { error },
-                    Fallback::Rejected => Self::RejectPolicy { error },
-                }
-            }
         }
     }
 }

@@ -3,31 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use super::config::LayerConfig;
-use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{Limit, Limits, Match, OnMissingKey, PendingMatches};
+use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, PendingMatches};
+use crate::store::Purpose;
 use crate::store::decision::Cells;
-
-/// Whether a limit applies to a request.
-pub(super) enum Finding<'k> {
-    Applies {
-        key: KeyHash,
-        cost: u64,
-        /// Why the key is missing, if requests without a key share a bucket.
-        missing: Option<KeyError>,
-        /// The key, if an index or an asynchronous extractor has found it.
-        found: Option<&'k KeyBuf>,
-    },
-    ConditionNotMet,
-    /// Another limit of the index replaces it.
-    Replaced,
-    /// It does not apply to requests without a key.
-    Skipped(KeyError),
-    /// It rejects requests without a key.
-    Rejects(KeyError),
-}
 
 /// Limits of a request that have yet to be found.
 pub(super) enum PendingLimits {
@@ -38,55 +20,48 @@ pub(super) enum PendingLimits {
     Search { index: usize, found: PendingMatches },
 }
 
-impl Finding<'_> {
-    /// Adds the limit's cells to others, if it applies. Sets `missing_key` if it is the first that rejects the request.
-    #[inline]
-    pub(super) fn add_to(self, limits: &Limits, limit: usize, cells: &mut Cells, missing_key: &mut Option<KeyError>) {
-        match self {
-            Self::Applies { key, cost, .. } => limits.add(cells, limit, key, cost),
-            Self::Rejects(error) => _ = missing_key.get_or_insert(error),
-            Self::ConditionNotMet | Self::Replaced | Self::Skipped(_) => {}
-        }
-    }
-}
-
 /// Finds the limits that apply to a request.
-#[derive(Clone, Copy)]
-pub(super) struct Finder<'a, 'h> {
-    pub(super) config: &'a LayerConfig,
-    pub(super) head: &'h RequestHead<'h>,
+pub(super) struct Finder<'a> {
+    config: &'a LayerConfig,
+    head: &'a RequestHead<'a>,
+    /// The cells of the limits that apply.
+    pub(super) cells: Cells,
+    /// Why the request is rejected, if a limit rejects it.
+    pub(super) missing_key: Option<KeyError>,
+    /// The explanations of all limits, unless the request is real.
+    explained: Option<&'a mut [LimitExplanation]>,
 }
 
-impl Finder<'_, '_> {
-    /// Calls `visit` with the index of each limit and with what is known about it, except for limits of an index that
-    /// do not match the request. Returns the limits that have yet to be found.
+impl<'a> Finder<'a> {
     #[inline]
-    pub(super) fn find(self, mut visit: impl FnMut(usize, Finding<'_>)) -> Vec<PendingLimits> {
-        let Self { config, head } = self;
+    pub(super) fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
+        Self { config, head, cells: Cells::new(), missing_key: None, explained: None }
+    }
+
+    /// Adds the limits that apply. Returns those that have yet to be found.
+    #[inline]
+    pub(super) fn find(&mut self) -> Vec<PendingLimits> {
+        let (config, head) = (self.config, self.head);
         let (limits, hasher) = (config.client.limits(), config.client.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
-                visit(index, Finding::ConditionNotMet);
+                self.note(index, LimitStatus::ConditionNotMet, None);
                 continue;
             }
             let hashed = match limit.key.as_deref() {
                 Some(extractor) => extractor.hashed(head, hasher),
                 None => Hashed::Known(Ok(KeyBuf::default().hash(hasher))),
             };
-            let key = match hashed {
-                Hashed::Known(key) => key,
-                Hashed::Pending(prefix, rest) => {
-                    pending.push(PendingLimits::Key { limit: index, prefix, rest });
-                    continue;
-                }
-            };
-            visit(index, self.with_key(index, key, None));
+            match hashed {
+                Hashed::Known(key) => self.add(index, key, None),
+                Hashed::Pending(prefix, rest) => pending.push(PendingLimits::Key { limit: index, prefix, rest }),
+            }
         }
         for (index, indexed) in limits.indexed.iter().enumerate() {
             let found = limits.find(index, head, &mut |position, matched| {
                 if let Some(limit) = indexed.get(position) {
-                    visit(limit, self.of_match(limit, matched));
+                    self.add_match(limit, matched);
                 }
             });
             pending.extend(found.map(|found| PendingLimits::Search { index, found }));
@@ -94,8 +69,8 @@ impl Finder<'_, '_> {
         pending
     }
 
-    /// Waits for limits that have yet to be found. Calls `visit` as [`find`](Self::find) does.
-    pub(super) async fn resolve(self, pending: PendingLimits, mut visit: impl FnMut(usize, Finding<'_>)) {
+    /// Waits for limits that have yet to be found, and adds those that apply.
+    pub(super) async fn resolve(&mut self, pending: PendingLimits) {
         let client = &self.config.client;
         match pending {
             PendingLimits::Key { limit, mut prefix, rest } => {
@@ -103,33 +78,42 @@ impl Finder<'_, '_> {
                     prefix.append(&rest);
                     prefix.hash(client.hasher())
                 });
-                visit(limit, self.with_key(limit, key, Some(&prefix)));
+                self.add(limit, key, Some(&prefix));
             }
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {
                     if let Some(limit) = client.limits().indexed[index].get(position) {
-                        let matched = matched.as_ref().map(|key| key.as_ref().map_err(|error| *error));
-                        visit(limit, self.of_match(limit, matched));
+                        self.add_match(limit, matched.as_ref().map(|key| key.as_ref().map_err(|error| *error)));
                     }
                 }
             }
         }
     }
 
-    /// Finds out whether a limit applies, from the result of looking it up in an index.
-    fn of_match<'k>(self, limit: usize, matched: Match<&'k KeyBuf>) -> Finding<'k> {
+    /// Completes the cells of all limits that apply: brings them into the order of the limits, and gives them their
+    /// sizes for this request.
+    #[inline]
+    pub(super) fn complete(&mut self) {
+        self.cells.sort_by_key(|cell| cell.limit());
+        self.config.client.limits().fit(&mut self.cells, self.head);
+    }
+
+    /// Adds a limit if it applies, from the result of looking it up in an index.
+    fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
         let client = &self.config.client;
         match matched {
-            None => Finding::Replaced,
-            Some(_) if !is_applicable(client.limits().get(limit), self.head) => Finding::ConditionNotMet,
-            Some(key) => self.with_key(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
+            None => self.note(limit, LimitStatus::Replaced, None),
+            Some(_) if !is_applicable(client.limits().get(limit), self.head) => {
+                self.note(limit, LimitStatus::ConditionNotMet, None);
+            }
+            Some(key) => self.add(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
         }
     }
 
-    /// Finds out whether a limit with this key applies. The limit's condition holds. `key` is the hash of the request's
-    /// key, and `found` is the key itself if it was looked up.
+    /// Adds a limit whose condition holds, if it applies to a request with this key. `looked_up` is the key itself if
+    /// an index or an asynchronous extractor has found it.
     #[inline]
-    fn with_key<'k>(self, index: usize, key: Result<KeyHash, KeyError>, found: Option<&'k KeyBuf>) -> Finding<'k> {
+    fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
         let config = self.config;
         let limits = config.client.limits();
         let limit = limits.get(index);
@@ -138,19 +122,42 @@ impl Finder<'_, '_> {
             Ok(key) => key,
             Err(error) => {
                 let policy = limit.missing_key();
-                report(config, limit.name(), policy, error);
-                match (error, policy) {
-                    _ if policy.shares(error) => KeyBuf::default().hash(config.client.hasher()),
-                    (KeyError::NotApplicable, _) => return Finding::Skipped(error),
-                    (KeyError::Ambiguous, _) if !limit.is_shadow() => return Finding::Rejects(error),
-                    // A limit in shadow mode rejects nothing.
-                    (KeyError::Ambiguous, _) | (_, OnMissingKey::Skip) => return Finding::Skipped(error),
-                    _ => return Finding::Rejects(error),
+                if self.explained.is_none() {
+                    report(config, limit.name(), policy, error);
                 }
+                let is_skipped = match error {
+                    KeyError::NotApplicable => true,
+                    // A limit in shadow mode rejects nothing.
+                    KeyError::Ambiguous => limit.is_shadow(),
+                    _ => policy == OnMissingKey::Skip,
+                };
+                if is_skipped {
+                    return self.note(index, LimitStatus::Skipped { error }, looked_up);
+                }
+                if !policy.shares(error) {
+                    self.missing_key.get_or_insert(error);
+                    return self.note(index, LimitStatus::Rejects { error }, looked_up);
+                }
+                KeyBuf::default().hash(config.client.hasher())
             }
         };
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
-        Finding::Applies { key, cost, missing, found }
+        limits.add(&mut self.cells, index, key, cost);
+        self.note(index, LimitStatus::applies(missing), looked_up);
+    }
+
+    /// Notes in an explanation whether a limit applies.
+    #[inline]
+    fn note(&mut self, index: usize, status: LimitStatus, looked_up: Option<&KeyBuf>) {
+        let Some(explained) = &mut self.explained else { return };
+        let explained = &mut explained[index];
+        if status.depends_on_key() {
+            explained.key = self.config.client.limits().get(index).describe_key(self.head);
+            if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
+                part.found(key);
+            }
+        }
+        explained.status = status;
     }
 }
 
@@ -190,98 +197,37 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
     }
 }
 
-/// Explains a request, and charges it if it is allowed and `takes`.
-pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, takes: bool) -> Explanation {
-    let client = &config.client;
-    let explain = |limit| LimitExplanation::new(limit, LimitStatus::NotReached, None);
-    let mut explainer = Explainer {
-        finder: Finder { config, head },
-        limits: client.limits().as_slice().iter().map(explain).collect(),
-        cells: Cells::new(),
-        missing_key: None,
-    };
+/// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
+pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
+    let (client, limits) = (&config.client, config.client.limits());
+    let mut explained: Vec<_> = limits.as_slice().iter().map(LimitExplanation::new).collect();
+    let mut finder = Finder::new(config, head);
     let conclusion = match config.lists.find(head).0 {
         Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
         Some(ListKind::Exempts) => Some(Conclusion::Exempt),
         None => {
-            explainer.find().await;
-            explainer.missing_key.map(|error| Conclusion::MissingKey { error })
+            for limit in limits.indexed.iter().flat_map(IndexedLimits::numbers) {
+                explained[limit].status = LimitStatus::NotMatched;
+            }
+            finder.explained = Some(&mut explained);
+            for pending in finder.find() {
+                match pending {
+                    pending if finder.missing_key.is_none() => finder.resolve(pending).await,
+                    PendingLimits::Search { index, .. } => {
+                        for limit in limits.indexed[index].numbers() {
+                            finder.note(limit, LimitStatus::NotReached, None);
+                        }
+                    }
+                    PendingLimits::Key { .. } => {}
+                }
+            }
+            finder.missing_key.map(|error| Conclusion::MissingKey { error })
         }
     };
-    let Explainer { limits, mut cells, .. } = explainer;
-    let mut explanation = match conclusion {
-        Some(conclusion) => Explanation::undecided(conclusion, Decider::Head, limits),
-        None => {
-            cells.sort_by_key(|cell| cell.limit());
-            Explanation::decided(client, cells, limits, takes).await
-        }
-    };
+    finder.complete();
+    let cells = finder.cells;
+    let mut explanation = Explanation::new(client, conclusion, cells, explained, purpose).await;
     explanation.lists = config.lists.explain(head);
     explanation.set_fingerprints(client.hasher());
     explanation
-}
-
-/// Finds out which limits apply to a request, and why the others do not.
-struct Explainer<'a> {
-    finder: Finder<'a, 'a>,
-    limits: Vec<LimitExplanation>,
-    cells: Cells,
-    /// Why the request is rejected, if it is.
-    missing_key: Option<KeyError>,
-}
-
-impl Explainer<'_> {
-    async fn find(&mut self) {
-        let finder = self.finder;
-        for index in 0..finder.config.client.limits().indexed.len() {
-            self.begin_search(index, LimitStatus::NotMatched);
-        }
-        for pending in finder.find(|limit, finding| self.record(limit, finding)) {
-            match pending {
-                PendingLimits::Search { index, .. } if self.missing_key.is_some() => {
-                    self.begin_search(index, LimitStatus::NotReached);
-                }
-                PendingLimits::Key { .. } if self.missing_key.is_some() => {}
-                pending => finder.resolve(pending, |limit, finding| self.record(limit, finding)).await,
-            }
-        }
-    }
-
-    /// Sets the status of all limits of an index, before those that match are recorded.
-    fn begin_search(&mut self, index: usize, status: LimitStatus) {
-        for limit in self.finder.config.client.limits().indexed[index].numbers() {
-            self.limits[limit].status = status.clone();
-        }
-    }
-
-    fn record(&mut self, index: usize, finding: Finding<'_>) {
-        let mut looked_up = None;
-        let status = match finding {
-            Finding::ConditionNotMet => LimitStatus::ConditionNotMet,
-            Finding::Replaced => LimitStatus::Replaced,
-            Finding::Skipped(error) => LimitStatus::Skipped { error },
-            Finding::Rejects(error) => {
-                self.missing_key.get_or_insert(error);
-                LimitStatus::Rejects { error }
-            }
-            Finding::Applies { key, cost, missing, found } => {
-                looked_up = found;
-                let (limits, mut cells) = (self.finder.config.client.limits(), Cells::new());
-                limits.add(&mut cells, index, key, cost);
-                limits.fit(&mut cells, self.finder.head);
-                let applied = AppliedLimit::new(missing, &cells[0]);
-                self.cells.extend(cells);
-                LimitStatus::Applies(applied)
-            }
-        };
-        let explanation = &mut self.limits[index];
-        if !matches!(status, LimitStatus::ConditionNotMet | LimitStatus::Replaced) {
-            let mut parts = self.finder.config.client.limits().get(index).describe_key(self.finder.head);
-            if let ([part], Some(key)) = (&mut parts[..], looked_up) {
-                part.found(key);
-            }
-            explanation.key = Some(parts);
-        }
-        explanation.status = status;
-    }
 }

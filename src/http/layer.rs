@@ -17,6 +17,7 @@ use crate::explain::Explanation;
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable, Limit, LiveLimits};
 use crate::limiter::{Builder, LimitHandle};
+use crate::store::Purpose;
 
 /// Limits the requests that reach a service.
 ///
@@ -260,12 +261,12 @@ impl<P> RateLimitLayer<P> {
     ///     .layer(middleware::from_fn_with_state(limits, explain));
     /// ```
     pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, false).await
+        explain(&self.config.current(), head, Purpose::Preview).await
     }
 
     /// Decides about a request, charges it if it is allowed, and explains the decision.
     pub(crate) async fn decide_and_explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, true).await
+        explain(&self.config.current(), head, Purpose::Take).await
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.

@@ -17,7 +17,7 @@ use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
 use super::body::{BodyPolicy, WrapBody};
-use super::charges::{Finder, Finding, PendingLimits};
+use super::charges::{Finder, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::error::StoreError;
@@ -260,20 +260,16 @@ impl RequestContext {
         if let Some(ledger) = &self.ledger {
             return Pending::Route { ledger: ledger.clone(), cost: cost.of(head) }.into();
         }
-        let (limits, mut cells, mut missing_key) = (client.limits(), Cells::new(), None);
-        let finder = Finder { config: &self.config, head };
-        let pending = finder.find(|limit, finding| finding.add_to(limits, limit, &mut cells, &mut missing_key));
-        if let Some(error) = missing_key {
+        let mut finder = Finder::new(&self.config, head);
+        let pending = finder.find();
+        if let Some(error) = finder.missing_key {
             return self.reject(Reason::MissingKey(error), head);
         }
         if !pending.is_empty() {
-            return Pending::Limits { found: cells, pending }.into();
+            return Pending::Limits { found: finder.cells, pending }.into();
         }
-        if limits.may_match_out_of_order() {
-            cells.sort_by_key(|cell| cell.limit());
-        }
-        limits.fit(&mut cells, head);
-        let decision = client.decide(cells, Purpose::Take);
+        finder.complete();
+        let decision = client.decide(finder.cells, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -311,19 +307,18 @@ impl RequestContext {
     async fn step_after(&self, pending: Pending, request: &mut Request<()>) -> Step {
         let config = &self.config;
         let decision = match pending {
-            Pending::Limits { found: mut cells, pending } => {
+            Pending::Limits { found, pending } => {
                 let head = &RequestHead::of(request);
-                let (limits, mut missing_key) = (config.client.limits(), None);
+                let mut finder = Finder::new(config, head);
+                finder.cells = found;
                 for pending in pending {
-                    let add = |limit, finding: Finding<'_>| finding.add_to(limits, limit, &mut cells, &mut missing_key);
-                    Finder { config, head }.resolve(pending, add).await;
-                    if let Some(error) = missing_key {
+                    finder.resolve(pending).await;
+                    if let Some(error) = finder.missing_key {
                         return self.reject(Reason::MissingKey(error), head);
                     }
                 }
-                cells.sort_by_key(|cell| cell.limit());
-                limits.fit(&mut cells, head);
-                config.client.decide(cells, Purpose::Take).await
+                finder.complete();
+                config.client.decide(finder.cells, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,

@@ -238,11 +238,6 @@ impl Limits {
         indexed.index.find(head, &policy, on_match)
     }
 
-    /// Returns whether the limits that apply may be found out of order.
-    pub(crate) fn may_match_out_of_order(&self) -> bool {
-        self.indexed.len() + usize::from(!self.unindexed.is_empty()) > 1
-    }
-
     #[inline]
     pub(crate) fn get(&self, index: usize) -> &Limit {
         &self.limits[index]

@@ -20,9 +20,9 @@ mod watch;
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 pub use self::definition::Limit;
+pub(crate) use self::index::{IndexedLimits, Match, PendingMatches};
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};
-pub(crate) use self::index::{Match, PendingMatches};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;

@@ -10,12 +10,12 @@ use super::builder::Builder;
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
+use crate::explain::{Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::GuardedStore;
-use crate::store::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
+use crate::store::decision::{AllowedDecision, Cells, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
 impl Limiter {
@@ -150,13 +150,13 @@ impl Limiter {
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
         let cells = client.limits().cells_of(key.hash_with(client.hasher()), cost);
-        let explain = |(limit, cell): (_, &Cell)| {
-            let applied = LimitStatus::Applies(AppliedLimit::new(None, cell));
-            LimitExplanation::new(limit, applied, Some(parts.clone()))
+        let explain = |limit| LimitExplanation {
+            key: parts.clone(),
+            status: LimitStatus::applies(None),
+            ..LimitExplanation::new(limit)
         };
-        let of_limits = cells.iter().filter(|cell| !cell.is_of_penalty());
-        let limits = client.limits().as_slice().iter().zip(of_limits).map(explain).collect();
-        Explanation::decided(&client, cells, limits, false).await
+        let limits = client.limits().as_slice().iter().map(explain).collect();
+        Explanation::new(&client, None, cells, limits, Purpose::Preview).await
     }
 }
 

@@ -200,20 +200,43 @@ impl Drop for ReservationGuard {
     }
 }
 
-/// The decision that a request would get.
-pub(crate) struct Preview {
-    pub(crate) source: PreviewSource,
-    /// `None` if the request would be rejected because the store failed.
-    pub(crate) decision: Option<Decision>,
-}
-
-/// The part of the limiter that would decide a request.
-pub(crate) enum PreviewSource {
-    Store,
-    /// A decision that the store knows without asking its database.
-    Remembered,
-    /// The fallback policies, because the store does not decide.
-    Policies(Fallback, StoreError),
+/// The part of a limiter that would decide a request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Decider {
+    /// The store.
+    #[non_exhaustive]
+    Store {
+        /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
+        name: Option<String>,
+    },
+    /// This process, which remembers a denial of the store until its wait is over. See
+    /// [`Store::remembered`](crate::Store::remembered).
+    RememberedDenial,
+    /// The local store of this process, by its share of the limits. See
+    /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
+    #[non_exhaustive]
+    LocalShare {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// The policy that allows requests uncounted. See [`OnStoreError::Allow`](crate::OnStoreError::Allow).
+    #[non_exhaustive]
+    AllowPolicy {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// The policy that rejects requests. See [`OnStoreError::Reject`](crate::OnStoreError::Reject).
+    #[non_exhaustive]
+    RejectPolicy {
+        /// The reason why the store does not decide.
+        error: String,
+    },
+    /// A list, or the policy for missing keys, before any limit is decided.
+    Head,
+    /// Nothing: no limit applies.
+    Nobody,
 }
 
 impl GuardedStore {
@@ -319,24 +342,29 @@ impl GuardedStore {
         Ok(decision)
     }
 
-    /// Decides a request as [`decide`](Self::decide) would now, and changes nothing: neither the store, nor the
-    /// breakers, nor the log.
-    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells) -> Preview {
-        let (source, answer) = if let Some(at) = self.store.remembered(&mut cells) {
-            (PreviewSource::Remembered, Ok(Answer::new(at)))
-        } else if let Some(error) = self.breakers.rejection(&self.nodes(&cells)) {
-            (PreviewSource::Store, Err(error))
-        } else {
-            let answer = self.store.decide(&mut cells, Purpose::Preview);
-            (PreviewSource::Store, self.follow(answer, |_, answer, _| answer).await)
-        };
-        match answer {
-            Ok(answer) => Preview { source, decision: Some(decision(answer, cells, Purpose::Preview)) },
-            Err(error) => {
-                let (fallback, decision) = self.local.decide(Purpose::Preview, cells);
-                Preview { source: PreviewSource::Policies(fallback, error), decision }
-            }
+    /// Decides a request as [`decide`](Self::decide) would now, but affects neither the breakers, nor the log. Returns
+    /// what would decide, and the decision, unless the request would be rejected because the store failed.
+    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
+        if let Some(at) = self.store.remembered(&mut cells) {
+            return (Decider::RememberedDenial, Some(decision(Answer::new(at), cells, purpose)));
         }
+        let answer = match self.breakers.rejection(&self.nodes(&cells)) {
+            Some(error) => Err(error),
+            None => self.follow(self.store.decide(&mut cells, purpose), |_, answer, _| answer).await,
+        };
+        let error = match answer {
+            Ok(answer) => {
+                return (Decider::Store { name: self.store.name() }, Some(decision(answer, cells, purpose)));
+            }
+            Err(error) => error.to_string(),
+        };
+        let (fallback, decision) = self.local.decide(purpose, cells);
+        let decided_by = match fallback {
+            Fallback::DecidedLocally { .. } => Decider::LocalShare { error },
+            Fallback::Allowed => Decider::AllowPolicy { error },
+            Fallback::Rejected => Decider::RejectPolicy { error },
+        };
+        (decided_by, decision)
     }
 }
 

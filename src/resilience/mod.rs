@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
-pub(crate) use self::call::{Preview, PreviewSource, ReservationGuard, with_one_deadline};
+pub use self::call::Decider;
+pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
@@ -113,11 +114,6 @@ impl GuardedStore {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// Returns the name of the store, if it has one.
-    pub(crate) fn store_name(&self) -> Option<String> {
-        self.store.name()
     }
 
     #[inline]

@@ -2,11 +2,12 @@
 
 use std::future::ready;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
 use http::{Request, StatusCode};
-use tower_ratelimit::RequestHead;
 use tower_ratelimit::key::{self, PeerAddr, TrustedProxies};
-use tower_ratelimit::rules::Extractors;
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, RequestHead};
 
 use crate::service::{Limited, from, with};
 
@@ -375,6 +376,32 @@ descriptors:
     assert_eq!(limited.send(with(&[("user", "eve")])).left, [("other".to_owned(), 8)].into());
     assert!(!limited.allows(with(&[("user", "ann")])));
     assert!(limited.send(with(&[])).left.is_empty());
+}
+
+/// Records the names of limits in the order in which decisions report them.
+#[derive(Default)]
+struct Names(Mutex<Vec<String>>);
+
+impl Recorder for Names {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        self.0.lock().unwrap().extend(decision.limits().map(|limit| limit.limit().to_owned()));
+    }
+}
+
+#[test]
+fn limits_in_another_order_than_in_the_file_are_reported_in_theirs() {
+    let yaml = "
+domain: shop
+descriptors:
+- { key: header.a, rate_limit: { name: first, unit: year, requests_per_unit: 9 } }
+- { key: header.b, rate_limit: { name: second, unit: year, requests_per_unit: 9 } }
+";
+    let mut limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    limits.reverse();
+    let names = Arc::new(Names::default());
+    let limited = Limited::of_builder(RateLimitLayer::builder(limits).recorder(names.clone()));
+    assert!(limited.allows(with(&[("a", "x"), ("b", "x")])));
+    assert_eq!(*names.0.lock().unwrap(), ["second", "first"]);
 }
 
 #[test]

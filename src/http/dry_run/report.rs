@@ -170,7 +170,7 @@ impl SampleRequest {
 
 impl From<&LimitExplanation> for SampleLimit {
     fn from(limit: &LimitExplanation) -> Self {
-        Self { name: limit.name.clone(), key: limit.key().to_vec() }
+        Self { name: limit.name.clone(), key: limit.key.clone() }
     }
 }
 

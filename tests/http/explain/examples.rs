@@ -117,7 +117,7 @@ async fn the_limit_that_rejects_a_request_without_a_key_is_named() {
     assert!(matches!(explanation.conclusion, Conclusion::MissingKey { error: KeyError::Ambiguous }), "{explanation}");
     assert!(matches!(explanation.limits[1].status, LimitStatus::Rejects { error: KeyError::Ambiguous, .. }));
     // The ambiguous key is the first of the two.
-    assert_eq!(explanation.limits[1].key()[0].name(), "header x-user");
+    assert_eq!(explanation.limits[1].key[0].name(), "header x-user");
     assert_eq!(explanation.limits[0].applied().unwrap().outcome, None);
     assert!(explanation.limits[1].denies() && !explanation.limits[0].denies());
     assert!(!explanation.is_allowed());
@@ -218,7 +218,7 @@ async fn keys_are_named_by_their_extractors() {
     for (by, expected) in by {
         let limits = layer([Limit::new("all", FixedWindow::per_hour(9)).by(by)]);
         let explanation = limits.explain(&RequestHead::of(&request)).await.reveal_keys();
-        assert_eq!(explanation.limits[0].key()[0].to_string(), expected);
+        assert_eq!(explanation.limits[0].key[0].to_string(), expected);
     }
 }
 
