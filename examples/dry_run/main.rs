@@ -50,7 +50,7 @@ async fn dry_run(rules: &str, requests: &str) -> Result<(), Box<dyn Error>> {
         let Recorded { at, request } = request?;
         run.request(at, &RequestHead::of(&request)).await;
     }
-    println!("{}", run.report());
+    println!("{}", run.report);
     Ok(())
 }
 

@@ -20,9 +20,9 @@
 //!     comparison.request(Timestamp::from_micros(second * 1_000_000), &RequestHead::of(&request)).await;
 //! }
 //!
-//! assert_eq!(comparison.before().report().denied, 2);
-//! assert_eq!(comparison.after().report().denied, 3);
-//! assert_eq!(comparison.newly_denied().count, 1);
+//! assert_eq!(comparison.before.report.denied, 2);
+//! assert_eq!(comparison.after.report.denied, 3);
+//! assert_eq!(comparison.newly_denied.count, 1);
 //! # });
 //! ```
 //!
@@ -44,7 +44,7 @@ mod report;
 
 use std::fmt;
 
-pub use self::report::{Changes, LimitReport, Report, SampleLimit, SampleRequest};
+pub use self::report::{Changes, LimitReport, Report, SampleRequest};
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::http::{HttpOptions, RateLimitLayer};
@@ -55,10 +55,13 @@ use crate::store::MemoryStore;
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
+#[derive(Debug)]
+#[non_exhaustive]
 pub struct DryRun {
+    /// The counts so far.
+    pub report: Report,
     layer: RateLimitLayer,
     clock: ManualClock,
-    report: Report,
 }
 
 impl DryRun {
@@ -106,38 +109,22 @@ impl DryRun {
         self.report.count(self.clock.now(), head, &explanation);
         explanation
     }
-
-    /// Returns the counts so far.
-    #[must_use]
-    pub fn report(&self) -> &Report {
-        &self.report
-    }
-}
-
-impl fmt::Debug for DryRun {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DryRun").field("layer", &self.layer).field("requests", &self.report.requests).finish()
-    }
 }
 
 /// Compares the decisions of two sets of limits about the same requests. See the [module](crate::dry_run).
 ///
 /// `Display` writes the changes for a terminal.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Comparison {
-    before: DryRun,
-    after: DryRun,
-    newly_denied: Changes,
-    newly_allowed: Changes,
-}
-
-/// A difference between the decisions of the old and the new limits about a request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Change {
-    /// The old limits allow the request. The new ones deny or reject it.
-    NewlyDenied,
-    /// The old limits deny or reject the request. The new ones allow it.
-    NewlyAllowed,
+    /// The dry run of the old limits.
+    pub before: DryRun,
+    /// The dry run of the new limits.
+    pub after: DryRun,
+    /// The requests that only the new limits deny or reject.
+    pub newly_denied: Changes,
+    /// The requests that only the old limits deny or reject.
+    pub newly_allowed: Changes,
 }
 
 impl Comparison {
@@ -147,53 +134,23 @@ impl Comparison {
         Self { before, after, newly_denied: Changes::default(), newly_allowed: Changes::default() }
     }
 
-    /// Decides a request by both sets of limits. Returns the change, if their decisions differ. See
-    /// [`DryRun::request`].
-    pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Option<Change> {
+    /// Decides a request by both sets of limits, and notes if their decisions differ. See [`DryRun::request`].
+    pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) {
         let before = self.before.request(at, head).await;
         let after = self.after.request(at, head).await;
+        let at = self.after.clock.now();
         match (before.is_allowed(), after.is_allowed()) {
-            (true, false) => {
-                self.newly_denied.add(at, head, &after);
-                Some(Change::NewlyDenied)
-            }
-            (false, true) => {
-                self.newly_allowed.add(at, head, &before);
-                Some(Change::NewlyAllowed)
-            }
-            (true, true) | (false, false) => None,
+            (true, false) => self.newly_denied.add(at, head, &after),
+            (false, true) => self.newly_allowed.add(at, head, &before),
+            (true, true) | (false, false) => {}
         }
-    }
-
-    /// Returns the dry run of the old limits.
-    #[must_use]
-    pub fn before(&self) -> &DryRun {
-        &self.before
-    }
-
-    /// Returns the dry run of the new limits.
-    #[must_use]
-    pub fn after(&self) -> &DryRun {
-        &self.after
-    }
-
-    /// Returns the requests that only the new limits deny or reject.
-    #[must_use]
-    pub fn newly_denied(&self) -> &Changes {
-        &self.newly_denied
-    }
-
-    /// Returns the requests that only the old limits deny or reject.
-    #[must_use]
-    pub fn newly_allowed(&self) -> &Changes {
-        &self.newly_allowed
     }
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "before: {}", self.before.report())?;
-        writeln!(f, "after: {}", self.after.report())?;
+        writeln!(f, "before: {}", self.before.report)?;
+        writeln!(f, "after: {}", self.after.report)?;
         writeln!(f, "newly denied: {}", self.newly_denied)?;
         write!(f, "newly allowed: {}", self.newly_allowed)
     }

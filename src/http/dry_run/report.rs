@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
-use crate::key::KeyPart;
 use crate::key::heads::RequestHead;
 use crate::limit::Limit;
 use crate::time::Timestamp;
@@ -63,7 +62,7 @@ pub struct LimitReport {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct SampleRequest {
-    /// The time of its arrival.
+    /// The time at which it was decided: when it arrived, or the time of the previous request if that is later.
     #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "serialize_instant"))]
     pub at: Timestamp,
     /// The method.
@@ -75,21 +74,10 @@ pub struct SampleRequest {
     #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "serialize_span"))]
     pub retry_after: Option<Duration>,
     /// The limit of the [`LimitReport`], or the limits that deny or reject the request, in [`Changes`].
-    pub limits: Vec<SampleLimit>,
+    pub limits: Vec<LimitExplanation>,
 }
 
-/// A limit of a [`SampleRequest`].
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct SampleLimit {
-    /// The name of the limit.
-    pub name: Arc<str>,
-    /// The parts of the request's key. Credentials are hidden behind fingerprints.
-    pub key: Vec<KeyPart>,
-}
-
-/// The requests with the same [`Change`](super::Change).
+/// The requests that only one of two sets of limits denies or rejects.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -147,7 +135,7 @@ impl LimitReport {
         self.denied += u64::from(outcome.denies());
         self.shadow_denied += u64::from(!outcome.allowed && !outcome.enforced);
         if !outcome.allowed && self.samples.len() < MAX_SAMPLES {
-            self.samples.push(SampleRequest::new(at, head, outcome.retry_after, vec![SampleLimit::from(limit)]));
+            self.samples.push(SampleRequest::new(at, head, outcome.retry_after, vec![limit.clone()]));
         }
     }
 }
@@ -156,21 +144,20 @@ impl Changes {
     pub(super) fn add(&mut self, at: Timestamp, head: &RequestHead<'_>, denial: &Explanation) {
         self.count += 1;
         if self.samples.len() < MAX_SAMPLES {
-            let limits = denial.limits.iter().filter(|limit| limit.denies()).map(SampleLimit::from).collect();
+            let limits = denial.limits.iter().filter(|limit| limit.denies()).cloned().collect();
             self.samples.push(SampleRequest::new(at, head, denial.retry_after(), limits));
         }
     }
 }
 
 impl SampleRequest {
-    fn new(at: Timestamp, head: &RequestHead<'_>, retry_after: Option<Duration>, limits: Vec<SampleLimit>) -> Self {
+    fn new(
+        at: Timestamp,
+        head: &RequestHead<'_>,
+        retry_after: Option<Duration>,
+        limits: Vec<LimitExplanation>,
+    ) -> Self {
         Self { at, method: head.method.to_string(), path: head.path().to_owned(), retry_after, limits }
-    }
-}
-
-impl From<&LimitExplanation> for SampleLimit {
-    fn from(limit: &LimitExplanation) -> Self {
-        Self { name: limit.name.clone(), key: limit.key.clone() }
     }
 }
 
@@ -214,12 +201,6 @@ impl fmt::Display for SampleRequest {
         if let Some(wait) = self.retry_after {
             write!(f, ", retry after {wait:?}")?;
         }
-        self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
-    }
-}
-
-impl fmt::Display for SampleLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name, KeyParts(&self.key))
+        self.limits.iter().try_for_each(|limit| write!(f, "; {}{}", limit.name, KeyParts(&limit.key)))
     }
 }
