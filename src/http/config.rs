@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http::{Extensions, Response};
@@ -36,11 +36,10 @@ pub(super) struct LayerConfig {
     pub(super) permits: bool,
     /// Shared with the route costs of the same limiter, which are layers of their own.
     pub(super) group: Arc<LayerGroup>,
-    pub(super) layer: LayerId,
+    /// The number of the layer, among those of all limiters.
+    pub(super) layer: u64,
     /// The configuration for the current limits, if they can be replaced.
     pub(super) live: Option<Arc<Live<LayerConfig>>>,
-    /// The live limits that this configuration was derived for.
-    pub(super) limits: Option<Arc<Limits>>,
 }
 
 impl LayerConfig {
@@ -55,9 +54,8 @@ impl LayerConfig {
             format,
             permits,
             group: Arc::default(),
-            layer: LayerId::default(),
+            layer: next_layer(),
             live: None,
-            limits: None,
         }
     }
 
@@ -68,7 +66,8 @@ impl LayerConfig {
     /// See [`following`](Self::following).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let limits = self.live.as_ref().map(|live| live.limits());
-        Self { cost, layer: LayerId::default(), live: None, ..self.clone() }.following(limits)
+        self.group.has_several_layers.store(true, Ordering::Relaxed);
+        Self { cost, layer: next_layer(), live: None, ..self.clone() }.following(limits)
     }
 
     /// Checks the configuration, and derives it from live limits, if there are any.
@@ -104,24 +103,20 @@ impl LayerConfig {
 
     /// Returns the configuration for a request to which an outer layer has applied the limits of `outer`.
     pub(super) fn current_beside(self: &Arc<Self>, outer: &Self) -> Arc<Self> {
-        let current = self.current();
-        match (&outer.limits, &current.limits) {
-            (Some(then), Some(now)) if !Arc::ptr_eq(then, now) => Arc::new(self.with_limits(then)),
-            _ => current,
+        let (current, then) = (self.current(), outer.client.limits());
+        if Arc::ptr_eq(&current.client.limits().names, &then.names) {
+            current
+        } else {
+            Arc::new(self.with_limits(then))
         }
     }
 
     /// Derives the configuration for other limits.
-    fn with_limits(&self, limits: &Arc<Limits>) -> Self {
+    fn with_limits(&self, limits: &Limits) -> Self {
         let client = Arc::new(self.client.with_limits(limits));
-        let mut config = Self { client, live: None, limits: Some(limits.clone()), ..self.clone() };
+        let mut config = Self { client, live: None, ..self.clone() };
         config.headers.set_limits(config.client.limits().as_slice());
         config
-    }
-
-    /// Registers a service of the layer.
-    pub(super) fn register_service(&self) {
-        self.group.register(&self.layer);
     }
 
     /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there
@@ -156,7 +151,7 @@ impl LayerConfig {
                 Some((_, layer)) if *layer != self.layer => return,
                 // Another request with the extensions of one that this layer has reported.
                 Some(_) => {}
-                None => reporters.push((self.group.clone(), self.layer.clone())),
+                None => reporters.push((self.group.clone(), self.layer)),
             }
         }
         matched.iter().for_each(|&action| self.client.report_event(&Event::ListMatched { action }));
@@ -165,7 +160,7 @@ impl LayerConfig {
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
-        if self.group.mark(&self.layer, extensions) && !self.group.repeats_layer.swap(true, Ordering::Relaxed) {
+        if self.group.mark(self.layer, extensions) && !self.group.repeats_layer.swap(true, Ordering::Relaxed) {
             let current = self.current();
             // Merging the headers would report the names once more.
             current.headers.limit_names().for_each(|name| _ = is_first_report(name));
@@ -194,8 +189,8 @@ impl fmt::Debug for LayerConfig {
 /// The state that the layers of one limiter share.
 #[derive(Debug, Default)]
 pub(super) struct LayerGroup {
-    /// The number of layers from which a service was created.
-    registered: AtomicUsize,
+    /// Whether a request may pass several layers of the group, which charge it differently.
+    has_several_layers: AtomicBool,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
     /// Whether this was logged: each once for each limiter.
@@ -204,57 +199,46 @@ pub(super) struct LayerGroup {
     pub(super) lacks_extension: AtomicBool,
 }
 
-/// Identifies a layer among those of its group.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LayerId(Arc<AtomicBool>);
+/// Returns the number of a new layer.
+fn next_layer() -> u64 {
+    static LAYERS: AtomicU64 = AtomicU64::new(0);
+    LAYERS.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The layers that a request has passed, among its extensions.
 #[derive(Clone, Default)]
-struct PassedLayers(SmallVec<[LayerId; 2]>);
+struct PassedLayers(SmallVec<[u64; 2]>);
 
 /// The layers that have reported the lists that a request is on, at most one of each limiter, among its extensions.
 #[derive(Clone, Default)]
-struct ListReporters(SmallVec<[(Arc<LayerGroup>, LayerId); 1]>);
+struct ListReporters(SmallVec<[(Arc<LayerGroup>, u64); 1]>);
 
 /// The number of requests of a limiter that are marked to detect layers that are applied twice. Later requests are not
 /// marked, because a mark costs up to two allocations.
 const MARKED_REQUESTS: usize = 64;
 
 impl LayerGroup {
-    /// Registers a layer when a service is created from it.
-    pub(super) fn register(&self, layer: &LayerId) {
-        if !layer.0.swap(true, Ordering::Relaxed) {
-            self.registered.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Returns whether a request may pass several layers of the group, which charge it differently.
     pub(super) fn has_several_layers(&self) -> bool {
-        self.registered.load(Ordering::Relaxed) > 1
+        self.has_several_layers.load(Ordering::Relaxed)
     }
 
     /// Marks one of the first requests as having passed `layer`. Returns whether it has passed `layer` before.
     #[inline]
-    pub(super) fn mark(&self, layer: &LayerId, extensions: &mut Extensions) -> bool {
+    fn mark(&self, layer: u64, extensions: &mut Extensions) -> bool {
         self.marked.load(Ordering::Relaxed) < MARKED_REQUESTS && self.mark_first(layer, extensions)
     }
 
     #[cold]
-    fn mark_first(&self, layer: &LayerId, extensions: &mut Extensions) -> bool {
+    fn mark_first(&self, layer: u64, extensions: &mut Extensions) -> bool {
         let PassedLayers(passed) = extensions.get_or_insert_default();
         if passed.is_empty() {
             self.marked.fetch_add(1, Ordering::Relaxed);
         }
-        let is_repeated = passed.contains(layer);
+        let is_repeated = passed.contains(&layer);
         if !is_repeated {
-            passed.push(layer.clone());
+            passed.push(layer);
         }
         is_repeated
-    }
-}
-
-impl PartialEq for LayerId {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }

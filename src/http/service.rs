@@ -41,7 +41,6 @@ pub struct RateLimit<S, P = WrapBody> {
 
 impl<S, P> RateLimit<S, P> {
     pub(super) fn new(inner: S, config: &Arc<LayerConfig>) -> Self {
-        config.register_service();
         Self { inner, config: config.clone(), policy: PhantomData }
     }
 

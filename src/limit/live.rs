@@ -79,7 +79,7 @@ pub(crate) struct Live<T> {
 }
 
 /// Derives a configuration for other limits from an earlier one.
-type Derive<T> = fn(&T, &Arc<Limits>) -> Result<T, ConfigError>;
+type Derive<T> = fn(&T, &Limits) -> Result<T, ConfigError>;
 
 /// A configuration that can be replaced.
 trait Replace: Send + Sync {
