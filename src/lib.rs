@@ -101,8 +101,8 @@ pub use error::{ConfigError, StoreError, StoreErrorKind};
 #[doc(inline)]
 pub use http::dry_run;
 pub use http::{
-    BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, PermitRejection,
-    RateLimit, RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
+    BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, RateLimit,
+    RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
 };
 pub use key::heads::{RequestHead, ResponseHead};
 pub use limit::{

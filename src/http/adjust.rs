@@ -17,31 +17,24 @@ use crate::store::{Purpose, StoreFuture};
 /// The maximum number of retries, if concurrent requests take the capacity that was found.
 const MAX_RETRIES: usize = 8;
 
-/// The result of an adjustment.
-pub(super) struct Adjustment {
-    /// The last decision, if anything was charged.
-    pub(super) decision: Option<Decision>,
-    /// Whether a refund has followed that decision, or there was only a refund.
-    pub(super) has_refunded: bool,
-    /// The tokens that could not be charged, for the limit that lacked the most.
-    pub(super) shortfall: u64,
-}
-
 impl Ledger {
     /// Charges the tokens that are missing to the target cost, all or nothing.
     pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Decision, StoreError> {
         let decision = self.config.client.decide_by(self.by, self.missing(target), Purpose::Take).await?;
-        Ok(self.record(decision))
+        let copy = decision.without_charges();
+        self.add(decision);
+        Ok(copy)
     }
 
     /// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has
-    /// capacity.
-    pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<Adjustment, StoreError> {
+    /// capacity. Returns whether a refund has followed the last decision, and the tokens that could not be charged, for
+    /// the limit that lacked the most.
+    pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(bool, u64), StoreError> {
         let client = &self.config.client;
         let has_refunded = self.refund_excess(target).await?;
         let missing = self.missing(target);
         if missing.iter().all(|cell| cell.cost() == 0) {
-            return Ok(Adjustment { decision: None, has_refunded, shortfall: 0 });
+            return Ok((has_refunded, 0));
         }
         let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
         let decision = loop {
@@ -66,10 +59,9 @@ impl Ledger {
                 shortfall = shortfall.max(tokens);
             }
         }
-        let decision = Some(self.record(decision));
+        self.add(decision);
         // Another task may have adjusted the same request meanwhile.
-        let has_refunded = self.refund_excess(target).await?;
-        Ok(Adjustment { decision, has_refunded, shortfall })
+        Ok((self.refund_excess(target).await?, shortfall))
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -126,7 +118,7 @@ impl Ledger {
         let mut adjusting =
             Box::pin(async move { ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await });
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(adjustment)) if adjustment.has_refunded && !self.config.headers.is_empty() => {
+            Poll::Ready(Ok((true, _))) if !self.config.headers.is_empty() => {
                 if let Ok(Ok(decision)) = self.peek().into_ready() {
                     self.add(decision);
                 }
@@ -157,13 +149,6 @@ impl Ledger {
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
         self.config.client.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
-    }
-
-    /// Records a later decision. Returns a copy whose receipt is empty.
-    pub(super) fn record(&self, decision: Decision) -> Decision {
-        let copy = decision.without_charges();
-        self.add(decision);
-        copy
     }
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first

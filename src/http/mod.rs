@@ -32,6 +32,6 @@ pub use body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBo
 pub use headers::{HeaderStyle, ResetFormat};
 pub use layer::RateLimitLayer;
 pub use options::HttpOptions;
-pub use permit::{ChargeError, Permit, PermitRejection, Settled};
+pub use permit::{ChargeError, Permit, Settled};
 pub use rejection::Rejection;
 pub use service::{RateLimit, ResponseFuture};

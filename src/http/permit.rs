@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Extensions, Response};
 
-use super::adjust::Adjustment;
 use super::ledger::Ledger;
 use crate::error::StoreError;
 use crate::limit::Limit;
@@ -111,7 +110,7 @@ impl Permit {
     /// Returns the last decision about the request, or the state of the limits after the last refund or reset. Its
     /// receipt is empty, because only the permit can refund.
     pub fn decision(&self) -> Decision {
-        self.view(None)
+        self.view(self.ledger.last().unwrap_or_else(Decision::unlimited))
     }
 
     /// Charges `more` tokens to all limits or to none, or returns the rejection for the handler to respond with.
@@ -144,7 +143,7 @@ impl Permit {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
         let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
-        Ok(self.view(Some(self.ledger.charge(&target).await?)))
+        Ok(self.view(self.ledger.charge(&target).await?))
     }
 
     /// Records the rejection of the request, and returns the response with which the limiter rejects it after this
@@ -187,9 +186,11 @@ impl Permit {
     /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let target = |limit, paid| if self.charges(limit) { actual } else { paid };
-        let Adjustment { decision, has_refunded, shortfall } = self.ledger.adjust(&target).await?;
-        let decision = if has_refunded { self.peek().await } else { decision };
-        Ok(Settled { decision: self.view(decision), shortfall })
+        let (has_refunded, shortfall) = self.ledger.adjust(&target).await?;
+        if has_refunded {
+            self.peek().await;
+        }
+        Ok(Settled { decision: self.decision(), shortfall })
     }
 
     /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.
@@ -199,7 +200,7 @@ impl Permit {
     /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
         let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
-        if self.ledger.adjust(&target).await?.has_refunded {
+        if self.ledger.adjust(&target).await?.0 {
             self.peek().await;
         }
         Ok(())
@@ -222,15 +223,14 @@ impl Permit {
 
     /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has
     /// succeeded.
-    async fn peek(&self) -> Option<Decision> {
-        let decision = self.ledger.peek().await.ok()?;
-        Some(self.ledger.record(decision))
+    async fn peek(&self) {
+        if let Ok(decision) = self.ledger.peek().await {
+            self.ledger.add(decision);
+        }
     }
 
-    /// Returns a decision, or else the last one, for the limits that the permit is for.
-    fn view(&self, decision: Option<Decision>) -> Decision {
-        let decision = decision.or_else(|| self.ledger.last());
-        let decision = decision.unwrap_or_else(Decision::unlimited);
+    /// Returns the part of a decision that concerns the limits of the permit.
+    fn view(&self, decision: Decision) -> Decision {
         match self.only {
             Some(limit) => decision.only(limit),
             None => decision,
@@ -297,19 +297,6 @@ impl Error for ChargeError {
     }
 }
 
-/// The rejection of the extractor of a [permit](crate::Permit): no limiter around the route gives permits.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct PermitRejection;
-
-impl fmt::Display for PermitRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request has no `Permit`: put a `RateLimitLayer` with `.permits()` around the route")
-    }
-}
-
-impl Error for PermitRejection {}
-
 /// Permits as extractors, and errors as responses.
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
@@ -320,22 +307,19 @@ mod axum {
     use http::StatusCode;
     use http::request::Parts;
 
-    use super::{ChargeError, Permit, PermitRejection};
+    use super::{ChargeError, Permit};
     use crate::error::StoreError;
     use crate::limiter::AcquireError;
 
+    /// Rejects requests without a permit with 500, because only the operator can correct the configuration.
     impl<S: Sync> FromRequestParts<S> for Permit {
-        type Rejection = PermitRejection;
+        type Rejection = (StatusCode, &'static str);
 
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, PermitRejection> {
-            Self::of(&parts.extensions).ok_or(PermitRejection)
-        }
-    }
-
-    /// Responds with 500, because only the operator can correct the configuration.
-    impl IntoResponse for PermitRejection {
-        fn into_response(self) -> Response {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("{self}\n")).into_response()
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+            Self::of(&parts.extensions).ok_or((
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the request has no `Permit`: put a `RateLimitLayer` with `.permits()` around the route\n",
+            ))
         }
     }
 
