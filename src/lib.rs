@@ -102,7 +102,7 @@ pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::dry_run;
 pub use http::{
     BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, RateLimit,
-    RateLimitLayer, Rejection, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
+    RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
 };
 pub use key::heads::{RequestHead, ResponseHead};
 pub use limit::{

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 
 use super::headers::Headers;
 use super::options::{HttpOptions, Lists};
-use super::rejection::Rejection;
 use super::response::RejectionFormat;
 use super::values::is_first_report;
 use crate::error::ConfigError;
@@ -129,11 +128,7 @@ impl LayerConfig {
         head: &RequestHead<'_>,
     ) -> Response<Bytes> {
         let Self { client, headers, format, .. } = self;
-        let denying = denied.into_iter().flat_map(Decision::outcomes).filter(|outcome| outcome.denies());
-        let violated: SmallVec<[&str; 4]> =
-            denying.map(|outcome| client.limits().get(outcome.limit()).name()).collect();
-        client.record_rejection(reason, denied, head);
-        let rejection = Rejection { reason, violated: &violated, jitter: format.jitter(), head: *head };
+        let rejection = client.reject(reason, denied, format.jitter(), head);
         format.response(&rejection, headers, denied.filter(|_| with_headers))
     }
 

@@ -33,5 +33,4 @@ pub use headers::{HeaderStyle, ResetFormat};
 pub use layer::RateLimitLayer;
 pub use options::HttpOptions;
 pub use permit::{ChargeError, Permit, Settled};
-pub use rejection::Rejection;
 pub use service::{RateLimit, ResponseFuture};

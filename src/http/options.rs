@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::body::{IntoRejectionResponse, Reported};
 use super::headers::HeaderStyle;
-use super::rejection::Rejection;
 use super::response::{Body, RejectionFormat};
 use crate::explain::{ListExplanation, ListKind};
 use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
+use crate::recorder::Rejection;
 use crate::select::{Condition, Description, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its

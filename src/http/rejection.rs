@@ -6,29 +6,12 @@ use http::StatusCode;
 
 use super::values::{Text, push_number};
 use crate::key::KeyError;
-use crate::key::heads::RequestHead;
-use crate::recorder::Reason;
+use crate::recorder::{Reason, Rejection};
 use crate::select::ListAction;
 use crate::time::ceil_seconds;
 
-/// A rejected request, for the closure that builds the response: see
-/// [`on_reject`](crate::Builder::on_reject).
-#[derive(Clone, Copy, Debug)]
-pub struct Rejection<'a> {
-    pub(super) reason: Reason,
-    pub(super) violated: &'a [&'a str],
-    /// The random part of the wait that the client is told.
-    pub(super) jitter: Duration,
-    pub(super) head: RequestHead<'a>,
-}
-
-impl<'a> Rejection<'a> {
-    /// Returns why the request is rejected.
-    #[must_use]
-    pub fn reason(&self) -> Reason {
-        self.reason
-    }
-
+/// What the client is told.
+impl Rejection<'_> {
     /// Returns the status of the default response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
@@ -63,18 +46,6 @@ impl<'a> Rejection<'a> {
     /// Returns [`retry_after`](Self::retry_after) with its jitter.
     pub(super) fn jittered_wait(&self) -> Option<Duration> {
         self.retry_after().map(|wait| wait.saturating_add(self.jitter))
-    }
-
-    /// Returns the names of the limits that deny the request.
-    #[must_use]
-    pub fn violated(&self) -> &'a [&'a str] {
-        self.violated
-    }
-
-    /// Returns the head of the request.
-    #[must_use]
-    pub fn head(&self) -> &RequestHead<'a> {
-        &self.head
     }
 
     /// Returns a message for people. It contains neither keys nor causes of failures.

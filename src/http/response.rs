@@ -11,12 +11,11 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 
 use super::headers::Headers;
-use super::rejection::Rejection;
 use super::values::{Text, insert, insert_missing, number, value};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
-use crate::recorder::Reason;
+use crate::recorder::{LimitRecord, Reason, Rejection};
 use crate::store::decision::Decision;
 use crate::time::random_up_to;
 
@@ -150,10 +149,12 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
     }
     rejection.push_message(text);
     text.push(b'"');
-    for (index, name) in rejection.violated.iter().enumerate() {
-        text.extend_from_slice(if index == 0 { br#","violated-policies":[""# } else { br#",""# });
+    let mut end = b"}".as_slice();
+    for limit in rejection.denied_by() {
+        text.extend_from_slice(if end == b"}" { br#","violated-policies":[""# } else { br#",""# });
+        end = b"]}";
         // Names are printable ASCII, of which only two characters need an escape.
-        for byte in name.bytes() {
+        for byte in limit.limit().bytes() {
             if matches!(byte, b'\\' | b'"') {
                 text.push(b'\\');
             }
@@ -161,7 +162,7 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
         }
         text.push(b'"');
     }
-    text.extend_from_slice(if rejection.violated.is_empty() { b"}" } else { b"]}" });
+    text.extend_from_slice(end);
 }
 
 impl AcquireError {
@@ -214,7 +215,8 @@ impl StoreError {
 
 fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
-    let rejection = Rejection { reason, violated: &[], jitter: Duration::ZERO, head: RequestHead::of(&request) };
+    let head = RequestHead::of(&request);
+    let rejection = Rejection { reason, decision: None, names: &[], near_percent: 0, jitter: Duration::ZERO, head };
     let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
     format.response(&rejection, &Headers::default(), None)
 }
@@ -255,7 +257,7 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
         Reason::MissingKey(_) => None,
         _ => Some(rejection.jittered_wait()),
     };
-    if let Some(details) = details(status, &message, wait.flatten(), rejection.violated()) {
+    if let Some(details) = details(status, &message, wait.flatten(), rejection) {
         insert(headers, GRPC_STATUS_DETAILS, details);
     }
     if let Some(retry_after) = wait {
@@ -281,8 +283,9 @@ const MAX_SECONDS: u64 = 315_576_000_000;
 /// Returns the value of `grpc-status-details-bin`, or `None` if there is neither a wait nor a limit to name.
 ///
 /// Violations name limits, as the `RateLimit` header does, and never keys.
-fn details(code: u64, message: &str, retry_delay: Option<Duration>, violated: &[&str]) -> Option<HeaderValue> {
-    if retry_delay.is_none() && violated.is_empty() {
+fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &Rejection<'_>) -> Option<HeaderValue> {
+    let mut denied_by = rejection.denied_by().take(MAX_VIOLATIONS).peekable();
+    if retry_delay.is_none() && denied_by.peek().is_none() {
         return None;
     }
     let any = |name, message| {
@@ -294,12 +297,13 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, violated: &[
         let delay = [integer(1, delay.as_secs().min(MAX_SECONDS)), integer(2, delay.subsec_nanos().into())];
         status.extend(any("RetryInfo", bytes(1, delay.concat())));
     }
-    if !violated.is_empty() {
-        let violation = |name| {
+    if denied_by.peek().is_some() {
+        let violation = |limit: LimitRecord<'_>| {
+            let name = limit.limit();
             let fields = [bytes(1, format!("limit:{name}")), bytes(2, format!("Limit \"{name}\" exceeded."))];
             bytes(1, fields.concat())
         };
-        status.extend(any("QuotaFailure", violated.iter().take(MAX_VIOLATIONS).flat_map(violation).collect()));
+        status.extend(any("QuotaFailure", denied_by.flat_map(violation).collect()));
     }
     HeaderValue::try_from(STANDARD_NO_PAD.encode(status)).ok()
 }

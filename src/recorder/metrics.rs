@@ -11,7 +11,7 @@ use metrics::{
 use super::per_label::PerLabel;
 use super::{
     BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Recorder,
-    RejectionRecord,
+    Rejection,
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
@@ -137,7 +137,7 @@ impl Recorder for MetricsRecorder {
         }
     }
 
-    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    fn rejection(&self, rejection: &Rejection<'_>) {
         let reason = match rejection.reason() {
             Reason::Limited { .. } => "limited",
             Reason::MissingKey(KeyError::Ambiguous) => "ambiguous_key",

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
 pub use self::record::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, RejectionRecord,
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Rejection,
 };
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
@@ -63,9 +63,9 @@ pub trait Recorder: Send + Sync + 'static {
         let _ = decision;
     }
 
-    /// Receives each request that a layer rejects, with the [reason](RejectionRecord::reason). If a limit denied it,
+    /// Receives each request that a layer rejects, with the [reason](Rejection::reason). If a limit denied it,
     /// the [`decision`](Self::decision) was recorded before.
-    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    fn rejection(&self, rejection: &Rejection<'_>) {
         let _ = rejection;
     }
 
@@ -80,7 +80,7 @@ impl<R: Recorder + ?Sized> Recorder for Arc<R> {
         (**self).decision(decision);
     }
 
-    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    fn rejection(&self, rejection: &Rejection<'_>) {
         (**self).rejection(rejection);
     }
 
@@ -112,7 +112,7 @@ impl Recorders {
         self.0.iter().for_each(|recorder| recorder.decision(decision));
     }
 
-    pub(crate) fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    pub(crate) fn rejection(&self, rejection: &Rejection<'_>) {
         self.0.iter().for_each(|recorder| recorder.rejection(rejection));
     }
 

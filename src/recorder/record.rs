@@ -234,19 +234,22 @@ pub enum Reason {
     StoreFailed,
 }
 
-/// A request that a layer rejects, for a [`Recorder`](crate::Recorder).
+/// A request that a layer rejects, for a [`Recorder`](crate::Recorder), and for the closure that builds the response:
+/// see [`on_reject`](crate::Builder::on_reject).
 #[derive(Clone, Copy, Debug)]
-pub struct RejectionRecord<'a> {
+pub struct Rejection<'a> {
     pub(crate) reason: Reason,
     /// The decision, if a limit denied the request.
     pub(crate) decision: Option<&'a Decision>,
     /// The limits of the limiter, in order.
     pub(crate) names: &'a [Arc<str>],
     pub(crate) near_percent: u32,
+    /// The random part of the wait that the client is told.
+    pub(crate) jitter: Duration,
     pub(crate) head: RequestHead<'a>,
 }
 
-impl<'a> RejectionRecord<'a> {
+impl<'a> Rejection<'a> {
     /// Returns the reason for the rejection.
     #[must_use]
     pub fn reason(&self) -> Reason {

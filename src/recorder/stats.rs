@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::per_label::PerLabel;
-use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, RejectionRecord};
+use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, Rejection};
 use crate::key::heads::RequestHead;
 
 /// The longest display of a key, in bytes. Clients may choose a part of it.
@@ -143,7 +143,7 @@ impl Recorder for Stats {
         }
     }
 
-    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = self.display.as_ref().filter(|_| self.top_keys > 0) else { return };
         for limit in rejection.denied_by() {
             self.counters(&limit).display(limit.fingerprint(), || display(limit.limit(), rejection.head()));

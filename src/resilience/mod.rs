@@ -29,7 +29,7 @@ use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::heads::RequestHead;
 use crate::limit::{Limit, Limits, OnStoreError};
-use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, RejectionRecord};
+use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
 use crate::store::decision::{Cell, Decision};
 use crate::store::{Purpose, Store};
 
@@ -185,13 +185,18 @@ impl GuardedStore {
         }
     }
 
-    /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
-    pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
-        if !self.config.recorders.is_empty() {
-            let (names, near_percent) = (&self.limits.names, self.config.near_percent);
-            let record = RejectionRecord { reason, decision: denied, names, near_percent, head: *head };
-            self.config.recorders.rejection(&record);
-        }
+    /// Records that a layer rejects a request. `decision` is the one that denied it, if a limit did.
+    pub(crate) fn reject<'a>(
+        &'a self,
+        reason: Reason,
+        decision: Option<&'a Decision>,
+        jitter: Duration,
+        head: &RequestHead<'a>,
+    ) -> Rejection<'a> {
+        let (names, near_percent) = (&self.limits.names, self.config.near_percent);
+        let rejection = Rejection { reason, decision, names, near_percent, jitter, head: *head };
+        self.config.recorders.rejection(&rejection);
+        rejection
     }
 
     fn report_failure(&self, error: &StoreError) {

@@ -158,7 +158,7 @@ async fn a_closure_writes_the_rejection() {
         .on_reject({
             let seen = seen.clone();
             move |rejection| {
-                let violated: Vec<String> = rejection.violated().iter().map(|name| (*name).to_owned()).collect();
+                let violated: Vec<String> = rejection.denied_by().map(|limit| limit.limit().to_owned()).collect();
                 let path = rejection.head().uri.path().to_owned();
                 *seen.lock().unwrap() = Some((rejection.reason(), violated, path, rejection.retry_after_seconds()));
                 let mut response = Response::new(format!("<p>{}</p>", rejection.message()));

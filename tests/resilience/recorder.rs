@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{
     DecisionRecord, DecisionSource, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, OnStoreError, RateLimitLayer,
-    Reason, Recorder, RejectionRecord, Stats, key, when,
+    Reason, Recorder, Rejection, Stats, key, when,
 };
 
 use crate::limited::{LOCALLY, ask, hello, limiter, ms, visit, with};
@@ -38,7 +38,7 @@ impl Recorder for Recorded {
         }
     }
 
-    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+    fn rejection(&self, rejection: &Rejection<'_>) {
         let limits: Vec<&str> = rejection.denied_by().map(|limit| limit.limit()).collect();
         match rejection.reason() {
             Reason::Limited { .. } => self.push(format!("rejected {} by {}", rejection.head().uri, limits.join(", "))),
