@@ -45,8 +45,8 @@ use crate::error::{ConfigError, Fault};
 /// skipped altogether (30 December 2011 in Samoa) has no window: one that would begin on it begins on the next date.
 ///
 /// Dates are those of the Gregorian calendar. Time zones follow the IANA database as it was when the zone was first
-/// used: the system's, or else the one that is compiled in. After the year 9999, they keep their last offset. A window
-/// with a count keeps the end that it had when it began, even if another process has other rules.
+/// used: the system's, or else the one that is compiled in. A window with a count keeps the end that it had when it
+/// began, even if another process has other rules.
 ///
 /// # On Redis
 ///

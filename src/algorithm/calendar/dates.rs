@@ -103,20 +103,6 @@ impl Unit {
     const fn first_week(first: Weekday) -> Day {
         (first as i64 + 4) % 7
     }
-
-    /// Returns a number that identifies the unit, less than [`COUNT`](Self::COUNT).
-    #[cfg(feature = "time-zones")]
-    pub(super) const fn index(self) -> usize {
-        match self {
-            Self::Day => 0,
-            Self::Week(first) => 1 + first as usize,
-            Self::Month(day) => 7 + day as usize,
-            Self::Year => 39,
-        }
-    }
-
-    #[cfg(feature = "time-zones")]
-    pub(super) const COUNT: usize = 40;
 }
 
 #[cfg(test)]

@@ -22,8 +22,9 @@ pub(crate) struct Calendar {
     zone: Zone,
 }
 
-/// The most units in a window. So many years fit into 64 bits as µs.
-const MAX_EVERY: u32 = 100_000;
+/// The most units in a window. So many years after the last [`Timestamp`](crate::Timestamp), there still are dates in
+/// every time zone.
+const MAX_EVERY: u32 = 5_000;
 
 impl Calendar {
     pub(super) const fn new(unit: Unit) -> Self {
@@ -69,15 +70,6 @@ impl Calendar {
 
     fn start(&self, window: i64) -> i64 {
         self.zone.start_of(self.unit.first_day(window * i64::from(self.every)))
-    }
-
-    /// Returns the end of the window that contains `at`.
-    pub(super) fn end(&self, at: i64) -> i64 {
-        #[cfg(feature = "time-zones")]
-        if let (Zone::Named(zone), 1) = (self.zone, self.every) {
-            return zone.cached_window(self.unit).end(at, || self.window(at));
-        }
-        self.window(at).1
     }
 
     /// Returns the length of the longest window in a zone without clock changes, in seconds.
