@@ -157,32 +157,21 @@ impl Algorithm {
         self.capacity + u64::from(self.overage)
     }
 
-    /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, or the time in
-    /// which an empty bucket fills. For a [`CalendarWindow`](crate::CalendarWindow), the longest window in a zone
-    /// without clock changes: 31 days for months, 366 for years.
+    /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, the time in which an
+    /// empty bucket fills, or the length of the calendar window that contains the instant `at`.
     #[must_use]
-    pub fn window(&self) -> Duration {
+    pub fn window_at(&self, at: Timestamp) -> Duration {
         Duration::from_micros(match self.kind {
-            Kind::CalendarWindow(calendar) => calendar.longest() as u64 * 1_000_000,
+            Kind::CalendarWindow(calendar) => {
+                let (start, end) = calendar.window((at.as_micros() / 1_000_000) as i64);
+                (end - start) as u64 * 1_000_000
+            }
             Kind::TokenBucket(Refill::Interval) => self.capacity.div_ceil(self.amount.into()) * self.span,
             _ if self.is_bucket() => {
                 (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64
             }
             _ => self.span,
         })
-    }
-
-    /// Returns the [`window`](Self::window) at an instant: for a [`CalendarWindow`](crate::CalendarWindow), the length
-    /// of the window that contains it.
-    #[must_use]
-    pub fn window_at(&self, at: Timestamp) -> Duration {
-        match self.kind {
-            Kind::CalendarWindow(calendar) => {
-                let (start, end) = calendar.window((at.as_micros() / 1_000_000) as i64);
-                Duration::from_secs((end - start) as u64)
-            }
-            _ => self.window(),
-        }
     }
 
     pub(crate) const fn is_bucket(&self) -> bool {

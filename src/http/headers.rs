@@ -330,7 +330,7 @@ impl LimitText {
         let capacity = algorithm.capacity();
         let window = match algorithm.kind {
             Kind::CalendarWindow(_) => Duration::ZERO,
-            _ => algorithm.window(),
+            _ => algorithm.window_at(Timestamp::EPOCH),
         };
         let policy = match window.as_secs() {
             0 => format!("{name};q={capacity}"),

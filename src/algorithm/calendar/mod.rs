@@ -72,17 +72,6 @@ impl Calendar {
         self.zone.start_of(self.unit.first_day(window * i64::from(self.every)))
     }
 
-    /// Returns the length of the longest window in a zone without clock changes, in seconds.
-    pub(super) const fn longest(&self) -> i64 {
-        let days = match self.unit {
-            Unit::Day => 1,
-            Unit::Week(_) => 7,
-            Unit::Month(_) => 31,
-            Unit::Year => 366,
-        };
-        days * DAY * self.every as i64
-    }
-
     /// Describes the windows in words: `month from day 15 in Europe/Berlin`.
     pub(super) fn describe(&self) -> String {
         let unit = match self.unit {

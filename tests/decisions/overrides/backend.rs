@@ -60,9 +60,10 @@ pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) 
 /// Returns the same limit with another capacity. The rate of a bucket stays the same, because a change of the rate
 /// converts its backlog.
 pub(crate) fn holding(limit: Algorithm, tokens: u32) -> Algorithm {
-    let (_, size) = all(tokens, limit.window()).into_iter().find(|(_, of)| kind(of) == kind(&limit)).unwrap();
+    let window = limit.window_at(Timestamp::EPOCH);
+    let (_, size) = all(tokens, window).into_iter().find(|(_, of)| kind(of) == kind(&limit)).unwrap();
     // All buckets that `all` creates regain their capacity within their interval.
-    let (amount, interval) = (limit.capacity() as u32, limit.window());
+    let (amount, interval) = (limit.capacity() as u32, window);
     match kind(&limit).as_str() {
         "a token bucket" => TokenBucket::new(tokens, amount, interval).into(),
         "a token bucket (at intervals)" => TokenBucket::new(tokens, amount, interval).at_intervals().into(),
