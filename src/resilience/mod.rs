@@ -25,6 +25,7 @@ pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
+use crate::algorithm::Lockout;
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::heads::RequestHead;
@@ -176,8 +177,7 @@ impl GuardedStore {
         if is_charged && outcome.uses_overage() {
             self.report_event(&Event::OverageUsed { limit, outcome });
         }
-        if let Some(begun) = outcome.lockout() {
-            let (level, span) = (begun.level.get() as u32, begun.duration());
+        if let Some(Lockout { level, span }) = outcome.lockout() {
             self.report_event(&Event::PenaltyBegan { limit, level, span });
         }
         if is_shadow && !outcome.is_allowed() {

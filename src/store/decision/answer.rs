@@ -52,7 +52,7 @@ impl Cell {
     /// of this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
         let report = self.report_mut();
-        (report.is_locked_out, report.lockout) = (true, Lockout::new(level, micros(span)));
+        (report.is_locked_out, report.lockout) = (true, Some(Lockout { level, span }));
     }
 
     /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. By default,
