@@ -359,7 +359,7 @@ impl SlidingWindow {
     }
 
     const fn checked_buckets(mut self, buckets: u32) -> Result<Self, Fault> {
-        if buckets == 0 || !self.0.span.is_multiple_of(buckets as u64) {
+        if !self.0.span.is_multiple_of(buckets as u64) {
             return Err(Fault::Buckets { period: Duration::from_micros(self.0.span), buckets });
         }
         self.0.kind = Kind::SlidingWindow { buckets };

@@ -28,14 +28,8 @@ pub(crate) const fn tokens(what: &'static str, tokens: u32) -> Result<u32, Fault
 
 /// Returns a span in µs if it is whole microseconds from 1 µs to 366 days. `what` names the value in the error.
 pub(crate) const fn span(what: &'static str, is: Duration) -> Result<u64, Fault> {
-    if is.is_zero() {
-        return Err(Fault::PeriodZero { what });
-    }
-    if is.as_micros() > LONGEST as u128 || (is.as_micros() == LONGEST as u128 && is.subsec_nanos() > 0) {
-        return Err(Fault::PeriodTooLong { what, is });
-    }
-    if !is.subsec_nanos().is_multiple_of(1_000) {
-        return Err(Fault::PeriodNotWhole { what, is });
+    if is.is_zero() || is.as_nanos() > LONGEST as u128 * 1_000 || !is.subsec_nanos().is_multiple_of(1_000) {
+        return Err(Fault::Span { what, is });
     }
     Ok(is.as_micros() as u64)
 }
@@ -202,13 +196,10 @@ impl fmt::Display for RulePosition {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
     Zero { what: &'static str },
-    PeriodZero { what: &'static str },
-    PeriodTooLong { what: &'static str, is: Duration },
-    PeriodNotWhole { what: &'static str, is: Duration },
+    Span { what: &'static str, is: Duration },
     DrainTooLong { capacity: u64, amount: u32, interval: Duration },
     Buckets { period: Duration, buckets: u32 },
-    Ipv4Prefix { bits: u8 },
-    Ipv6Prefix { bits: u8 },
+    Prefix { version: u8, bits: u8, most: u8 },
     DayOfMonth { day: u32 },
     NoMonth,
     NoProcesses,
@@ -222,12 +213,8 @@ impl Fault {
         let message = Message::new();
         match self {
             Self::Zero { what } => message.text(what).text(" is 0: allow at least 1 token, or leave the limit out"),
-            Self::PeriodZero { what } => message.text(what).text(" is 0: use at least 1 µs"),
-            Self::PeriodTooLong { what, is } => {
-                message.text(what).text(" ").span(is).text(" is longer than 366 days: shorten it")
-            }
-            Self::PeriodNotWhole { what, is } => {
-                message.text(what).text(" ").span(is).text(" is not a whole number of microseconds: round it")
+            Self::Span { what, is } => {
+                message.text(what).text(" is ").span(is).text(": use whole microseconds, from 1 µs to 366 days")
             }
             Self::DrainTooLong { capacity, amount, interval } => message
                 .text("a bucket of ")
@@ -237,17 +224,13 @@ impl Fault {
                 .text(" per ")
                 .span(interval)
                 .text(": lower the capacity, or raise the rate"),
-            Self::Buckets { period, buckets: 0 } => {
-                message.text("period ").span(period).text(" is divided into 0 buckets: use at least 1")
-            }
-            Self::Buckets { period, buckets } => {
-                let message = message.text("period ").span(period).text(" does not divide into ");
-                let message = message.number(buckets as u128).text(" buckets of whole microseconds: use ");
-                match fewer_buckets(period.as_micros(), buckets) {
-                    Some(fewer) => message.number(fewer as u128).text(", for example"),
-                    None => message.text("a number that divides ").number(period.as_micros()),
-                }
-            }
+            Self::Buckets { period, buckets } => message
+                .text("period ")
+                .span(period)
+                .text(" does not divide into ")
+                .number(buckets as u128)
+                .text(" buckets of whole microseconds: use a number that divides ")
+                .number(period.as_micros()),
             Self::Denials { denials } => message
                 .text("a lockout begins after ")
                 .number(denials as u128)
@@ -258,12 +241,13 @@ impl Fault {
                 .text(", longer than the longest, ")
                 .span(longest)
                 .text(": shorten the first, or lengthen the longest"),
-            Self::Ipv4Prefix { bits } => {
-                message.text("an IPv4 prefix has ").number(bits as u128).text(" bits: use 1 to 32")
-            }
-            Self::Ipv6Prefix { bits } => {
-                message.text("an IPv6 prefix has ").number(bits as u128).text(" bits: use 1 to 128")
-            }
+            Self::Prefix { version, bits, most } => message
+                .text("an IPv")
+                .number(version as u128)
+                .text(" prefix has ")
+                .number(bits as u128)
+                .text(" bits: use 1 to ")
+                .number(most as u128),
             Self::DayOfMonth { day } => {
                 message.text("no month has a day ").number(day as u128).text(": use one from 1 to 31")
             }
@@ -273,18 +257,6 @@ impl Fault {
             }
         }
     }
-}
-
-/// Returns the largest number of buckets into which a period of `micros` divides, searching a little below `buckets`.
-const fn fewer_buckets(micros: u128, buckets: u32) -> Option<u32> {
-    let mut fewer = buckets - 1;
-    while fewer > 0 && buckets - fewer <= 4096 {
-        if micros.is_multiple_of(fewer as u128) {
-            return Some(fewer);
-        }
-        fewer -= 1;
-    }
-    None
 }
 
 /// The maximum length of a message in bytes. Parts that do not fit are left out.

@@ -124,14 +124,14 @@ impl Prefixes {
 
     pub(super) const fn ipv4(self, bits: u8) -> Result<Self, Fault> {
         if bits < 1 || bits > 32 {
-            return Err(Fault::Ipv4Prefix { bits });
+            return Err(Fault::Prefix { version: 4, bits, most: 32 });
         }
         Ok(Self { ipv4: bits, ..self })
     }
 
     pub(crate) const fn ipv6(self, bits: u8) -> Result<Self, Fault> {
         if bits < 1 || bits > 128 {
-            return Err(Fault::Ipv6Prefix { bits });
+            return Err(Fault::Prefix { version: 6, bits, most: 128 });
         }
         Ok(Self { ipv6: bits, ..self })
     }

@@ -55,21 +55,30 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
     for is in [Duration::from_micros(1), LONGEST] {
         assert!(FixedWindow::try_new(1, is).is_ok() && TokenBucket::try_new(1, 1, is).is_ok(), "{is:?}");
     }
-    assert_error(FixedWindow::try_new(1, Duration::ZERO), "period is 0: use at least 1 µs");
-    assert_error(TokenBucket::try_new(1, 1, Duration::ZERO), "interval is 0: use at least 1 µs");
+    assert_error(
+        FixedWindow::try_new(1, Duration::ZERO),
+        "period is 0ns: use whole microseconds, from 1 µs to 366 days",
+    );
+    assert_error(
+        TokenBucket::try_new(1, 1, Duration::ZERO),
+        "interval is 0ns: use whole microseconds, from 1 µs to 366 days",
+    );
     let over = LONGEST + Duration::from_nanos(1);
-    assert_error(SlidingLog::try_new(1, over), "period 31622400.000000001s is longer than 366 days: shorten it");
+    assert_error(
+        SlidingLog::try_new(1, over),
+        "period is 31622400.000000001s: use whole microseconds, from 1 µs to 366 days",
+    );
     assert_error(
         SlidingWindow::try_new(1, Duration::MAX),
-        "period 18446744073709551615.999999999s is longer than 366 days: shorten it",
+        "period is 18446744073709551615.999999999s: use whole microseconds, from 1 µs to 366 days",
     );
     assert_error(
         LeakyBucket::try_new(1, 1, Duration::from_nanos(999)),
-        "interval 999ns is not a whole number of microseconds: round it",
+        "interval is 999ns: use whole microseconds, from 1 µs to 366 days",
     );
     assert_error(
         SlidingWindowCounter::try_new(1, Duration::from_nanos(1_500)),
-        "period 1.5µs is not a whole number of microseconds: round it",
+        "period is 1.5µs: use whole microseconds, from 1 µs to 366 days",
     );
 }
 
@@ -77,10 +86,13 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
 fn buckets_divide_their_period() {
     let minute = SlidingWindow::per_minute(1);
     assert!(minute.try_buckets(60).is_ok() && minute.try_buckets(60_000_000).is_ok());
-    assert_error(minute.try_buckets(0), "period 60s is divided into 0 buckets: use at least 1");
+    assert_error(
+        minute.try_buckets(0),
+        "period 60s does not divide into 0 buckets of whole microseconds: use a number that divides 60000000",
+    );
     assert_error(
         minute.try_buckets(7),
-        "period 60s does not divide into 7 buckets of whole microseconds: use 6, for example",
+        "period 60s does not divide into 7 buckets of whole microseconds: use a number that divides 60000000",
     );
     assert_error(
         SlidingWindow::new(1, Duration::from_micros(5)).try_buckets(u32::MAX),
@@ -191,18 +203,21 @@ fn panics_name_the_value_and_the_remedy() {
         "burst is 0: allow at least 1 token, or leave the limit out"
     );
     assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
-    assert_eq!(panic_of(|| SlidingLog::new(1, Duration::ZERO)), "period is 0: use at least 1 µs");
+    assert_eq!(
+        panic_of(|| SlidingLog::new(1, Duration::ZERO)),
+        "period is 0ns: use whole microseconds, from 1 µs to 366 days"
+    );
     assert_eq!(
         panic_of(|| LeakyBucket::new(1, 1, Duration::MAX)),
-        "interval 18446744073709551615.999999999s is longer than 366 days: shorten it"
+        "interval is 18446744073709551615.999999999s: use whole microseconds, from 1 µs to 366 days"
     );
     assert_eq!(
         panic_of(|| TokenBucket::new(1, 1, Duration::from_nanos(1_500))),
-        "interval 1.5µs is not a whole number of microseconds: round it"
+        "interval is 1.5µs: use whole microseconds, from 1 µs to 366 days"
     );
     assert_eq!(
         panic_of(|| SlidingWindow::per_second(1).buckets(3)),
-        "period 1s does not divide into 3 buckets of whole microseconds: use 2, for example"
+        "period 1s does not divide into 3 buckets of whole microseconds: use a number that divides 1000000"
     );
     assert_eq!(panic_of(|| CalendarWindow::monthly(1).from_day(32)), "no month has a day 32: use one from 1 to 31");
     assert_eq!(

@@ -395,13 +395,16 @@ fn implausible_settings_are_errors() {
     );
     assert!(Penalty::try_after(1_000, MINUTE).is_ok());
     assert!(error(Penalty::try_after(1_001, MINUTE)).starts_with("a lockout begins after 1001 denials"));
-    assert_eq!(error(Penalty::try_after(1, Duration::ZERO)), "a penalty's span is 0: use at least 1 µs");
+    assert_eq!(
+        error(Penalty::try_after(1, Duration::ZERO)),
+        "a penalty's span is 0ns: use whole microseconds, from 1 µs to 366 days"
+    );
     let penalty = Penalty::after(1, MINUTE);
     assert_eq!(
         panic_of(|| penalty.locked_out_for(367 * DAY)),
-        "a lockout 31708800s is longer than 366 days: shorten it"
+        "a lockout is 31708800s: use whole microseconds, from 1 µs to 366 days"
     );
-    assert!(panic_of(|| penalty.doubling_up_to(Duration::from_nanos(1))).contains("whole number of microseconds"));
+    assert!(panic_of(|| penalty.doubling_up_to(Duration::from_nanos(1))).contains("use whole microseconds"));
     assert!(panic_of(|| penalty.remembered_for(Duration::ZERO)).starts_with("the memory of a lockout is 0"));
     assert_eq!(
         panic_of(|| penalty.doubling_up_to(SECOND)),
