@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,
+    Algorithm, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 
@@ -66,8 +66,10 @@ impl Query {
             "token-bucket" => {
                 let bucket =
                     TokenBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?;
-                let refills = [("continuous", Refill::Continuous), ("interval", Refill::Interval)];
-                bucket.try_refill(self.choice("refill", refills)?)?.into()
+                match self.choice("refill", [("continuous", false), ("interval", true)])? {
+                    true => bucket.try_at_intervals()?.into(),
+                    false => bucket.into(),
+                }
             }
             "leaky-bucket" => {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::settings::{Algorithm, Kind, Refill, Rounding};
+use super::settings::{Algorithm, BucketKind, Kind, Rounding};
 use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND, checked};
 use crate::error::{ConfigError, Fault};
 
@@ -109,43 +109,33 @@ macro_rules! bucket {
 pub struct TokenBucket(Algorithm);
 
 bucket!(
-    TokenBucket, Kind::TokenBucket(Refill::Continuous), burst,
+    TokenBucket, Kind::Bucket(BucketKind::Token), burst,
     new: "Creates a bucket of `capacity` tokens, which regains `amount` tokens per `interval`.",
     unit: "Creates a bucket of `rate` tokens, at least 1, which regains as many",
     set: "Sets the capacity: the tokens that are allowed at once."
 );
 
 impl TokenBucket {
-    /// Refills the bucket at the end of each interval rather than continuously. See [`Refill::Interval`].
+    /// Refills the bucket at the end of each interval, with all of its tokens at once, rather than continuously, in
+    /// fractions of a token. Intervals begin when a full bucket is first used.
     ///
     /// # Panics
     ///
     /// Panics if the bucket is not full after 142 years of whole intervals. In a constant, this is a compile-time
-    /// error. [`try_refill`](Self::try_refill) returns an error instead.
+    /// error. [`try_at_intervals`](Self::try_at_intervals) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn at_intervals(self) -> Self {
-        self.refill(Refill::Interval)
+        Self(checked!(self.0.at_intervals()))
     }
 
-    /// Sets how tokens come back. Defaults to [`Refill::Continuous`].
-    ///
-    /// # Panics
-    ///
-    /// As [`at_intervals`](Self::at_intervals).
-    #[must_use]
-    #[track_caller]
-    pub const fn refill(self, refill: Refill) -> Self {
-        Self(checked!(self.0.with_refill(refill)))
-    }
-
-    /// Fallible version of [`refill`](Self::refill).
+    /// Fallible version of [`at_intervals`](Self::at_intervals).
     ///
     /// # Errors
     ///
     /// Returns an error if the bucket is not full after 142 years of whole intervals.
-    pub fn try_refill(self, refill: Refill) -> Result<Self, ConfigError> {
-        Ok(Self(self.0.with_refill(refill)?))
+    pub fn try_at_intervals(self) -> Result<Self, ConfigError> {
+        Ok(Self(self.0.at_intervals()?))
     }
 }
 
@@ -172,7 +162,7 @@ impl TokenBucket {
 pub struct LeakyBucket(Algorithm);
 
 bucket!(
-    LeakyBucket, Kind::LeakyBucket, burst,
+    LeakyBucket, Kind::Bucket(BucketKind::Leaky), burst,
     new: "Creates a bucket for `capacity` tokens, from which `amount` tokens leak per `interval`.",
     unit: "Creates a bucket for `rate` tokens, at least 1, from which as many leak",
     set: "Sets the capacity: the tokens that fit into the bucket."
@@ -208,7 +198,7 @@ bucket!(
 pub struct LeakyBucketQueue(Algorithm);
 
 bucket!(
-    LeakyBucketQueue, Kind::LeakyBucketQueue, waiting,
+    LeakyBucketQueue, Kind::Bucket(BucketKind::Queue), waiting,
     new: "Creates a queue in which `capacity` tokens may wait, and which `amount` tokens leave per `interval`.",
     unit: "Creates a queue in which `rate` tokens, at least 1, may wait, and which as many leave",
     set: "Sets the capacity: the tokens that may wait."
@@ -289,7 +279,7 @@ macro_rules! window {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FixedWindow(Algorithm);
 
-window!(FixedWindow, Kind::FixedWindow, "each aligned window of", "each");
+window!(FixedWindow, Kind::Window(None), "each aligned window of", "each");
 
 /// At most `limit` tokens in any `period`, exactly: every allowed request is kept until it is `period` old.
 ///
@@ -310,7 +300,7 @@ window!(FixedWindow, Kind::FixedWindow, "each aligned window of", "each");
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingLog(Algorithm);
 
-window!(SlidingLog, Kind::SlidingLog, "any span of", "any");
+window!(SlidingLog, Kind::Log(None), "any span of", "any");
 
 /// At most `limit` tokens in a sliding window of `period`, which is divided into buckets: the current one, and those
 /// before it.
@@ -333,7 +323,7 @@ window!(SlidingLog, Kind::SlidingLog, "any span of", "any");
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingWindow(Algorithm);
 
-window!(SlidingWindow, Kind::SlidingWindow { buckets: 10 }, "a sliding window of", "a sliding");
+window!(SlidingWindow, Kind::Log(Some(10)), "a sliding window of", "a sliding");
 
 impl SlidingWindow {
     /// Sets the number of buckets, from 1. Defaults to 10, or the largest smaller number that divides the period. With
@@ -362,7 +352,7 @@ impl SlidingWindow {
         if !self.0.span.is_multiple_of(buckets as u64) {
             return Err(Fault::Buckets { period: Duration::from_micros(self.0.span), buckets });
         }
-        self.0.kind = Kind::SlidingWindow { buckets };
+        self.0.kind = Kind::Log(Some(buckets));
         Ok(self)
     }
 }
@@ -388,13 +378,13 @@ impl SlidingWindow {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingWindowCounter(Algorithm);
 
-window!(SlidingWindowCounter, Kind::SlidingWindowCounter(Rounding::Up), "a sliding window of", "a sliding");
+window!(SlidingWindowCounter, Kind::Counter(Rounding::Up), "a sliding window of", "a sliding");
 
 impl SlidingWindowCounter {
     /// Sets the rounding. Defaults to [`Rounding::Up`].
     #[must_use]
     pub const fn rounding(mut self, rounding: Rounding) -> Self {
-        self.0.kind = Kind::SlidingWindowCounter(rounding);
+        self.0.kind = Kind::Counter(rounding);
         self
     }
 }

@@ -108,7 +108,7 @@ impl CalendarWindow {
     #[track_caller]
     const fn of(limit: u32, unit: Unit) -> Self {
         let capacity = checked!(validation::tokens("limit", limit)) as u64;
-        let kind = Kind::CalendarWindow(Calendar::new(unit));
+        let kind = Kind::Window(Some(Calendar::new(unit)));
         Self(Algorithm { kind, amount: 0, overage: 0, capacity, span: 0 })
     }
 
@@ -175,13 +175,13 @@ impl CalendarWindow {
 
     const fn calendar(&self) -> Calendar {
         match self.0.kind {
-            Kind::CalendarWindow(calendar) => calendar,
+            Kind::Window(Some(calendar)) => calendar,
             _ => unreachable!(),
         }
     }
 
     const fn with_calendar(self, calendar: Calendar) -> Self {
-        Self(Algorithm { kind: Kind::CalendarWindow(calendar), ..self.0 })
+        Self(Algorithm { kind: Kind::Window(Some(calendar)), ..self.0 })
     }
 }
 

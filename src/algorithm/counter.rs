@@ -100,5 +100,5 @@ fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
 }
 
 fn rounds_up(algorithm: &Algorithm) -> bool {
-    algorithm.kind == Kind::SlidingWindowCounter(Rounding::Up)
+    algorithm.kind == Kind::Counter(Rounding::Up)
 }

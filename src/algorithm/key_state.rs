@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{
-        CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, SlidingLog, SlidingWindowCounter,
+        CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, SlidingLog, SlidingWindowCounter,
         TokenBucket,
     };
 
@@ -208,7 +208,7 @@ mod tests {
             CalendarWindow::daily(10).into(),
             SlidingWindowCounter::per_day(10).into(),
             TokenBucket::per_day(10).into(),
-            TokenBucket::per_day(10).refill(Refill::Interval).into(),
+            TokenBucket::per_day(10).at_intervals().into(),
             LeakyBucket::per_day(10).into(),
             LeakyBucketQueue::per_day(10).into(),
             Penalty::after(3, day).algorithm(),

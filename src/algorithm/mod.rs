@@ -65,6 +65,6 @@ pub(crate) use self::log::Log;
 pub(crate) use self::penalty::Lockout;
 pub use self::penalty::Penalty;
 pub(crate) use self::rule::NEVER;
-pub use self::settings::{Algorithm, Refill, Rounding};
+pub use self::settings::{Algorithm, Rounding};
 pub(crate) use self::settings::{Kind, Size};
 pub(crate) use self::state::{ChargeMark, CompactState};

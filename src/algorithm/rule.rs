@@ -1,7 +1,7 @@
 //! Decisions on a cost, which follow from the operations of a [`KeyState`], once for all algorithms.
 
 use super::key_state::KeyState;
-use super::settings::{Algorithm, Kind, Refill};
+use super::settings::{Algorithm, Kind};
 use super::state::{ChargeMark, CompactState};
 use super::{bucket, counter, interval_bucket, penalty, window};
 
@@ -62,56 +62,50 @@ impl CompactState {
     #[inline(always)]
     pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
         match algorithm.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::used(algorithm, self, now),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => bucket::used(algorithm, self, now),
-            Kind::FixedWindow | Kind::CalendarWindow(_) => window::used(self, now),
-            Kind::SlidingWindowCounter(_) => counter::used(algorithm, self, now),
+            Kind::IntervalBucket => interval_bucket::used(algorithm, self, now),
+            Kind::Bucket(_) => bucket::used(algorithm, self, now),
+            Kind::Window(_) => window::used(self, now),
+            Kind::Counter(_) => counter::used(algorithm, self, now),
             Kind::Penalty { .. } => 0,
             // `self` is the summary of a log.
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => self.detail,
+            Kind::Log(_) => self.detail,
         }
     }
 
     #[inline(always)]
     pub(crate) fn wait(&self, algorithm: &Algorithm, now: u64, most: u64) -> u64 {
         match algorithm.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::wait(algorithm, self, now, most),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
-                bucket::wait(algorithm, self, now, most)
-            }
-            Kind::FixedWindow | Kind::CalendarWindow(_) => window::wait(self, now, most),
-            Kind::SlidingWindowCounter(_) => counter::wait(algorithm, self, now, most),
+            Kind::IntervalBucket => interval_bucket::wait(algorithm, self, now, most),
+            Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
+            Kind::Window(_) => window::wait(self, now, most),
+            Kind::Counter(_) => counter::wait(algorithm, self, now, most),
             Kind::Penalty { .. } => penalty::wait(self, now),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } if self.detail <= most => 0,
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => self.at - now,
+            Kind::Log(_) if self.detail <= most => 0,
+            Kind::Log(_) => self.at - now,
         }
     }
 
     #[inline(always)]
     pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
         match algorithm.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::charge(algorithm, self, now, cost),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
-                bucket::charge(algorithm, self, now, cost)
-            }
-            Kind::FixedWindow | Kind::CalendarWindow(_) => window::charge(algorithm, self, now, cost),
-            Kind::SlidingWindowCounter(_) => counter::charge(algorithm, self, now, cost),
+            Kind::IntervalBucket => interval_bucket::charge(algorithm, self, now, cost),
+            Kind::Bucket(_) => bucket::charge(algorithm, self, now, cost),
+            Kind::Window(_) => window::charge(algorithm, self, now, cost),
+            Kind::Counter(_) => counter::charge(algorithm, self, now, cost),
             Kind::Penalty { .. } => penalty::charge(algorithm, self, now),
-            Kind::SlidingLog | Kind::SlidingWindow { .. } => unreachable!("the state of {algorithm:?} is a log"),
+            Kind::Log(_) => unreachable!("the state of {algorithm:?} is a log"),
         }
     }
 
     pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         match algorithm.kind {
-            Kind::TokenBucket(Refill::Interval) => interval_bucket::refund(algorithm, self, mark, now, cost),
-            Kind::TokenBucket(_) | Kind::LeakyBucket | Kind::LeakyBucketQueue => {
-                bucket::refund(algorithm, self, mark, now, cost);
-            }
-            Kind::FixedWindow | Kind::CalendarWindow(_) => window::refund(self, mark, now, cost),
-            Kind::SlidingWindowCounter(_) => counter::refund(algorithm, self, mark, now, cost),
+            Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
+            Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
+            Kind::Window(_) => window::refund(self, mark, now, cost),
+            Kind::Counter(_) => counter::refund(algorithm, self, mark, now, cost),
             // A strike stays.
             // An unused log has no charges.
-            Kind::Penalty { .. } | Kind::SlidingLog | Kind::SlidingWindow { .. } => {}
+            Kind::Penalty { .. } | Kind::Log(_) => {}
         }
     }
 }

@@ -33,33 +33,38 @@ pub struct Algorithm {
 /// The rule by which an algorithm decides.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Kind {
-    FixedWindow,
-    CalendarWindow(Calendar),
-    SlidingLog,
-    SlidingWindow {
-        buckets: u32,
-    },
-    SlidingWindowCounter(Rounding),
-    TokenBucket(Refill),
-    LeakyBucket,
-    LeakyBucketQueue,
+    /// A bucket that drains continuously.
+    Bucket(BucketKind),
+    /// A bucket that regains tokens at the end of each interval.
+    IntervalBucket,
+    /// A counter per window: of a calendar, or else of `span`.
+    Window(Option<Calendar>),
+    /// Counters of two windows.
+    Counter(Rounding),
+    /// A log of charges: by bucket, of which a window has so many, or else by the microsecond.
+    Log(Option<u32>),
     /// Strikes: `amount` of them within `span` begin a lockout of `capacity` µs, which doubles up to `longest` and is
     /// remembered for `memory` after its end, or for as long as it lasted if that is 0.
-    Penalty {
-        longest: u64,
-        memory: u64,
-    },
+    Penalty { longest: u64, memory: u64 },
 }
 
 impl Kind {
     /// Lowers the number of buckets until they divide the period.
     const fn fit(self, period: u64) -> Self {
-        let Self::SlidingWindow { mut buckets } = self else { return self };
+        let Self::Log(Some(mut buckets)) = self else { return self };
         while !period.is_multiple_of(buckets as u64) {
             buckets -= 1;
         }
-        Self::SlidingWindow { buckets }
+        Self::Log(Some(buckets))
     }
+}
+
+/// The use of a bucket that drains continuously.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum BucketKind {
+    Token,
+    Leaky,
+    Queue,
 }
 
 /// The direction in which a [`SlidingWindowCounter`](crate::SlidingWindowCounter) rounds the weighted count of the
@@ -71,16 +76,6 @@ pub enum Rounding {
     Up,
     /// Drops a fraction of a token.
     Down,
-}
-
-/// The way in which a [`TokenBucket`](crate::TokenBucket) regains tokens.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub enum Refill {
-    /// Continuously, in fractions of a token.
-    #[default]
-    Continuous,
-    /// All tokens of an interval at once, at its end. Intervals begin when a full bucket is first used.
-    Interval,
 }
 
 /// The tokens of a limit, which are all that an override changes: those of a window, or the capacity and the amount of
@@ -122,9 +117,9 @@ impl Algorithm {
         Ok(self)
     }
 
-    /// Returns the token bucket with this way to refill.
-    pub(super) const fn with_refill(mut self, refill: Refill) -> Result<Self, Fault> {
-        self.kind = Kind::TokenBucket(refill);
+    /// Returns the token bucket with refills at intervals.
+    pub(super) const fn at_intervals(mut self) -> Result<Self, Fault> {
+        self.kind = Kind::IntervalBucket;
         self.with_capacity("capacity", self.capacity as u32)
     }
 
@@ -132,8 +127,8 @@ impl Algorithm {
     const fn most_tokens(&self) -> u64 {
         match self.kind {
             // In whole intervals.
-            Kind::TokenBucket(Refill::Interval) => validation::most_tokens(1, self.span) * self.amount as u64,
-            _ if self.is_bucket() => validation::most_tokens(self.amount, self.span),
+            Kind::IntervalBucket => validation::most_tokens(1, self.span) * self.amount as u64,
+            Kind::Bucket(_) => validation::most_tokens(self.amount, self.span),
             _ => u64::MAX,
         }
     }
@@ -162,20 +157,18 @@ impl Algorithm {
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         Duration::from_micros(match self.kind {
-            Kind::CalendarWindow(calendar) => {
+            Kind::Window(Some(calendar)) => {
                 let (start, end) = calendar.window((at.as_micros() / 1_000_000) as i64);
                 (end - start) as u64 * 1_000_000
             }
-            Kind::TokenBucket(Refill::Interval) => self.capacity.div_ceil(self.amount.into()) * self.span,
-            _ if self.is_bucket() => {
-                (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64
-            }
+            Kind::IntervalBucket => self.capacity.div_ceil(self.amount.into()) * self.span,
+            Kind::Bucket(_) => (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64,
             _ => self.span,
         })
     }
 
     pub(crate) const fn is_bucket(&self) -> bool {
-        self.amount > 0 && !self.is_penalty()
+        matches!(self.kind, Kind::Bucket(_) | Kind::IntervalBucket)
     }
 
     pub(crate) const fn is_penalty(&self) -> bool {
@@ -183,29 +176,29 @@ impl Algorithm {
     }
 
     pub(crate) const fn is_queue(&self) -> bool {
-        matches!(self.kind, Kind::LeakyBucketQueue)
+        matches!(self.kind, Kind::Bucket(BucketKind::Queue))
     }
 
     /// Returns whether the state of a key is a log.
     #[inline]
     pub(crate) const fn keeps_log(&self) -> bool {
-        matches!(self.kind, Kind::SlidingLog | Kind::SlidingWindow { .. })
+        matches!(self.kind, Kind::Log(_))
     }
 
     /// Returns the tag in storage keys, which separates the states of this algorithm from those of others, and the name
     /// in words.
     fn tag_and_name(&self) -> (&'static str, &'static str) {
         match self.kind {
-            Kind::FixedWindow => ("fw", "fixed window"),
-            Kind::CalendarWindow(_) => ("cw", "calendar window"),
-            Kind::SlidingLog => ("sl", "sliding log"),
-            Kind::SlidingWindow { .. } => ("sw", "sliding window"),
-            Kind::SlidingWindowCounter(Rounding::Up) => ("sc", "sliding window counter"),
-            Kind::SlidingWindowCounter(Rounding::Down) => ("sc", "sliding window counter (rounded down)"),
-            Kind::TokenBucket(Refill::Continuous) => ("tb", "token bucket"),
-            Kind::TokenBucket(Refill::Interval) => ("ti", "token bucket (at intervals)"),
-            Kind::LeakyBucket => ("lb", "leaky bucket"),
-            Kind::LeakyBucketQueue => ("lq", "leaky bucket queue"),
+            Kind::Bucket(BucketKind::Token) => ("tb", "token bucket"),
+            Kind::Bucket(BucketKind::Leaky) => ("lb", "leaky bucket"),
+            Kind::Bucket(BucketKind::Queue) => ("lq", "leaky bucket queue"),
+            Kind::IntervalBucket => ("ti", "token bucket (at intervals)"),
+            Kind::Window(None) => ("fw", "fixed window"),
+            Kind::Window(Some(_)) => ("cw", "calendar window"),
+            Kind::Counter(Rounding::Up) => ("sc", "sliding window counter"),
+            Kind::Counter(Rounding::Down) => ("sc", "sliding window counter (rounded down)"),
+            Kind::Log(None) => ("sl", "sliding log"),
+            Kind::Log(Some(_)) => ("sw", "sliding window"),
             Kind::Penalty { .. } => ("p", "penalty"),
         }
     }
@@ -215,8 +208,8 @@ impl Algorithm {
         let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
         let tokens = if self.is_bucket() { amount } else { capacity };
         let period = match self.kind {
-            Kind::CalendarWindow(calendar) => calendar.describe(),
-            Kind::SlidingWindow { buckets } => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
+            Kind::Window(Some(calendar)) => calendar.describe(),
+            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
             _ => format!("{} s", self.span as f64 / 1e6),
         };
         let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
@@ -236,8 +229,8 @@ impl Algorithm {
             span => format!("{span}u"),
         };
         match self.kind {
-            Kind::CalendarWindow(calendar) => calendar.to_string(),
-            Kind::SlidingWindow { buckets } => format!("{span}.{buckets}"),
+            Kind::Window(Some(calendar)) => calendar.to_string(),
+            Kind::Log(Some(buckets)) => format!("{span}.{buckets}"),
             _ => span,
         }
     }
@@ -275,11 +268,11 @@ impl Algorithm {
         let share = share_of_tokens(tokens, parts);
         let mut part = Self { capacity: u64::from(share) + u64::from(self.is_queue()), overage: 0, ..self };
         match &mut part.kind {
-            Kind::CalendarWindow(calendar) => {
+            Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every().into(), parts));
             }
-            Kind::TokenBucket(Refill::Interval) => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
-            _ if self.is_bucket() => (part.amount, part.span) = share_of_rate(amount, self.span, parts),
+            Kind::IntervalBucket => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
+            Kind::Bucket(_) => (part.amount, part.span) = share_of_rate(amount, self.span, parts),
             _ => part.span = share_of_period(tokens, self.span, parts),
         }
         part

@@ -22,7 +22,7 @@ pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
 pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
     if state.expires_at <= now {
         let expires_at = match algorithm.kind {
-            Kind::CalendarWindow(calendar) => calendar.window((now / SECOND) as i64).1 as u64 * SECOND,
+            Kind::Window(Some(calendar)) => calendar.window((now / SECOND) as i64).1 as u64 * SECOND,
             _ => now - now % algorithm.span + algorithm.span,
         };
         *state = CompactState { expires_at, at: 0, detail: 0 };

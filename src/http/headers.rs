@@ -329,7 +329,7 @@ impl LimitText {
     fn new(name: Arc<str>, algorithm: &Algorithm) -> Self {
         let capacity = algorithm.capacity();
         let window = match algorithm.kind {
-            Kind::CalendarWindow(_) => Duration::ZERO,
+            Kind::Window(Some(_)) => Duration::ZERO,
             _ => algorithm.window_at(Timestamp::EPOCH),
         };
         let policy = match window.as_secs() {
@@ -345,7 +345,7 @@ impl LimitText {
     }
 
     fn is_calendar(&self) -> bool {
-        matches!(self.algorithm.kind, Kind::CalendarWindow(_))
+        matches!(self.algorithm.kind, Kind::Window(Some(_)))
     }
 }
 
@@ -354,7 +354,7 @@ impl LimitText {
 fn effective_window(algorithm: &Algorithm, outcome: &Cell, at: Timestamp) -> Duration {
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
     let until_used = match algorithm.kind {
-        Kind::FixedWindow | Kind::CalendarWindow(_) => until_more.unwrap_or(window),
+        Kind::Window(_) => until_more.unwrap_or(window),
         _ => {
             let micros = window.as_micros().saturating_mul(outcome.remaining().into());
             let until_refilled = micros.div_ceil(algorithm.capacity().into());

@@ -7,7 +7,7 @@ use super::error::Problem;
 use super::fields::{self, one_of};
 use super::yaml::{Value, YamlNode};
 use crate::algorithm::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 use crate::error::validation::{DAY, HOUR, MINUTE, SECOND};
@@ -256,9 +256,10 @@ fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<A
         }
         "sliding_log" => SlidingLog::try_new(tokens, period)?.into(),
         "token_bucket" => {
-            let refills = [("continuous", Refill::Continuous), ("interval", Refill::Interval)];
-            let refill = rule.choice("refill", &refills, "")?.unwrap_or_default();
-            TokenBucket::try_new(capacity("burst")?, tokens, period)?.try_refill(refill)?.into()
+            let refills = [("continuous", false), ("interval", true)];
+            let at_intervals = rule.choice("refill", &refills, "")?.unwrap_or_default();
+            let bucket = TokenBucket::try_new(capacity("burst")?, tokens, period)?;
+            if at_intervals { bucket.try_at_intervals()? } else { bucket }.into()
         }
         "leaky_bucket" => LeakyBucket::try_new(capacity("burst")?, tokens, period)?.into(),
         "leaky_bucket_queue" => LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?.into(),

@@ -6,7 +6,7 @@ use std::{panic, thread};
 
 use tower_ratelimit::{
     AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits,
-    MemoryStore, Penalty, RateLimitLayer, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
+    MemoryStore, Penalty, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -137,9 +137,8 @@ fn buckets_that_refill_at_intervals_must_be_full_within_142_years() {
     let bucket = |capacity| TokenBucket::try_new(capacity, 10, Duration::from_secs(366 * 86_400)).unwrap();
     let message = "a bucket of 1424 tokens takes more than 142 years to fill or drain at 10 per 31622400s: lower the \
                    capacity, or raise the rate";
-    let full = bucket(1_420).try_refill(Refill::Interval).unwrap();
-    assert!(bucket(1_424).try_refill(Refill::Continuous).is_ok());
-    assert_error(bucket(1_424).try_refill(Refill::Interval), message);
+    let full = bucket(1_420).try_at_intervals().unwrap();
+    assert_error(bucket(1_424).try_at_intervals(), message);
     assert_eq!(panic_of(|| bucket(1_424).at_intervals()), message);
     assert_eq!(panic_of(|| full.burst(1_424)), message);
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
-    LiveLimits, ManualClock, MemoryStore, RateLimitLayer, Refill, Rejection, RequestHead, ResetFormat, SlidingLog,
+    LiveLimits, ManualClock, MemoryStore, RateLimitLayer, Rejection, RequestHead, ResetFormat, SlidingLog,
     SlidingWindowCounter, Timestamp, TokenBucket, when,
 };
 
@@ -142,7 +142,7 @@ async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
         SlidingLog::new(10, period).into(),
         SlidingWindowCounter::new(10, period).into(),
         TokenBucket::new(10, 10, period).into(),
-        TokenBucket::new(10, 5, period).refill(Refill::Interval).into(),
+        TokenBucket::new(10, 5, period).at_intervals().into(),
         LeakyBucket::new(10, 10, period).into(),
     ];
     for algorithm in algorithms {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Rounding, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 fn limits(descriptors: &str) -> Vec<Limit> {
@@ -79,7 +79,7 @@ fn fields_of_algorithms_have_the_defaults_of_the_code() {
         ("algorithm: token_bucket, refill: continuous", TokenBucket::per_second(60).into()),
         (
             "algorithm: token_bucket, burst: 20, refill: interval",
-            TokenBucket::new(20, 60, second).refill(Refill::Interval).into(),
+            TokenBucket::new(20, 60, second).at_intervals().into(),
         ),
         ("algorithm: leaky_bucket", LeakyBucket::per_second(60).into()),
         ("algorithm: leaky_bucket, burst: 1_000", LeakyBucket::new(1_000, 60, second).into()),

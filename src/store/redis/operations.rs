@@ -115,7 +115,7 @@ impl RedisStore {
     /// from which other overrides may apply, in µs.
     pub(super) async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
         let clock = self.test_clock();
-        let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::CalendarWindow(_)));
+        let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::Window(Some(_))));
         let mut now = if has_calendar { clock.unwrap_or_else(|| self.local_now()) } else { 0 };
         let mut corrections = 0..MAX_CLOCK_CORRECTIONS;
         loop {

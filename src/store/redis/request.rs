@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::reply;
 use super::script::Task;
 use super::slot;
-use crate::algorithm::{Algorithm, Kind, Refill, Rounding, Size};
+use crate::algorithm::{Algorithm, Kind, Rounding, Size};
 use crate::store::decision::{Cell, Veto};
 
 /// A request, encoded for the script.
@@ -116,10 +116,10 @@ impl Request {
         // Or a smaller cost that exceeds the capacity as well.
         let cost = cell.cost().min(MAX_COST.max(hard + 1));
         // Zero strikes stand for denials that do not count.
-        let amount = if matches!(rule.kind, Kind::Penalty { .. }) && !cell.makes_strikes { 0 } else { rule.amount };
+        let amount = if rule.is_penalty() && !cell.makes_strikes { 0 } else { rule.amount };
         self.numbers([cost, rule.capacity, hard, amount.into(), rule.span]);
         match rule.kind {
-            Kind::CalendarWindow(calendar) => {
+            Kind::Window(Some(calendar)) => {
                 // The edges, in seconds, of the window that contains `now`, the one before and the two after.
                 let (start, end) = calendar.window((now / 1_000_000) as i64);
                 let (before, _) = calendar.window(start - 1);
@@ -129,8 +129,7 @@ impl Request {
                     self.extend(&(edge as f64).to_le_bytes());
                 }
             }
-            Kind::SlidingLog => self.numbers([1]),
-            Kind::SlidingWindow { buckets } => self.numbers([rule.span / u64::from(buckets)]),
+            Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| rule.span / u64::from(buckets))]),
             Kind::Penalty { longest, memory } => self.numbers([longest, memory]),
             _ => {}
         }
@@ -157,14 +156,14 @@ impl Request {
 /// Returns the letter by which the script knows an algorithm.
 fn tag(rule: &Algorithm) -> u8 {
     match rule.kind {
-        Kind::TokenBucket(Refill::Continuous) | Kind::LeakyBucket => b'b',
-        Kind::LeakyBucketQueue => b'q',
-        Kind::TokenBucket(Refill::Interval) => b'i',
-        Kind::FixedWindow => b'w',
-        Kind::CalendarWindow(_) => b'k',
-        Kind::SlidingWindowCounter(Rounding::Down) => b'c',
-        Kind::SlidingWindowCounter(Rounding::Up) => b'u',
-        Kind::SlidingLog | Kind::SlidingWindow { .. } => b'l',
+        Kind::Bucket(_) if rule.is_queue() => b'q',
+        Kind::Bucket(_) => b'b',
+        Kind::IntervalBucket => b'i',
+        Kind::Window(None) => b'w',
+        Kind::Window(Some(_)) => b'k',
+        Kind::Counter(Rounding::Down) => b'c',
+        Kind::Counter(Rounding::Up) => b'u',
+        Kind::Log(_) => b'l',
         Kind::Penalty { .. } => b'p',
     }
 }
