@@ -355,7 +355,7 @@ impl RequestContext {
     fn completes_at_once(&self, decision: &Decision) -> bool {
         let Self { config, ledger } = self;
         let is_recorded = ledger.is_some() || config.needs_ledger();
-        !is_recorded && config.headers.is_empty() && decision.is_allowed_at_once()
+        !is_recorded && config.headers.is_empty() && decision.verdict() == Verdict::NOW
     }
 
     /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.

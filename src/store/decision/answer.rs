@@ -179,12 +179,6 @@ impl Cell {
         self.wait == 0
     }
 
-    /// Returns whether the limit alone had capacity, and delays nothing.
-    #[inline]
-    pub(crate) fn is_allowed_at_once(&self) -> bool {
-        self.wait == 0 && self.delay == 0
-    }
-
     /// Returns whether the limit denies the request.
     #[inline]
     pub(crate) fn denies(&self) -> bool {

@@ -89,12 +89,6 @@ impl Decision {
         !self.outcomes.iter().any(Cell::denies)
     }
 
-    /// Returns whether the request is allowed without a delay.
-    #[inline]
-    pub(crate) fn is_allowed_at_once(&self) -> bool {
-        self.outcomes.iter().all(|outcome| !outcome.is_enforced() || outcome.is_allowed_at_once())
-    }
-
     /// Returns whether the request was denied because one of its keys is locked out by a [`Penalty`](crate::Penalty),
     /// including the request that began the lockout.
     #[must_use]
