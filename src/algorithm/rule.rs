@@ -26,12 +26,6 @@ impl Algorithm {
         if self.is_queue() && cost > 0 { state.wait(self, now, 0) } else { 0 }
     }
 
-    /// Returns whether a part of `cost` exceeds the limit, and is taken from its overage.
-    #[inline(always)]
-    pub(crate) fn uses_overage(&self, state: &KeyState, now: u64, cost: u64) -> bool {
-        self.overage > 0 && cost > 0 && state.used(self, now) + cost > self.capacity
-    }
-
     /// Returns the largest cost that is available without overage if `used` tokens are in use.
     #[inline]
     pub(crate) fn remaining(&self, used: u64) -> u64 {

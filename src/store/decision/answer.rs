@@ -68,7 +68,6 @@ impl Cell {
         self.wait = algorithm.wait(state, now, cost);
         if self.wait == 0 {
             self.delay = algorithm.delay(state, now, cost);
-            self.uses_overage = algorithm.uses_overage(state, now, cost);
         }
     }
 
@@ -78,6 +77,8 @@ impl Cell {
         let algorithm = &self.algorithm;
         let takes = takes && self.cost > 0;
         self.used = if takes { state.charge(algorithm, now, self.cost) } else { state.used(algorithm, now) };
+        let used_with_cost = self.used.saturating_add(if takes { 0 } else { self.cost });
+        self.uses_overage = self.cost > 0 && used_with_cost > algorithm.capacity;
         self.mark = ChargeMark(state.summary(algorithm, now));
         self.now = now;
         if takes && self.is_of_penalty() {
@@ -95,14 +96,13 @@ impl Cell {
             (self.algorithm, self.own_size, self.overage_percent) =
                 (asked.algorithm, asked.own_size, asked.overage_percent);
         }
-        let state = self.mark.0;
+        let mut state = KeyState::Compact(self.mark.0);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
         } else {
-            self.peek(&KeyState::Compact(state), now);
+            self.peek(&state, now);
         }
-        self.used = state.used(&self.algorithm, now);
-        self.now = now;
+        self.complete(&mut state, now, false);
     }
 
     /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
