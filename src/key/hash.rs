@@ -41,6 +41,11 @@ impl KeyHash {
         Self { high: self.high ^ limit.low, low: self.low ^ limit.high }
     }
 
+    /// Returns the hash with all bits inverted.
+    pub(crate) const fn complement(self) -> Self {
+        Self { high: !self.high, low: !self.low }
+    }
+
     /// Converts the hash of an encoding of several parts. The rotation makes it differ from the hash of a single part
     /// with the same bytes.
     #[inline]

@@ -160,7 +160,7 @@ impl Limits {
             cell.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
         if let Some(penalty) = limit.enforced_penalty() {
-            let penalty = cell.of_penalty(penalty.algorithm(), &self.hasher);
+            let penalty = cell.of_penalty(penalty.algorithm());
             cells.push(penalty);
         }
     }
@@ -187,7 +187,7 @@ impl Limits {
                     let sized = self.new_cell(cell.limit, limit, size);
                     (cell.identity, cell.texts) = (sized.identity, sized.texts);
                     if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                        *penalty = cell.of_penalty(penalty.algorithm, &self.hasher);
+                        *penalty = cell.of_penalty(penalty.algorithm);
                     }
                 }
             }

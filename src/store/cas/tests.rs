@@ -124,8 +124,8 @@ fn two(algorithm: impl Into<Algorithm>) -> [Cell; 2] {
 
 /// Returns a limit and its penalty.
 fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Cell; 2] {
-    let (limit, hasher) = (cell(limit, algorithm), Table::shared().process().hasher());
-    let penalty = limit.of_penalty(Penalty::after(denials, Duration::from_secs(60)).algorithm(), &hasher);
+    let limit = cell(limit, algorithm);
+    let penalty = limit.of_penalty(Penalty::after(denials, Duration::from_secs(60)).algorithm());
     [limit, penalty]
 }
 

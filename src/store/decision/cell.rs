@@ -163,11 +163,9 @@ impl Cell {
         }
     }
 
-    /// Returns the cell of a penalty of this limit.
-    pub(crate) fn of_penalty(&self, penalty: Algorithm, hasher: &KeyHasher) -> Self {
-        let mut identity = *b"penalty:................";
-        identity[8..].copy_from_slice(&self.identity.as_u128().to_le_bytes());
-        let identity = hasher.hash(&identity);
+    /// Returns the cell of a penalty of this limit, whose identity is the limit's with all bits inverted.
+    pub(crate) fn of_penalty(&self, penalty: Algorithm) -> Self {
+        let identity = self.identity.complement();
         let cost = self.cost.min(1);
         let texts = self.readable_name().map(|name| {
             let name = Some(format!("{name}:p").into());

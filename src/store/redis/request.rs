@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn penalties_and_overrides_have_keys_beside_that_of_their_limit() {
         let minute = Duration::from_secs(60);
-        let (limit, hasher) = (cell("limit", minute), KeyHasher::with_secret([0; 16]));
-        let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm(), &hasher);
+        let limit = cell("limit", minute);
+        let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm());
         assert_eq!(name("t", &penalty), name("t", &limit) + ":p");
         assert_eq!(name_of_override("t", &limit), name("t", &limit) + ":override");
     }

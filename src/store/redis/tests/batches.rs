@@ -112,7 +112,7 @@ impl<'a> Batches<'a> {
                     2 | 3 => cell.set_veto(Veto::Quota),
                     _ => {}
                 }
-                let penalty = (mode == 1).then(|| cell.of_penalty(random.penalty().algorithm(), &hasher));
+                let penalty = (mode == 1).then(|| cell.of_penalty(random.penalty().algorithm()));
                 cells.extend([Some(cell), penalty].into_iter().flatten());
             }
             cells

@@ -310,7 +310,7 @@ fn a_lockout_has_at_most_level_63() {
     let fake = Fake::new();
     let (hasher, minute) = (KeyHasher::with_secret([0; 16]), Duration::from_secs(60));
     let limit = named("limit", 0, FixedWindow::new(1, minute).into(), &hasher).with_key(hasher.hash(b"key"), 2);
-    let penalty = limit.of_penalty(Penalty::after(1, minute).locked_out_for(minute).algorithm(), &hasher);
+    let penalty = limit.of_penalty(Penalty::after(1, minute).locked_out_for(minute).algorithm());
     let cells = [limit.clone(), penalty.with_key(limit.key(), 1)];
     // The last lockout has ended, and is remembered.
     let [expires_at, at] = [NOON + 1_000_000, NOON - 1].map(|instant| instant.to_le_bytes()[..7].to_vec());
@@ -357,7 +357,7 @@ fn arbitrary_values_never_panic() {
         for _ in 0..20 {
             let limit = named("limit", 0, random.algorithm(kind), &hasher);
             let cost = random.cost(limit.algorithm().capacity());
-            let penalty = limit.of_penalty(random.penalty().algorithm(), &hasher).with_key(key, cost.min(1));
+            let penalty = limit.of_penalty(random.penalty().algorithm()).with_key(key, cost.min(1));
             let mut cells = [limit.with_key(key, cost), penalty];
             now += random.up_to(1 << 40);
             let request = Request::decide("t", Task::Acquire, now, &cells);

@@ -105,7 +105,7 @@ impl<'a> Trace<'a> {
             }
             let has_penalty = seed % 4 >= 2 && cell.veto() == Veto::Enforced && !penalties.one_in(3);
             let penalty = has_penalty.then(|| {
-                let mut penalty = cell.of_penalty(penalties.penalty().algorithm(), &hasher);
+                let mut penalty = cell.of_penalty(penalties.penalty().algorithm());
                 penalty.makes_strikes = !penalties.one_in(8);
                 penalty
             });
