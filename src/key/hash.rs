@@ -79,9 +79,9 @@ impl fmt::Debug for KeyHash {
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
     kind: Kind,
-    /// Tells stores with the same secret apart. A part of the identities of limits, but not of keys. 0 if the store has
-    /// not set it.
-    store: u64,
+    /// Tells stores with the same secret apart, so that a receipt refunds nothing in another store than that of its
+    /// charges. Hashes do not depend on it. 0 if the store has not set it.
+    pub(crate) store: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -117,25 +117,16 @@ impl KeyHasher {
         Self { kind, store: 0 }
     }
 
-    /// Returns the hasher of a store that shares nothing with other stores.
+    /// Returns the hasher of a store that is the same one as its clones only.
     pub(crate) fn of_own_store(self) -> Self {
         let [store] = random_words();
-        Self { store, ..self }
+        Self { store: store as u32, ..self }
     }
 
     /// Returns the hasher of the store at an address, under which all processes reach the same store.
     #[cfg(feature = "redis")]
     pub(crate) fn of_store_at(self, address: &str) -> Self {
-        Self { store: self.hash(address.as_bytes()).low, ..self }
-    }
-
-    /// Hashes the identity of a limit. Limits of different stores differ, so that a receipt refunds nothing in another
-    /// store than that of its charges.
-    pub(crate) fn hash_limit(&self, limit: &str) -> KeyHash {
-        match self.store {
-            0 => self.hash(limit.as_bytes()),
-            store => self.hash(format!("{store:016x} {limit}").as_bytes()),
-        }
+        Self { store: self.hash(address.as_bytes()).low as u32, ..self }
     }
 
     /// Hashes the bytes of a key.

@@ -244,7 +244,7 @@ impl Limits {
     }
 
     /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
-    /// had others. Leaves out limits that no longer exist.
+    /// had others. Leaves out limits that no longer exist, and charges of another store.
     pub(crate) fn fit_refund(&self, charged: &mut Cells) {
         let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(Limit::has_other_sizes);
         // A limit has another position only after a replacement of live limits.
@@ -252,6 +252,7 @@ impl Limits {
             let is_of = |current: &&Cell| current.identity == cell.identity;
             self.cells.get(cell.limit()).filter(is_of).or_else(|| self.cells.iter().find(is_of))
         };
+        charged.retain(|cell| cell.store == self.hasher.store);
         charged.retain(|cell| match current(cell) {
             Some(current) => {
                 if !cell.is_resized() && !has_sizes(current) {

@@ -56,7 +56,7 @@ impl<B: CompareAndSwap> Database<B> {
             backend,
             locks: Arc::default(),
             denials: Denials::new(Denials::LIFETIME),
-            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
+            hasher: KeyHasher::with_secret(DEFAULT_SECRET).of_own_store(),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(1),
             has_remote_clock: Arc::default(),

@@ -64,7 +64,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.0.prefix = escape(prefix).into();
-        self.0.denials = Denials::new(self.0.denials.lifetime());
+        self.0.hasher = self.0.hasher.of_own_store();
         self
     }
 
@@ -74,7 +74,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// test whether a guessed key was used.
     #[must_use]
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
-        self.0.hasher = KeyHasher::with_secret(secret);
+        self.0.hasher = KeyHasher::with_secret(secret).of_own_store();
         self
     }
 

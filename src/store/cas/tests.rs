@@ -11,6 +11,8 @@ use tokio::time::{sleep, timeout};
 use super::{CasStore, CompareAndSwap, Versioned};
 use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::error::{StoreError, StoreErrorKind};
+use crate::limit::Limit;
+use crate::limiter::Limiter;
 use crate::store::decision::Cell;
 use crate::store::{Answer, MemoryStore, Override, OverrideStore, Purpose, Store, StoreFuture, Veto};
 use crate::time::{Clock, ManualClock, Timestamp};
@@ -292,6 +294,29 @@ async fn a_remembered_denial_with_a_log_is_of_one_size() {
     cells[0].set_algorithm(SlidingLog::per_day(2).into());
     let [known, fresh] = [take(&store, &cells).await, take(&table.process(), &cells).await];
     assert_eq!(known[0].verdict(), fresh[0].verdict());
+}
+
+/// Not even if it is of the same database.
+#[tokio::test(start_paused = true)]
+async fn a_receipt_is_refunded_by_clones_of_its_store_only() {
+    let table = Table::shared();
+    let limiter = |store| Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).store(store).build();
+    let store = table.process();
+    let others = [Table::shared().process(), store.clone().prefix("other")];
+    let [one, clone] = [store.clone(), store].map(limiter);
+    let left = async |limiter: &Limiter| limiter.peek("key", 0).await.unwrap().outcomes()[0].remaining();
+    for other in others.map(limiter) {
+        one.reset("key").await.unwrap();
+        let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
+        let _ = other.acquire("key", 5).await.unwrap();
+        let before = left(&other).await;
+        other.refund(receipt).await.unwrap();
+        assert_eq!(left(&other).await, before);
+    }
+    one.reset("key").await.unwrap();
+    let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
+    clone.refund(receipt).await.unwrap();
+    assert_eq!(left(&one).await, 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ pub struct Cell {
     /// The hash of the limit's identity: its algorithm, its period and its name. It separates the states of its keys
     /// from those of other limits.
     pub(crate) identity: KeyHash,
+    /// The [number](KeyHasher::store) of the store.
+    pub(crate) store: u32,
     pub(crate) texts: Option<Arc<Texts>>,
     pub(crate) cost: u64,
     /// The limit with its overage, at the size that applies to the key.
@@ -142,7 +144,8 @@ impl Cell {
         let identity = format!("{} {} {name}", algorithm.tag(), algorithm.state_period());
         Self {
             key: KeyHash::ZERO,
-            identity: hasher.hash_limit(&identity),
+            identity: hasher.hash(identity.as_bytes()),
+            store: hasher.store,
             texts: None,
             cost: 0,
             algorithm,
@@ -263,7 +266,7 @@ impl Cell {
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
-            (cell.key, cell.identity, cell.cost, cell.algorithm.kind, cell.algorithm.span, flags)
+            (cell.store, cell.key, cell.identity, cell.cost, cell.algorithm.kind, cell.algorithm.span, flags)
         };
         let size = |cell: &Self| (cell.own_size, cell.overage_percent);
         let any_size = self.is_allowed() && !self.is_overridable && !self.algorithm.keeps_log();

@@ -101,7 +101,7 @@ impl RedisStore {
     /// percent-encoded.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
-        Self { prefix: escape(prefix).into(), ..self }.without_denials()
+        Self { prefix: escape(prefix).into(), ..self }
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
@@ -110,14 +110,16 @@ impl RedisStore {
     /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self }.without_denials()
+        Self { hasher: KeyHasher::with_secret(secret), ..self }
     }
 
     /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own
     /// clock.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }.without_denials()
+        // Those that are remembered refer to another clock.
+        let denials = Denials::new(self.denials.lifetime());
+        Self { clock: Some(Arc::new(clock)), denials, ..self }
     }
 
     /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`]
@@ -142,11 +144,6 @@ impl RedisStore {
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: Denials::new(span), ..self }
-    }
-
-    /// Forgets denials, because they refer to other keys or to another clock.
-    fn without_denials(self) -> Self {
-        Self { denials: Denials::new(self.denials.lifetime()), ..self }
     }
 
     /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.
