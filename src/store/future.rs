@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::task::coop::poll_proceed;
 
+use crate::algorithm::NEVER;
 use crate::error::StoreError;
 use crate::store::decision::Cell;
 use crate::time::Timestamp;
@@ -30,7 +31,7 @@ impl Answer {
     }
 
     /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them,
-    /// in their order.
+    /// in their order. A limit whose clone is missing denies the request.
     #[must_use]
     pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
         Self { at, cells: Some(cells.into()), is_remembered: false }
@@ -51,6 +52,8 @@ impl Answer {
     #[inline]
     pub fn finish(self, cells: &mut [Cell]) -> Timestamp {
         if let Some(answered) = self.cells {
+            // Without an answer, a limit would count as charged.
+            cells.iter_mut().skip(answered.len()).for_each(|cell| cell.wait = NEVER);
             cells.iter_mut().zip(answered).for_each(|(cell, answered)| *cell = answered);
         }
         self.at

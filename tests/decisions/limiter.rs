@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use support::limits::acquire_costs;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    AcquireError, Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket,
-    Verdict,
-    store::{KeyHasher, StoreFuture},
+    AcquireError, Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Store, StoreErrorKind,
+    Timestamp, TokenBucket, Verdict,
+    store::{Answer, Cell, KeyHasher, Purpose, StoreFuture},
 };
 
 use crate::bounds::{Admitted, respects_bound};
@@ -314,6 +314,37 @@ async fn a_receipt_of_another_store_refunds_nothing() {
     let _ = two.acquire("key", 5).await.unwrap();
     two.refund(receipt).await.unwrap();
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
+}
+
+/// It would be allowed, and count as charged.
+#[tokio::test]
+async fn a_limit_that_a_store_does_not_answer_denies() {
+    #[derive(Debug)]
+    struct Answers(usize);
+    impl Store for Answers {
+        fn hasher(&self) -> KeyHasher {
+            KeyHasher::with_secret([0; 16])
+        }
+
+        fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
+            let answered = vec![cells[0].clone(); self.0];
+            StoreFuture::pending(async { Ok(Answer::with_cells(Timestamp::EPOCH, answered)) })
+        }
+
+        fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
+            StoreFuture::ready(Ok(()))
+        }
+
+        fn reset(&self, _: &[Cell]) -> StoreFuture<()> {
+            StoreFuture::ready(Ok(()))
+        }
+    }
+    for count in 0..4 {
+        let limits = ["one", "other"].map(|name| Limit::new(name, FixedWindow::per_day(10)));
+        let limiter = Limiter::builder(limits).store(Answers(count)).build();
+        let decision = limiter.acquire("key", 1).await.unwrap();
+        assert_eq!(decision.is_allowed(), count >= 2, "{count} answers for 2 limits");
+    }
 }
 
 /// A limit in shadow mode does not affect the verdict.
