@@ -12,7 +12,7 @@ use crate::time::{ManualClock, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Checks [overrides](crate::LimitHandle#overrides), if the store [supports them](Store::overrides).
+/// Checks [overrides](crate::LimitHandle#overrides), if the store [supports them](Store::access_override).
 ///
 /// # Panics
 ///

@@ -11,8 +11,8 @@ use crate::error::{ConfigError, StoreError};
 use crate::key::Key;
 use crate::limit::Limit;
 use crate::resilience::GuardedStore;
-use crate::store::decision::{Cell, Cells, Decision};
-use crate::store::{LONGEST_OVERRIDE, Override, OverrideStore, Purpose, StoreFuture};
+use crate::store::decision::{Cells, Decision};
+use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoreFuture};
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
 ///
@@ -197,7 +197,7 @@ impl LimitHandle {
             )));
         }
         let value = Override::new(algorithm, expires_after);
-        self.call_overrides(&key, |store, cell| store.set(cell, value)).await
+        self.access_override(&key, OverrideOperation::Set(value)).await.map(drop)
     }
 
     /// Returns the override of `key`, if it has one.
@@ -206,7 +206,7 @@ impl LimitHandle {
     ///
     /// Returns an error if the store fails, or if the limit no longer exists or is not overridable.
     pub fn get_override(&self, key: impl Key) -> StoreFuture<Option<Override>> {
-        self.call_overrides(&key, |store, cell| store.get(cell))
+        self.access_override(&key, OverrideOperation::Get)
     }
 
     /// Removes the override of `key`, if it has one.
@@ -215,8 +215,8 @@ impl LimitHandle {
     ///
     /// Returns an error if the store fails, or if the limit no longer exists or is not overridable. If the store did
     /// not answer, the override may have been removed.
-    pub fn remove_override(&self, key: impl Key) -> StoreFuture<()> {
-        self.call_overrides(&key, |store, cell| store.remove(cell))
+    pub async fn remove_override(&self, key: impl Key) -> Result<(), StoreError> {
+        self.access_override(&key, OverrideOperation::Remove).await.map(drop)
     }
 
     fn call<T: Send + Unpin + 'static>(
@@ -248,19 +248,12 @@ impl LimitHandle {
         })
     }
 
-    fn call_overrides<T: Send + Unpin + 'static>(
-        &self,
-        key: &impl Key,
-        call: impl FnOnce(&dyn OverrideStore, &Cell) -> StoreFuture<T>,
-    ) -> StoreFuture<T> {
+    fn access_override(&self, key: &impl Key, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
         if let Err(error) = self.find(&self.client()).and_then(|(_, limit)| limit.check_overridable()) {
             return StoreFuture::ready(Err(StoreError::invalid_call(error)));
         }
         self.call(key, 0, |client, cells| {
-            client.call(cells, |store, cells| match store.overrides() {
-                Some(overrides) => call(overrides, &cells[0]),
-                None => StoreFuture::ready(Err(StoreError::not_supported())),
-            })
+            client.call(cells, |store, cells| store.access_override(&cells[0], operation))
         })
     }
 }

@@ -36,6 +36,7 @@ pub use self::redis::{RedisConfig, RedisStore};
 pub use crate::algorithm::state::ChargeMark;
 use crate::algorithm::{Algorithm, Size};
 pub use crate::error::Node;
+use crate::error::StoreError;
 pub use crate::key::hash::{KeyHash, KeyHasher};
 pub use crate::store::decision::{Cell, Veto};
 use crate::time::Timestamp;
@@ -150,11 +151,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         StoreUsage::default()
     }
 
-    /// Returns the store's [overrides](crate::LimitHandle#overrides) of limits for single keys, if it supports them.
-    /// Defaults to `None`: setting an override is then an error of kind
+    /// Gets, sets or removes the [override](crate::LimitHandle#overrides) of a limit for the key of a cell. Returns the
+    /// override that it gets, if there is one that has not expired, and `None` otherwise. Defaults to an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        None
+    ///
+    /// A store with overrides decides by that of a key wherever a limit is [overridable](Cell::is_overridable): it reads
+    /// the override with the state of the key, and [applies](Cell::apply_override) it.
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let _ = (cell, operation);
+        StoreFuture::ready(Err(StoreError::not_supported()))
     }
 }
 
@@ -195,8 +200,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).usage()
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        (**self).overrides()
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        (**self).access_override(cell, operation)
     }
 }
 
@@ -239,21 +244,16 @@ impl StoreUsage {
     }
 }
 
-/// The capability of a [`Store`] to keep [overrides](crate::LimitHandle#overrides): another size of a limit for a
-/// single key. Return it from [`Store::overrides`].
-///
-/// Such a store decides by the override of a key wherever a limit is [overridable](Cell::is_overridable): it reads the
-/// override with the state of the key, and [applies](Cell::apply_override) it.
-pub trait OverrideStore: Send + Sync {
-    /// Sets the override of a limit for the key of a cell, in place of any previous one. Its algorithm has the limit's
-    /// kind and period, which [`LimitHandle::set_override`](crate::LimitHandle::set_override) checks.
-    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()>;
-
-    /// Returns the override of the key, if it has one that has not expired.
-    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>>;
-
-    /// Removes the override of the key, if it has one.
-    fn remove(&self, cell: &Cell) -> StoreFuture<()>;
+/// An operation on the override of a key: see [`Store::access_override`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum OverrideOperation {
+    /// Returns the override.
+    Get,
+    /// Sets the override, in place of any previous one. Its algorithm has the limit's kind and period, which
+    /// [`LimitHandle::set_override`](crate::LimitHandle::set_override) checks.
+    Set(Override),
+    /// Removes the override, if there is one.
+    Remove,
 }
 
 /// An override of a limit's size for one key.

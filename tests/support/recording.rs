@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use tower_ratelimit::store::{Answer, Cell, KeyHash, KeyHasher, Node, OverrideStore, Purpose, StoreFuture};
+use tower_ratelimit::store::{
+    Answer, Cell, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture,
+};
 use tower_ratelimit::{Decision, Store, Timestamp};
 
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.name()
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        self.inner.overrides()
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.inner.access_override(cell, operation)
     }
 }

@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::operation::KeyLocks;
+use super::operation::{KeyLocks, Retries};
 use crate::algorithm::{DecodeError, KeyState};
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
-use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, StoredOverride};
+use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, Override, OverrideOperation, StoredOverride};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// A database, and what the requests of this process share. Clones are of the same one.
@@ -88,7 +88,7 @@ impl<B: CompareAndSwap> Database<B> {
     }
 
     /// Returns the name of the value that holds the override of a cell.
-    pub(super) fn override_key(&self, cell: &Cell) -> String {
+    fn override_key(&self, cell: &Cell) -> String {
         self.key(cell) + ":override"
     }
 
@@ -123,6 +123,37 @@ impl<B: CompareAndSwap> Database<B> {
         Ok((rows, until))
     }
 
+    /// Gets, sets or removes the override of a cell.
+    pub(super) async fn access_override(
+        &self,
+        cell: &Cell,
+        operation: OverrideOperation,
+    ) -> Result<Option<Override>, StoreError> {
+        let key = self.override_key(cell);
+        match operation {
+            OverrideOperation::Get => {
+                let found = self.backend.get(&key).await?;
+                let now = self.backend.now().await?.as_micros();
+                let stored = decode(&key, found.as_ref(), override_from_bytes)?;
+                Ok(stored.filter(|stored| stored.is_valid_at(now)).and_then(|valid| valid.of(cell, now)))
+            }
+            OverrideOperation::Set(size) => {
+                let mut retries = Retries::new();
+                let at = self.backend.now().await?;
+                let stored = StoredOverride::new(size, at.as_micros());
+                let (value, expires_at) = (override_to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
+                loop {
+                    retries.next_attempt().await?;
+                    let version = self.backend.get(&key).await?.map(|found| found.version);
+                    if self.swap(&key, version, &value, expires_at, at).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+            OverrideOperation::Remove => self.backend.delete(&key).await.map(|()| None),
+        }
+    }
+
     /// Writes the new state of a row, unless another process has changed it. Returns whether it was written.
     pub(super) async fn write(&self, row: &Row, state: &KeyState, at: Timestamp) -> Result<bool, StoreError> {
         let expires_at = state.expires_at();
@@ -130,7 +161,7 @@ impl<B: CompareAndSwap> Database<B> {
     }
 
     /// Sets a value that counts until an instant (in µs), unless its version is another. Returns whether it was set.
-    pub(super) async fn swap(
+    async fn swap(
         &self,
         key: &str,
         version: Option<u64>,
@@ -152,7 +183,7 @@ impl Row {
 }
 
 /// Decodes the value of a key, if it has one. An invalid value is an error of the request.
-pub(super) fn decode<T>(
+fn decode<T>(
     key: &str,
     found: Option<&Versioned>,
     from_bytes: impl Fn(&[u8]) -> Result<T, DecodeError>,
@@ -173,12 +204,12 @@ pub(super) fn decode<T>(
 /// The version of the bytes of an override.
 const OVERRIDE_VERSION: u8 = 1;
 
-pub(super) fn override_to_bytes(stored: StoredOverride) -> Vec<u8> {
+fn override_to_bytes(stored: StoredOverride) -> Vec<u8> {
     let size = stored.size.map(u32::to_le_bytes);
     [&[OVERRIDE_VERSION], size.as_flattened(), &stored.expires_at.unwrap_or(0).to_le_bytes()].concat()
 }
 
-pub(super) fn override_from_bytes(bytes: &[u8]) -> Result<StoredOverride, DecodeError> {
+fn override_from_bytes(bytes: &[u8]) -> Result<StoredOverride, DecodeError> {
     match bytes {
         [OVERRIDE_VERSION, rest @ ..] => {
             let packed = rest.try_into().map(u128::from_le_bytes).map_err(|_| DecodeError::Malformed)?;

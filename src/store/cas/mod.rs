@@ -19,15 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use self::database::Database;
 pub use self::database::{CompareAndSwap, Versioned};
-use self::database::{Database, decode, override_from_bytes, override_to_bytes};
 use self::decide::{decide_request, refund_all};
-use self::operation::{Retries, complete};
+use self::operation::complete;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
-use crate::store::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoredOverride, escape};
+use crate::store::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, escape};
 use crate::time::Timestamp;
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
@@ -145,52 +145,18 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         self.0.remembered(cells)
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        Some(self)
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (database, cell) = (self.0.clone(), cell.clone());
+        let purpose = if operation == OverrideOperation::Get { Purpose::Peek } else { Purpose::Take };
+        let change = database.denials.begin(slice::from_ref(&cell), purpose);
+        StoreFuture::pending(async move {
+            let _change = change;
+            database.access_override(&cell, operation).await
+        })
     }
 }
 
 /// Returns the future of an operation that is completed even if its caller gives up before it writes.
 fn completed(operation: impl Future<Output = Result<(), StoreError>> + Send + 'static) -> StoreFuture<()> {
     StoreFuture::pending(complete(operation, Arc::new(AtomicBool::new(true)), ready))
-}
-
-impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
-    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
-        let (database, key) = (self.0.clone(), self.0.override_key(cell));
-        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
-        StoreFuture::pending(async move {
-            let _change = change;
-            let mut retries = Retries::new();
-            let at = database.backend.now().await?;
-            let stored = StoredOverride::new(size, at.as_micros());
-            let (value, expires_at) = (override_to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
-            loop {
-                retries.next_attempt().await?;
-                let version = database.backend.get(&key).await?.map(|found| found.version);
-                if database.swap(&key, version, &value, expires_at, at).await? {
-                    return Ok(());
-                }
-            }
-        })
-    }
-
-    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
-        let (database, key, cell) = (self.0.clone(), self.0.override_key(cell), cell.clone());
-        StoreFuture::pending(async move {
-            let found = database.backend.get(&key).await?;
-            let now = database.backend.now().await?.as_micros();
-            let stored = decode(&key, found.as_ref(), override_from_bytes)?.filter(|stored| stored.is_valid_at(now));
-            Ok(stored.and_then(|valid| valid.of(&cell, now)))
-        })
-    }
-
-    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
-        let (database, key) = (self.0.clone(), self.0.override_key(cell));
-        let change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
-        StoreFuture::pending(async move {
-            let _change = change;
-            database.backend.delete(&key).await
-        })
-    }
 }

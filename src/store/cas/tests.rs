@@ -14,7 +14,7 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::decision::Cell;
-use crate::store::{Answer, MemoryStore, Override, OverrideStore, Purpose, Store, StoreFuture, Veto};
+use crate::store::{Answer, MemoryStore, Override, OverrideOperation, Purpose, Store, StoreFuture, Veto};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// A table in memory.
@@ -257,7 +257,7 @@ async fn a_remembered_denial_ends_with_the_override_that_denied() {
     cell.is_overridable = true;
     let store = table.process().remember_denials(Duration::from_secs(3_600));
     let size = Override::new(FixedWindow::per_day(1).into(), Some(Duration::from_secs(60)));
-    store.set(&cell, size).await.unwrap();
+    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
     let cells = slice::from_ref(&cell);
     for (micros, expected) in [(0, true), (59_999_999, false), (1, true)] {
         table.clock.advance(Duration::from_micros(micros));
@@ -413,16 +413,16 @@ async fn an_override_applies_until_it_expires() {
     take(&store, cells).await;
     assert!(!is_allowed(&take(&store, cells).await));
     let size = Override::new(FixedWindow::per_day(3).into(), Some(Duration::from_secs(60)));
-    store.set(&cell, size).await.unwrap();
-    assert_eq!(OverrideStore::get(&store, &cell).await.unwrap(), Some(size));
+    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
+    assert_eq!(store.access_override(&cell, OverrideOperation::Get).await.unwrap(), Some(size));
     let decided = take(&store, cells).await;
     assert_eq!((is_allowed(&decided), decided[0].remaining()), (true, 1));
     assert_eq!(decided[0].algorithm(), &FixedWindow::per_day(3).into());
     table.clock.advance(Duration::from_secs(60));
     assert!(!is_allowed(&take(&store, cells).await));
-    assert_eq!(OverrideStore::get(&store, &cell).await.unwrap(), None);
-    store.set(&cell, size).await.unwrap();
-    store.remove(&cell).await.unwrap();
+    assert_eq!(store.access_override(&cell, OverrideOperation::Get).await.unwrap(), None);
+    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
+    store.access_override(&cell, OverrideOperation::Remove).await.unwrap();
     assert!(!is_allowed(&take(&store, cells).await));
 }
 

@@ -9,7 +9,7 @@ use crate::store::decision::RequestDetail;
 
 /// For stores: the answer.
 impl Cell {
-    /// Decides by the override of the key: see [`OverrideStore`](crate::store::OverrideStore). Ignores one whose
+    /// Decides by the override of the key: see [`Store::access_override`](crate::Store::access_override). Ignores one whose
     /// algorithm or period is another.
     pub fn apply_override(&mut self, by: &Algorithm) {
         if self.algorithm.with_size(by.size()) == Some(*by) {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use self::shard::{OverrideCount, Shard};
 use self::table::{EvictionRank, Slot};
-use super::{Answer, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
+use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
@@ -234,8 +234,15 @@ impl Store for MemoryStore {
         StoreUsage::default().keys(self.keys() as u64).bytes(self.bytes() as u64)
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        Some(self)
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        StoreFuture::ready(match operation {
+            OverrideOperation::Get => Ok(self.get_override(cell)),
+            OverrideOperation::Set(size) => self.set_override(cell, size).map(|()| None),
+            OverrideOperation::Remove => {
+                self.lock(self.shard_of(cell.key())).overrides.remove(cell.fingerprint(), &self.overrides);
+                Ok(None)
+            }
+        })
     }
 }
 
@@ -254,23 +261,12 @@ impl MemoryStore {
         (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
         if set() { Ok(()) } else { Err(StoreError::full(self.overrides.max)) }
     }
-}
 
-impl OverrideStore for MemoryStore {
-    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
-        StoreFuture::ready(self.set_override(cell, size))
-    }
-
-    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
+    fn get_override(&self, cell: &Cell) -> Option<Override> {
         let mut shard = self.lock(self.shard_of(cell.key()));
         let now = self.clock.now().as_micros();
         let kept = shard.overrides.get(cell.fingerprint(), now, &self.overrides);
-        StoreFuture::ready(Ok(kept.and_then(|kept| kept.of(cell, now))))
-    }
-
-    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
-        self.lock(self.shard_of(cell.key())).overrides.remove(cell.fingerprint(), &self.overrides);
-        StoreFuture::ready(Ok(()))
+        kept.and_then(|kept| kept.of(cell, now))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Implements [`Store`] and [`OverrideStore`]: the operations on the keys of one slot or server, in one round trip.
+//! Implements [`Store`]: the operations on the keys of one slot or server, in one round trip.
 //!
 //! [`cross_slot`](super::cross_slot) decides requests with keys in several slots of a Cluster.
 
@@ -20,7 +20,7 @@ use crate::algorithm::Kind;
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
-use crate::store::{Answer, Node, Override, OverrideStore, Purpose, Store, StoreFuture, StoreUsage, lifetime_micros};
+use crate::store::{Answer, Node, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::Timestamp;
 #[cfg(feature = "rules")]
 use crate::time::{Clock, SystemClock};
@@ -82,30 +82,20 @@ impl Store for RedisStore {
         StoreUsage::default().queued(self.deployment.queued() as u64)
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        Some(self)
-    }
-}
-
-impl OverrideStore for RedisStore {
-    fn set(&self, cell: &Cell, size: Override) -> StoreFuture<()> {
-        let Override { algorithm, expires_after } = size;
-        let request = Request::set_override(&self.prefix, cell, algorithm.size(), expires_after.map(lifetime_micros));
-        self.change(slice::from_ref(cell), vec![request])
-    }
-
-    fn get(&self, cell: &Cell) -> StoreFuture<Option<Override>> {
-        let request = Request::of_override(Task::GetOverride, &self.prefix, cell);
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (request, purpose) = match operation {
+            OverrideOperation::Get => (Request::of_override(Task::GetOverride, &self.prefix, cell), Purpose::Peek),
+            OverrideOperation::Set(size) => (Request::set_override(&self.prefix, cell, size), Purpose::Take),
+            OverrideOperation::Remove => (Request::of_override(Task::Reset, &self.prefix, cell), Purpose::Take),
+        };
+        let change = self.denials.begin(slice::from_ref(cell), purpose);
         let (store, cell) = (self.clone(), cell.clone());
         StoreFuture::pending(async move {
+            let _change = change;
             let (now, reply) = store.deployment.ask(store.test_clock().map(encode_clock), request).await?;
             let Some(stored) = reply.stored_override()? else { return Ok(None) };
             Ok(Some(stored.of(&cell, now).ok_or(INVALID_OVERRIDE)?))
         })
-    }
-
-    fn remove(&self, cell: &Cell) -> StoreFuture<()> {
-        self.change(slice::from_ref(cell), vec![Request::of_override(Task::Reset, &self.prefix, cell)])
     }
 }
 
@@ -140,7 +130,7 @@ impl RedisStore {
         slots.into_iter().map(slot).filter(|slot| !slot.is_empty()).map(|slot| encode(&self.prefix, &slot)).collect()
     }
 
-    /// Sends requests that change the states or overrides of cells, all at the same time.
+    /// Sends requests that change the states of cells, all at the same time.
     fn change(&self, cells: &[Cell], requests: Vec<Request>) -> StoreFuture<()> {
         if requests.is_empty() {
             return StoreFuture::ready(Ok(()));

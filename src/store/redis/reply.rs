@@ -59,9 +59,9 @@ impl Reply {
         Ok(until)
     }
 
-    /// Returns the override in the reply to [`Task::GetOverride`].
+    /// Returns the override in the reply to an operation on it. Only [`Task::GetOverride`] returns one.
     pub(super) fn stored_override(&self) -> Result<Option<StoredOverride>, Fault> {
-        next_override(&mut self.states())
+        if self.states.is_empty() { Ok(None) } else { next_override(&mut self.states()) }
     }
 
     /// Parses the first of several replies, and removes it from `bytes`.

@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 use super::reply;
 use super::script::Task;
 use super::slot;
-use crate::algorithm::{Algorithm, Kind, Rounding, Size};
+use crate::algorithm::{Algorithm, Kind, Rounding};
 use crate::store::decision::{Cell, Veto};
+use crate::store::{Override, lifetime_micros};
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]
@@ -73,11 +74,12 @@ impl Request {
         request
     }
 
-    /// Encodes setting the override of a key, for a span of µs or without expiry.
-    pub(super) fn set_override(prefix: &str, cell: &Cell, size: Size, span: Option<u64>) -> Self {
+    /// Encodes setting the override of a key.
+    pub(super) fn set_override(prefix: &str, cell: &Cell, size: Override) -> Self {
         let mut request = Self::of_override(Task::SetOverride, prefix, cell);
-        request.extend(&span.map_or(-1.0, |span| span as f64).to_le_bytes());
-        request.extend(size.map(u32::to_le_bytes).as_flattened());
+        let span = size.expires_after.map_or(-1.0, |span| lifetime_micros(span) as f64);
+        request.extend(&span.to_le_bytes());
+        request.extend(size.algorithm.size().map(u32::to_le_bytes).as_flattened());
         request
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Answer, Cell, ChargeMark, KeyHasher, OverrideStore, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Cell, ChargeMark, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
 use tower_ratelimit::{
     Event, FixedWindow, Limit, Limiter, MemoryStore, Penalty, Store, StoreError, Timestamp, TokenBucket, Verdict,
     conformance,
@@ -18,7 +18,7 @@ impl Remote {
         tokio::task::yield_now().await;
         let mut cells = asked.clone();
         for cell in cells.iter_mut().filter(|cell| cell.is_overridable()) {
-            if let Some(size) = OverrideStore::get(&*store, cell).await? {
+            if let Some(size) = store.access_override(cell, OverrideOperation::Get).await? {
                 cell.apply_override(&size.algorithm);
             }
         }
@@ -63,8 +63,8 @@ impl Store for Remote {
         self.0.reset(cells)
     }
 
-    fn overrides(&self) -> Option<&dyn OverrideStore> {
-        Some(&*self.0)
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.0.access_override(cell, operation)
     }
 }
 

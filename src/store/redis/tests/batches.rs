@@ -15,7 +15,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::reply::{Replies, Reply};
 use crate::store::redis::request::{self, Request};
 use crate::store::redis::script::Task;
-use crate::store::{Override, OverrideStore, Purpose, Store};
+use crate::store::{Override, OverrideOperation, Purpose, Store};
 use crate::time::{ManualClock, Timestamp};
 
 const PREFIX: &str = "b";
@@ -243,11 +243,8 @@ impl<'a> Batches<'a> {
             Ask::Reset { .. } => self.memory.reset(&self.asked(ask)).into_ready().unwrap().unwrap(),
             Ask::Override { limit, size, .. } => {
                 let cell = &self.asked(ask)[*limit];
-                let changed = match size {
-                    Some(size) => self.memory.set(cell, *size),
-                    None => self.memory.remove(cell),
-                };
-                changed.into_ready().unwrap().unwrap();
+                let operation = size.map_or(OverrideOperation::Remove, OverrideOperation::Set);
+                self.memory.access_override(cell, operation).into_ready().unwrap().unwrap();
             }
         }
     }
@@ -306,10 +303,7 @@ impl<'a> Batches<'a> {
             Ask::Decide { task, .. } => Request::decide(PREFIX, *task, self.now(), &cells),
             Ask::Refund { .. } => Request::refund(PREFIX, &all),
             Ask::Reset { .. } => Request::reset(PREFIX, &all),
-            Ask::Override { limit, size: Some(size), .. } => {
-                let span = size.expires_after.map(|span| span.as_micros() as u64);
-                Request::set_override(PREFIX, all[*limit], size.algorithm.size(), span)
-            }
+            Ask::Override { limit, size: Some(size), .. } => Request::set_override(PREFIX, all[*limit], *size),
             Ask::Override { limit, size: None, .. } => Request::of_override(Task::Reset, PREFIX, all[*limit]),
         }
     }

@@ -30,7 +30,7 @@ use super::script::Task;
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Texts};
-use crate::store::{Purpose, escape};
+use crate::store::{Override, Purpose, escape};
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
 /// which is then printed.
@@ -276,7 +276,9 @@ fn an_answer_holds_until_the_first_override_expires() {
             cell
         });
         for (cell, span) in cells.iter().zip(spans) {
-            let request = Request::set_override("t", cell, [7, 0], span);
+            let algorithm = FixedWindow::new(7, Duration::from_secs(60)).into();
+            let expires_after = span.map(Duration::from_micros);
+            let request = Request::set_override("t", cell, Override { algorithm, expires_after });
             assert!(Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies[0].is_ok());
         }
         let reply = charge(&fake, &cells).unwrap();

@@ -7,11 +7,11 @@ use super::random::Random;
 use super::{Redis, named, variable};
 use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size};
 use crate::key::hash::KeyHasher;
-use crate::store::Purpose;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::redis::reply::{self, Replies};
 use crate::store::redis::request::{self, Request};
 use crate::store::redis::script::Task;
+use crate::store::{Override, Purpose};
 use crate::time::Timestamp;
 
 /// Returns the limit, and the limit with its overage as a part of the capacity, which decides.
@@ -279,9 +279,11 @@ impl<'a> Trace<'a> {
             self.overrides[limit] = None;
             return Some(Request::of_override(Task::Reset, "t", cell));
         }
-        let (size, span) = (sizes.override_of(cell.algorithm()).size(), sizes.one_in(2).then(|| sizes.up_to(1 << 40)));
-        self.overrides[limit] = Some((size, span.map(|span| self.now + span)));
-        Some(Request::set_override("t", cell, size, span))
+        let algorithm = sizes.override_of(cell.algorithm());
+        let span = sizes.one_in(2).then(|| sizes.up_to(1 << 40));
+        self.overrides[limit] = Some((algorithm.size(), span.map(|span| self.now + span)));
+        let expires_after = span.map(Duration::from_micros);
+        Some(Request::set_override("t", cell, Override { algorithm, expires_after }))
     }
 
     fn refund(&mut self) -> (Request, Step) {
