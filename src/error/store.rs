@@ -153,8 +153,8 @@ impl StoreError {
     pub(crate) fn not_supported() -> Self {
         let error = Self::of(
             StoreErrorKind::NotSupported,
-            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward `access_override` to the store that \
-             yours wraps",
+            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward `access_override` to the store \
+             that yours wraps",
         );
         error.about_one_request()
     }

@@ -98,12 +98,12 @@ impl MemoryStore {
         let at = self.begin(locked);
         let now = at.as_micros();
         for ((cell, found), state) in cells.iter_mut().zip(&mut *slots).zip(&mut *states) {
-            let shard = self.shard_among(locked, cell.key());
             if cell.is_overridable()
-                && let Some(kept) = shard.overrides.get(cell.fingerprint(), now, &self.overrides)
+                && let Some(kept) = self.override_of(cell, now)
             {
                 cell.resize(kept.size);
             }
+            let shard = self.shard_among(locked, cell.key());
             match shard.table.find(cell.fingerprint()) {
                 Slot::Occupied(slot) => {
                     *found = Some(slot);

@@ -4,11 +4,12 @@ mod decide;
 mod shard;
 mod table;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
-use self::shard::{OverrideCount, Shard};
+use self::shard::Shard;
 use self::table::{EvictionRank, Slot};
 use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::error::StoreError;
@@ -50,7 +51,9 @@ pub struct MemoryStore {
     max_keys: usize,
     /// The shard to be swept next.
     sweeper: AtomicUsize,
-    overrides: OverrideCount,
+    /// By the fingerprint of the key. Only decisions of limits that have overrides read them.
+    overrides: RwLock<HashMap<u128, StoredOverride>>,
+    max_overrides: usize,
     clock: Box<dyn Clock>,
     hasher: KeyHasher,
 }
@@ -84,15 +87,16 @@ impl MemoryStore {
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
         assert!(keys > 0, "max_keys is 0: remember at least 1 key");
-        Self { clock: self.clock, hasher: self.hasher, overrides: self.overrides, ..Self::sized(keys) }
+        let Self { shards, max_keys, .. } = Self::sized(keys);
+        Self { shards, max_keys, ..self }
     }
 
     /// Sets the most [overrides](crate::LimitHandle#overrides) that the store holds. Defaults to 100,000. One takes
-    /// some 50 bytes, until it is removed or has expired. Beyond the bound, setting another one is an error; none is
-    /// evicted.
+    /// some 50 bytes, until it is removed, or has expired and another one needs its place. Beyond the bound, setting
+    /// another one is an error; none is evicted.
     #[must_use]
     pub fn max_overrides(self, overrides: usize) -> Self {
-        Self { overrides: OverrideCount::new(overrides), ..self }
+        Self { max_overrides: overrides, ..self }
     }
 
     /// Sets the clock: a [`ManualClock`](crate::ManualClock) for tests, or one that is cheaper to read (`CycleClock`,
@@ -125,8 +129,10 @@ impl MemoryStore {
     /// Returns the memory that the store has allocated, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let shards = size_of_val(&*self.shards);
-        shards + (0..self.shards.len()).map(|shard| self.lock(shard).heap()).sum::<usize>()
+        let tables: usize = (0..self.shards.len()).map(|shard| self.lock(shard).table.heap()).sum();
+        let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner).capacity();
+        // The standard library's table has a byte of metadata for each entry.
+        size_of_val(&*self.shards) + tables + overrides * (size_of::<(u128, StoredOverride)>() + 1)
     }
 
     fn sized(keys: usize) -> Self {
@@ -137,7 +143,8 @@ impl MemoryStore {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             max_keys: keys / shards,
             sweeper: AtomicUsize::new(0),
-            overrides: OverrideCount::new(MAX_OVERRIDES),
+            overrides: RwLock::default(),
+            max_overrides: MAX_OVERRIDES,
             clock: Box::new(SystemClock::new()),
             hasher: KeyHasher::fast(),
         }
@@ -235,11 +242,16 @@ impl Store for MemoryStore {
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let now = self.clock.now().as_micros();
         StoreFuture::ready(match operation {
-            OverrideOperation::Get => Ok(self.get_override(cell)),
-            OverrideOperation::Set(size) => self.set_override(cell, size).map(|()| None),
+            OverrideOperation::Get => Ok(self.override_of(cell, now).and_then(|kept| kept.of(cell, now))),
+            OverrideOperation::Set(size) => self.set_override(cell, StoredOverride::new(size, now), now),
             OverrideOperation::Remove => {
-                self.lock(self.shard_of(cell.key())).overrides.remove(cell.fingerprint(), &self.overrides);
+                let mut overrides = self.overrides_mut();
+                overrides.remove(&cell.fingerprint());
+                if overrides.is_empty() {
+                    overrides.shrink_to_fit();
+                }
                 Ok(None)
             }
         })
@@ -247,26 +259,27 @@ impl Store for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Sets an override, if there is room for it once expired ones are removed.
-    fn set_override(&self, cell: &Cell, size: Override) -> Result<(), StoreError> {
-        let set = || {
-            let mut shard = self.lock(self.shard_of(cell.key()));
-            let kept = StoredOverride::new(size, self.clock.now().as_micros());
-            shard.overrides.set(cell.fingerprint(), kept, &self.overrides)
-        };
-        if set() {
-            return Ok(());
-        }
-        let now = self.clock.now().as_micros();
-        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
-        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.max)) }
+    /// Returns the override of a cell, if it has one that is valid at `now` (in µs).
+    fn override_of(&self, cell: &Cell, now: u64) -> Option<StoredOverride> {
+        let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
+        overrides.get(&cell.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
     }
 
-    fn get_override(&self, cell: &Cell) -> Option<Override> {
-        let mut shard = self.lock(self.shard_of(cell.key()));
-        let now = self.clock.now().as_micros();
-        let kept = shard.overrides.get(cell.fingerprint(), now, &self.overrides);
-        kept.and_then(|kept| kept.of(cell, now))
+    /// Sets an override, if there is room for it once expired ones are removed.
+    fn set_override(&self, cell: &Cell, size: StoredOverride, now: u64) -> Result<Option<Override>, StoreError> {
+        let (key, max, mut overrides) = (cell.fingerprint(), self.max_overrides, self.overrides_mut());
+        if overrides.len() >= max && !overrides.contains_key(&key) {
+            overrides.retain(|_, kept| kept.is_valid_at(now));
+            if overrides.len() >= max {
+                return Err(StoreError::full(max));
+            }
+        }
+        overrides.insert(key, size);
+        Ok(None)
+    }
+
+    fn overrides_mut(&self) -> RwLockWriteGuard<'_, HashMap<u128, StoredOverride>> {
+        self.overrides.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,22 +1,18 @@
-//! A part of the store, behind one lock: its table, the entry that it evicts when it is full, and its overrides.
+//! A part of the store, behind one lock: its table, and the entry that it evicts when it is full.
 
-use std::collections::HashMap;
 use std::mem;
 use std::sync::MutexGuard;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::table::{EvictionRank, RankedFingerprint, Table};
 use crate::algorithm::KeyState;
-use crate::store::StoredOverride;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
-/// A part of the store's keys: their states and their overrides.
+/// A part of the store's keys.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) table: Table,
-    pub(super) overrides: Overrides,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
     /// The amount that each request adds to `due`, in quarters of a slot.
@@ -39,12 +35,7 @@ const NEW_KEY_PACE: u32 = 16;
 
 impl Shard {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), overrides: Overrides::default(), due: 0, pace: IDLE_PACE }
-    }
-
-    /// Returns the bytes allocated on the heap.
-    pub(super) fn heap(&self) -> usize {
-        self.table.heap() + self.overrides.heap()
+        Self { table: Table::new(), due: 0, pace: IDLE_PACE }
     }
 
     /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
@@ -87,72 +78,6 @@ impl Shard {
         let before = self.table.len();
         self.table.sweep(slots, now);
         self.table.len() < before
-    }
-}
-
-/// The overrides of a shard, by the fingerprint of the key.
-#[derive(Debug, Default)]
-pub(super) struct Overrides(HashMap<u128, StoredOverride>);
-
-/// The number of overrides in all shards of a store, and its maximum.
-#[derive(Debug)]
-pub(super) struct OverrideCount {
-    pub(super) max: usize,
-    count: AtomicUsize,
-}
-
-impl OverrideCount {
-    pub(super) const fn new(max: usize) -> Self {
-        Self { max, count: AtomicUsize::new(0) }
-    }
-
-    fn add(&self) -> bool {
-        let one_more = |count| (count < self.max).then_some(count + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
-    }
-
-    fn subtract(&self, dropped: usize) {
-        self.count.fetch_sub(dropped, Ordering::Relaxed);
-    }
-}
-
-impl Overrides {
-    /// Returns the override of a key, and removes it if it has expired.
-    pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<StoredOverride> {
-        let kept = *self.0.get(&fingerprint)?;
-        if kept.is_valid_at(now) {
-            return Some(kept);
-        }
-        self.remove(fingerprint, count);
-        None
-    }
-
-    /// Sets the override of a key. Returns whether there was room for it.
-    pub(super) fn set(&mut self, fingerprint: u128, kept: StoredOverride, count: &OverrideCount) -> bool {
-        let has_room = self.0.contains_key(&fingerprint) || count.add();
-        if has_room {
-            self.0.insert(fingerprint, kept);
-        }
-        has_room
-    }
-
-    pub(super) fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
-        count.subtract(self.0.remove(&fingerprint).into_iter().count());
-        if self.0.is_empty() {
-            self.0.shrink_to_fit();
-        }
-    }
-
-    pub(super) fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
-        let before = self.0.len();
-        self.0.retain(|_, kept| kept.is_valid_at(now));
-        count.subtract(before - self.0.len());
-        self.0.shrink_to_fit();
-    }
-
-    pub(super) fn heap(&self) -> usize {
-        // The standard library's table has a byte of metadata for each entry.
-        self.0.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
     }
 }
 

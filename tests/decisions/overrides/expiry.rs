@@ -127,7 +127,7 @@ async fn the_memory_store_keeps_at_most_max_overrides() {
         overrides.set_override((round, 7_u64), FixedWindow::per_day(300), Some(DAY)).await.unwrap();
         clock.advance(DAY);
     }
-    // One expired override is removed when it is read, and the others when space is needed.
+    // Expired overrides are removed when space is needed.
     assert_eq!(overrides.get_override((2_u64, 7_u64)).await.unwrap(), None);
     for n in 0..100_u64 {
         overrides.set_override(n, size, None).await.unwrap();
