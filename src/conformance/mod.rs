@@ -19,7 +19,7 @@
 //! minutes longer, because the clock of the checks stands still meanwhile.
 //!
 //! For a database with [`CompareAndSwap`], call [`check_compare_and_swap`] instead, which also checks the database by
-//! itself: within a process, a [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that
+//! itself: within a process, a [`CasStore`] lets requests for the same key take turns, so that
 //! the other checks would pass with a database that never compares.
 
 mod compare_and_swap;
@@ -38,7 +38,7 @@ use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::decision::Decision;
-use crate::store::{CompareAndSwap, Store, StoreFuture};
+use crate::store::{CasStore, CompareAndSwap, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 
 /// Runs all checks.
@@ -114,7 +114,7 @@ pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     }
 }
 
-/// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`](crate::store::CasStore) with it.
+/// Checks a database with compare-and-swap, and runs [`check_all`] on a [`CasStore`] with it.
 ///
 /// Checks that only one of concurrent writes succeeds, that versions are not used twice, that a value is returned as it
 /// was set and with its own version, that an expired value counts as none, and that [`now`](CompareAndSwap::now) is the
@@ -135,8 +135,12 @@ pub async fn check_compare_and_swap<B: CompareAndSwap>(database: Arc<B>) {
     compare_and_swap::check_expiry(&database).await;
     let end = compare_and_swap::check_clock(&database).await;
     assert!(end > start, "`now` advances: it is still {end:?}");
-    check_all(async |clock| compare_and_swap::store(&database, clock)).await;
+    check_all(async |clock| CasStore::new(database.clone()).clock(clock).ttl_margin(TTL_MARGIN)).await;
 }
+
+/// The time for which values are kept after they have expired by the clock of the checks, because that of the database
+/// advances meanwhile.
+const TTL_MARGIN: Duration = Duration::from_secs(600);
 
 const TASKS: usize = 16;
 const REQUESTS: usize = 8;

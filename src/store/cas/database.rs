@@ -37,8 +37,10 @@ pub(super) struct Database<B> {
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
+    /// Replaces the clock of the database.
+    pub(super) clock: Option<Arc<dyn Clock>>,
     /// Whether a request had to wait for the clock, so that it is not read to repeat denials.
-    has_remote_clock: Arc<AtomicBool>,
+    pub(super) has_remote_clock: Arc<AtomicBool>,
 }
 
 /// The state of a key, as it was read.
@@ -59,6 +61,7 @@ impl<B: CompareAndSwap> Database<B> {
             hasher: KeyHasher::with_secret(DEFAULT_SECRET).of_own_store(),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(1),
+            clock: None,
             has_remote_clock: Arc::default(),
         }
     }
@@ -68,12 +71,20 @@ impl<B: CompareAndSwap> Database<B> {
         self.denials.answer(cells, self.local_now())
     }
 
+    /// Returns the current time.
+    pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
+        match &self.clock {
+            Some(clock) => Ok(clock.now()),
+            None => self.backend.now().await,
+        }
+    }
+
     /// Returns the current time (in µs), if the clock can be read without waiting.
     fn local_now(&self) -> Option<u64> {
         if self.has_remote_clock.load(Ordering::Relaxed) {
             return None;
         }
-        match pin!(self.backend.now()).poll(&mut Context::from_waker(Waker::noop())) {
+        match pin!(self.now()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(now) => Some(now.ok()?.as_micros()),
             Poll::Pending => {
                 self.has_remote_clock.store(true, Ordering::Relaxed);
@@ -133,13 +144,13 @@ impl<B: CompareAndSwap> Database<B> {
         match operation {
             OverrideOperation::Get => {
                 let found = self.backend.get(&key).await?;
-                let now = self.backend.now().await?.as_micros();
+                let now = self.now().await?.as_micros();
                 let stored = decode(&key, found.as_ref(), override_from_bytes)?;
                 Ok(stored.filter(|stored| stored.is_valid_at(now)).and_then(|valid| valid.of(cell, now)))
             }
             OverrideOperation::Set(size) => {
                 let mut retries = Retries::new();
-                let at = self.backend.now().await?;
+                let at = self.now().await?;
                 let stored = StoredOverride::new(size, at.as_micros());
                 let (value, expires_at) = (override_to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
                 loop {

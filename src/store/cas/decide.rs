@@ -94,7 +94,7 @@ impl<B: CompareAndSwap> Request<B> {
         let change = self.database.denials.begin(&self.cells, self.purpose);
         loop {
             self.retries.next_attempt().await?;
-            let at = self.database.backend.now().await?;
+            let at = self.database.now().await?;
             let now = at.as_micros();
             let mut cells = self.cells.clone();
             let (rows, until) = self.database.read(&mut cells, now).await?;
@@ -176,7 +176,7 @@ async fn refund<B: CompareAndSwap>(database: &Database<B>, cell: &Cell) -> Resul
     let mut retries = Retries::new();
     loop {
         retries.next_attempt().await?;
-        let at = database.backend.now().await?;
+        let at = database.now().await?;
         let row = database.row(cell).await?;
         let state = refunded(&row.state, cell, at.as_micros());
         if state == row.state || database.write(&row, &state, at).await? {

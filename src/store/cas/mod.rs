@@ -28,7 +28,7 @@ use crate::key::hash::KeyHasher;
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
 use crate::store::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, escape};
-use crate::time::Timestamp;
+use crate::time::{Clock, Timestamp};
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
 /// [`MemoryStore`](crate::MemoryStore) does.
@@ -76,6 +76,17 @@ impl<B: CompareAndSwap> CasStore<B> {
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
         self.0.hasher = KeyHasher::with_secret(secret).of_own_store();
         self
+    }
+
+    /// Replaces the clock of the database, for tests. If the database expires values by its own clock, set a longer
+    /// [`ttl_margin`](Self::ttl_margin), too.
+    #[must_use]
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.0.clock = Some(Arc::new(clock));
+        self.0.has_remote_clock = Arc::default();
+        // Those that are remembered refer to another clock.
+        let lifetime = self.0.denials.lifetime();
+        self.remember_denials(lifetime)
     }
 
     /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
