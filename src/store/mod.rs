@@ -34,7 +34,7 @@ pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use crate::algorithm::state::ChargeMark;
-use crate::algorithm::{Algorithm, Size};
+use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
 pub use crate::error::Node;
 use crate::error::StoreError;
 pub use crate::key::hash::{KeyHash, KeyHasher};
@@ -281,23 +281,37 @@ pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_40
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct StoredOverride {
     size: Size,
-    /// The instant at which it expires, in µs, if it does.
-    expires_at: Option<u64>,
+    /// The instant at which it expires, in µs, or [`NEVER`].
+    expires_at: u64,
 }
 
 impl StoredOverride {
     /// Creates an override that is set at `now` (in µs).
     fn new(by: Override, now: u64) -> Self {
-        Self { size: by.algorithm.size(), expires_at: by.expires_after.map(|after| now + lifetime_micros(after)) }
+        let expires_at = by.expires_after.map_or(NEVER, |after| now + lifetime_micros(after));
+        Self { size: by.algorithm.size(), expires_at }
+    }
+
+    /// Returns the state that holds it. One that never expires has the expiry 0.
+    fn to_state(self) -> CompactState {
+        let [tokens, amount] = self.size.map(u64::from);
+        let expires_at = if self.expires_at == NEVER { 0 } else { self.expires_at };
+        CompactState { expires_at, at: 0, detail: amount << 32 | tokens }
+    }
+
+    fn of_state(state: CompactState) -> Self {
+        let expires_at = if state.expires_at == 0 { NEVER } else { state.expires_at };
+        Self { size: [state.detail as u32, (state.detail >> 32) as u32], expires_at }
     }
 
     fn is_valid_at(&self, now: u64) -> bool {
-        self.expires_at.is_none_or(|expires_at| now < expires_at)
+        now < self.expires_at
     }
 
     /// Returns the override of a cell, unless its limit cannot have that size.
     fn of(&self, cell: &Cell, now: u64) -> Option<Override> {
-        let expires_after = self.expires_at.map(|expires_at| Duration::from_micros(expires_at.saturating_sub(now)));
+        let expires_after = Duration::from_micros(self.expires_at.saturating_sub(now));
+        let expires_after = (self.expires_at < NEVER).then_some(expires_after);
         Some(Override { algorithm: cell.algorithm().with_size(self.size)?, expires_after })
     }
 }

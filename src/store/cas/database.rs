@@ -1,14 +1,6 @@
 //! The rows of a database: their names, their lifetimes, and how requests read and write them.
 //!
-//! A row holds the state of a key, or an override:
-//!
-//! | version 1 | bytes | content |
-//! | --- | --- | --- |
-//! | version | 1 | 1 |
-//! | size | 4, 4 | the tokens of the limit: those of a window, or the capacity and the amount of a bucket |
-//! | expiry | 8 | the instant, in µs, at which it expires, or 0 if it never does |
-//!
-//! All numbers are little-endian.
+//! A row holds the state of a key, or an override in the form of a compact state.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -125,10 +117,9 @@ impl<B: CompareAndSwap> Database<B> {
         let rows = rows.collect::<Result<_, _>>()?;
         let mut until = u64::MAX;
         for (cell, (key, found)) in cells.iter_mut().filter(|cell| cell.is_overridable()).zip(found) {
-            let stored = decode(&key, found.as_ref(), override_from_bytes)?;
-            if let Some(valid) = stored.filter(|stored| stored.is_valid_at(now)) {
+            if let Some(valid) = valid_override(&key, found.as_ref(), now)? {
                 cell.resize(valid.size);
-                until = valid.expires_at.map_or(until, |expires_at| until.min(expires_at));
+                until = until.min(valid.expires_at);
             }
         }
         Ok((rows, until))
@@ -145,18 +136,17 @@ impl<B: CompareAndSwap> Database<B> {
             OverrideOperation::Get => {
                 let found = self.backend.get(&key).await?;
                 let now = self.now().await?.as_micros();
-                let stored = decode(&key, found.as_ref(), override_from_bytes)?;
-                Ok(stored.filter(|stored| stored.is_valid_at(now)).and_then(|valid| valid.of(cell, now)))
+                Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(cell, now)))
             }
             OverrideOperation::Set(size) => {
                 let mut retries = Retries::new();
                 let at = self.now().await?;
                 let stored = StoredOverride::new(size, at.as_micros());
-                let (value, expires_at) = (override_to_bytes(stored), stored.expires_at.unwrap_or(u64::MAX));
+                let value = KeyState::Compact(stored.to_state()).to_bytes();
                 loop {
                     retries.next_attempt().await?;
                     let version = self.backend.get(&key).await?.map(|found| found.version);
-                    if self.swap(&key, version, &value, expires_at, at).await? {
+                    if self.swap(&key, version, &value, stored.expires_at, at).await? {
                         return Ok(None);
                     }
                 }
@@ -187,10 +177,19 @@ impl<B: CompareAndSwap> Database<B> {
 
 impl Row {
     fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
-        let state = decode(&key, found.as_ref(), |bytes| KeyState::from_bytes(bytes, cell.algorithm()))?;
+        let state = decode(&key, found.as_ref(), |bytes| KeyState::from_bytes(bytes, cell.algorithm().keeps_log()))?;
         let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
         Ok(Self { key, version: found.map(|found| found.version), state })
     }
+}
+
+/// Decodes an override, if there is one that is valid at `now` (in µs).
+fn valid_override(key: &str, found: Option<&Versioned>, now: u64) -> Result<Option<StoredOverride>, StoreError> {
+    let stored = decode(key, found, |bytes| match KeyState::from_bytes(bytes, false)? {
+        KeyState::Compact(state) => Ok(StoredOverride::of_state(state)),
+        KeyState::Log(_) => Err(DecodeError::Malformed),
+    })?;
+    Ok(stored.filter(|stored| stored.is_valid_at(now)))
 }
 
 /// Decodes the value of a key, if it has one. An invalid value is an error of the request.
@@ -210,26 +209,6 @@ fn decode<T>(
             }
         })
     })
-}
-
-/// The version of the bytes of an override.
-const OVERRIDE_VERSION: u8 = 1;
-
-fn override_to_bytes(stored: StoredOverride) -> Vec<u8> {
-    let size = stored.size.map(u32::to_le_bytes);
-    [&[OVERRIDE_VERSION], size.as_flattened(), &stored.expires_at.unwrap_or(0).to_le_bytes()].concat()
-}
-
-fn override_from_bytes(bytes: &[u8]) -> Result<StoredOverride, DecodeError> {
-    match bytes {
-        [OVERRIDE_VERSION, rest @ ..] => {
-            let packed = rest.try_into().map(u128::from_le_bytes).map_err(|_| DecodeError::Malformed)?;
-            let expires_at = Some((packed >> 64) as u64).filter(|instant| *instant > 0);
-            Ok(StoredOverride { size: [packed as u32, (packed >> 32) as u32], expires_at })
-        }
-        [version, ..] => Err(DecodeError::Version(*version)),
-        [] => Err(DecodeError::Malformed),
-    }
 }
 
 /// A database that replaces a value only if it has not changed since it was read.
@@ -367,26 +346,4 @@ pub struct Versioned {
     pub value: Vec<u8>,
     /// The version. A value that is set again after its removal must have another version.
     pub version: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn overrides_survive_a_round_trip() {
-        for expires_at in [None, Some(1), Some(u64::MAX)] {
-            let stored = StoredOverride { size: [1, u32::MAX], expires_at };
-            assert_eq!(override_from_bytes(&override_to_bytes(stored)), Ok(stored));
-        }
-    }
-
-    #[test]
-    fn other_versions_and_lengths_are_rejected() {
-        let mut bytes = override_to_bytes(StoredOverride { size: [1, 2], expires_at: Some(3) });
-        assert_eq!(override_from_bytes(&bytes[..16]), Err(DecodeError::Malformed));
-        bytes[0] = 2;
-        assert_eq!(override_from_bytes(&bytes), Err(DecodeError::Version(2)));
-        assert_eq!(override_from_bytes(&[]), Err(DecodeError::Malformed));
-    }
 }

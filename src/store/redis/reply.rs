@@ -40,7 +40,7 @@ impl Reply {
             if cell.is_overridable()
                 && let Some(StoredOverride { expires_at, size }) = next_override(&mut found)?
             {
-                until = until.min(expires_at.unwrap_or(u64::MAX));
+                until = until.min(expires_at);
                 if !cell.resize(size) {
                     return Err(INVALID_OVERRIDE);
                 }
@@ -92,9 +92,7 @@ fn next_override<'a>(states: &mut impl Iterator<Item = &'a [u8]>) -> Result<Opti
     if state.is_empty() {
         return Ok(None);
     }
-    let state = decode_compact(state).ok_or(INVALID_OVERRIDE)?;
-    let (expires_at, size) = (state.expires_at, [state.detail as u32, (state.detail >> 32) as u32]);
-    Ok(Some(StoredOverride { expires_at: (expires_at > 0).then_some(expires_at), size }))
+    decode_compact(state).map(StoredOverride::of_state).map(Some).ok_or(INVALID_OVERRIDE)
 }
 
 /// Removes the length of a state and that from `bytes`, and returns the state.
