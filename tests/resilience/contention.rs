@@ -174,7 +174,7 @@ async fn overrides_and_refunds_that_lose_every_race_end() {
     let error = overrides.set_override("key", FixedWindow::new(5, Duration::from_secs(10)), None).await.unwrap_err();
     assert!(error.to_string().contains("too many requests"), "{error}");
     drop(limiter.refund(receipt).await);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     let writes = database.writes.lock().unwrap().len();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(database.writes.lock().unwrap().len(), writes);

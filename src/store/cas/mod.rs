@@ -42,7 +42,7 @@ use crate::time::{Clock, Timestamp};
 /// lost races, then after random pauses of up to 4 ms. It waits for its turn and tries again for at most half of its
 /// [deadline](crate::Builder::deadline), so that the other half is left for the last attempt. After that it fails with
 /// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. Refunds, which have no deadline,
-/// end after 64 attempts.
+/// end after 5 seconds.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
 /// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.

@@ -1,6 +1,5 @@
 //! How operations run: those of one process for the same key take turns, those that lose a race against another process
-//! try again, a bounded number of times, and those that have begun to write are completed although their callers give
-//! up.
+//! try again, for a bounded time, and those that have begun to write are completed although their callers give up.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
@@ -55,21 +54,19 @@ impl KeyLocks {
 /// The number of attempts that follow a lost race at once. Further ones follow after a pause.
 const IMMEDIATE: u64 = 16;
 
-/// The number of attempts of an operation without a deadline.
-const ATTEMPTS: u64 = 64;
-
 /// The attempts of an operation to write values that others keep changing.
 pub(super) struct Retries {
     attempts: u64,
-    /// When the operation stops retrying and waiting for a lock. `None` without a deadline.
-    until: Option<Instant>,
+    began: Instant,
+    /// The time after which the operation stops retrying and waiting for a lock.
+    longest: Duration,
 }
 
 impl Retries {
     /// Starts counting for the request of the current task.
     pub(super) fn new() -> Self {
-        let longest = LONGEST_WAIT.try_with(|longest| *longest).ok();
-        Self { attempts: 0, until: longest.and_then(|longest| Instant::now().checked_add(longest)) }
+        let longest = LONGEST_WAIT.try_with(|longest| *longest).unwrap_or(TIMEOUT);
+        Self { attempts: 0, began: Instant::now(), longest }
     }
 
     /// Waits for the operation's turn among the requests of this process.
@@ -78,21 +75,17 @@ impl Retries {
     ///
     /// Returns an error if that takes too long.
     pub(super) async fn wait<T>(&self, turn: impl Future<Output = T>) -> Result<T, StoreError> {
-        match self.until {
-            Some(until) => timeout_at(until, turn).await.map_err(|_| StoreError::contention()),
-            None => Ok(turn.await),
-        }
+        timeout(self.longest, turn).await.map_err(|_| StoreError::contention())
     }
 
     /// Waits before each attempt but the first ones. The pause is random, up to a maximum that grows to 4 ms.
     ///
     /// # Errors
     ///
-    /// Returns an error if no more attempts are left.
+    /// Returns an error if the time for attempts is over.
     pub(super) async fn next_attempt(&mut self) -> Result<(), StoreError> {
         let pause = random_up_to(Duration::from_millis(self.attempts.saturating_sub(IMMEDIATE).min(4)));
-        let is_too_late = |until| self.attempts > 0 && Instant::now() + pause >= until;
-        if self.until.map_or(self.attempts == ATTEMPTS, is_too_late) {
+        if self.attempts > 0 && self.began.elapsed() + pause >= self.longest {
             return Err(StoreError::contention());
         }
         self.attempts += 1;
@@ -103,8 +96,8 @@ impl Retries {
     }
 }
 
-/// The maximum time that an operation takes after its caller gave up, and that its reversal takes: tasks must not
-/// accumulate while a database hangs.
+/// The maximum time that an operation takes after its caller gave up, that its reversal takes, and for which an
+/// operation without a deadline tries again: tasks must not accumulate while a database hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an operation in a task of its own. If the caller gives up, for instance at a deadline, after the operation has
