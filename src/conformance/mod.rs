@@ -146,42 +146,28 @@ const TASKS: usize = 16;
 const REQUESTS: usize = 8;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Checks that concurrent requests are allowed exactly what the limits allow.
+/// Checks that concurrent requests are allowed exactly what the limits allow, and that those that one limit denies
+/// charge no other.
 ///
 /// # Panics
 ///
 /// Panics if the store does not conform.
 pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    check_one_limit(new_store).await;
-    check_two_limits(new_store).await;
-}
-
-/// Checks that concurrent requests for one key are allowed exactly as many tokens as there are.
-async fn check_one_limit<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    let limits: [fn() -> Limit; 3] = [
-        || Limit::new("window", FixedWindow::new(50, DAY)),
-        || Limit::new("bucket", TokenBucket::new(50, 1, DAY)),
-        || Limit::new("log", SlidingLog::new(50, DAY)),
+    let small: [fn() -> Limit; 3] = [
+        || Limit::new("window", FixedWindow::new(40, DAY)),
+        || Limit::new("bucket", TokenBucket::new(40, 1, DAY)),
+        || Limit::new("log", SlidingLog::new(40, DAY)),
     ];
-    for limit in limits {
-        let store = new_store(ManualClock::new(Timestamp::from_micros(START))).await;
-        let limiter = limiter(vec![limit()], store);
-        let allowed = count_allowed(&limiter, new_key()).await;
-        assert_eq!(allowed, 50, "allowed of {} concurrent requests: {:?}", TASKS * REQUESTS, limit());
-    }
-}
-
-/// Checks that a request denied by one limit charges no other, also if requests are concurrent.
-async fn check_two_limits<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     let large = || Limit::new("large", FixedWindow::new(60, DAY));
-    let small = || Limit::new("small", TokenBucket::new(40, 1, DAY));
-    let store = new_store(ManualClock::new(Timestamp::from_micros(START))).await;
-    let limiter = limiter(vec![large(), small()], store);
-    let key = new_key();
-    assert_eq!(count_allowed(&limiter, key).await, 40, "allowed by both limits");
-    let left = limiter.peek(key, 0).await.expect("a decision");
-    let remaining: Vec<u64> = left.outcomes().iter().map(|outcome| outcome.remaining()).collect();
-    assert_eq!(remaining, [20, 0], "remaining after requests that one limit denied");
+    for small in small {
+        for (limits, left) in [(vec![small()], vec![0]), (vec![large(), small()], vec![20, 0])] {
+            let store = new_store(ManualClock::new(Timestamp::from_micros(START))).await;
+            let (limiter, key) = (limiter(limits, store), new_key());
+            let allowed = count_allowed(&limiter, key).await;
+            assert_eq!(allowed, 40, "allowed of {} concurrent requests: {:?}", TASKS * REQUESTS, limiter.limits());
+            assert_eq!(remaining(&limiter, key).await, left, "remaining: {:?}", limiter.limits());
+        }
+    }
 }
 
 /// Returns how many concurrent requests for `key` are allowed.
