@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::MemoryStore;
 use super::shard::{Locked, Shard};
-use super::table::{EvictionRank, Slot};
+use super::table::EvictionRank;
 use crate::algorithm::{KeyState, NEVER};
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
@@ -46,7 +46,7 @@ impl MemoryStore {
         let [(_, shard)] = &mut locked;
         let (now, takes) = (at.as_micros(), purpose == Purpose::Take);
         match shard.table.find(cell.fingerprint()) {
-            Slot::Occupied(slot) => {
+            Ok(slot) => {
                 let entry = &mut shard.table.slots[slot];
                 let mut state = match IS_LOG {
                     true => KeyState::Log(entry.take_log()),
@@ -61,7 +61,7 @@ impl MemoryStore {
                     entry.set_rank(rank);
                 }
             }
-            Slot::Vacant(_) => {
+            Err(_) => {
                 let mut state = KeyState::UNUSED;
                 cell.peek(&state, now);
                 cell.complete(&mut state, now, takes && cell.is_allowed());
@@ -104,16 +104,13 @@ impl MemoryStore {
                 cell.resize(kept.size);
             }
             let shard = self.shard_among(locked, cell.key());
-            match shard.table.find(cell.fingerprint()) {
-                Slot::Occupied(slot) => {
-                    *found = Some(slot);
-                    let entry = &mut shard.table.slots[slot];
-                    *state = entry.take_state();
-                    if purpose == Purpose::Preview {
-                        entry.set_state(state.clone());
-                    }
+            if let Ok(slot) = shard.table.find(cell.fingerprint()) {
+                *found = Some(slot);
+                let entry = &mut shard.table.slots[slot];
+                *state = entry.take_state();
+                if purpose == Purpose::Preview {
+                    entry.set_state(state.clone());
                 }
-                Slot::Vacant(_) => {}
             }
         }
         decide(cells, states, now, purpose);

@@ -7,10 +7,10 @@ mod table;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use self::shard::Shard;
-use self::table::{EvictionRank, Slot};
+use self::table::EvictionRank;
 use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -167,12 +167,8 @@ impl MemoryStore {
     fn sweep(&self, slots: usize, now: u64, locked: &mut [(usize, MutexGuard<'_, Shard>)]) {
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let has_removed = match locked.iter_mut().find(|(index, _)| *index == next) {
-            Some((_, shard)) => shard.sweep(slots, now),
-            None => match self.shards[next].0.try_lock() {
-                Ok(mut shard) => shard.sweep(slots, now),
-                Err(TryLockError::Poisoned(shard)) => shard.into_inner().sweep(slots, now),
-                Err(TryLockError::WouldBlock) => false,
-            },
+            Some((_, shard)) => shard.table.sweep(slots, now),
+            None => self.shards[next].0.try_lock().is_ok_and(|mut shard| shard.table.sweep(slots, now)),
         };
         locked.iter_mut().for_each(|(_, shard)| shard.set_pace(has_removed));
     }
@@ -180,7 +176,7 @@ impl MemoryStore {
     /// Refunds a charge, as far as it still counts.
     fn refund_one(&self, cell: &Cell, now: u64) {
         let (table, algorithm) = (&mut self.lock(self.shard_of(cell.key())).table, cell.algorithm());
-        let Slot::Occupied(slot) = table.find(cell.fingerprint()) else { return };
+        let Ok(slot) = table.find(cell.fingerprint()) else { return };
         let entry = &mut table.slots[slot];
         let mut state = entry.take_state();
         state.refund(algorithm, cell.mark(), now, cell.cost());
@@ -226,7 +222,7 @@ impl Store for MemoryStore {
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
         for cell in cells {
             let table = &mut self.lock(self.shard_of(cell.key())).table;
-            if let Slot::Occupied(slot) = table.find(cell.fingerprint()) {
+            if let Ok(slot) = table.find(cell.fingerprint()) {
                 table.remove(slot);
             }
         }

@@ -72,13 +72,6 @@ impl Shard {
     pub(super) fn set_pace(&mut self, has_removed: bool) {
         self.pace = if has_removed { BUSY_PACE } else { IDLE_PACE };
     }
-
-    /// Removes expired entries from the next `slots`. Returns whether there were any.
-    pub(super) fn sweep(&mut self, slots: usize, now: u64) -> bool {
-        let before = self.table.len();
-        self.table.sweep(slots, now);
-        self.table.len() < before
-    }
 }
 
 /// An entry that can be evicted.
@@ -88,13 +81,6 @@ pub(super) struct Candidate {
     pub(super) rank: EvictionRank,
     expires_at: u64,
     pub(super) slot: usize,
-}
-
-impl Candidate {
-    /// Returns the value by which candidates are compared. The lowest one is evicted.
-    fn value(&self) -> (EvictionRank, u64) {
-        (self.rank, self.expires_at)
-    }
 }
 
 /// The number of entries that an eviction chooses from.
@@ -126,9 +112,9 @@ impl Table {
             }
             let expires_at = entry.expires_at();
             let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
-            let candidate = Candidate { rank, expires_at, slot };
-            if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
-                lowest = Some(candidate);
+            // Of equal entries the first one, so that evictions are spread over the whole table.
+            if lowest.is_none_or(|lowest| (rank, expires_at) < (lowest.rank, lowest.expires_at)) {
+                lowest = Some(Candidate { rank, expires_at, slot });
             }
             seen += 1;
             let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);
@@ -143,7 +129,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Slot;
     use super::*;
     use crate::algorithm::{CompactState, KeyState};
 
@@ -181,7 +166,7 @@ mod tests {
         insert(&mut table, 0, 50, EvictionRank(0));
         insert(&mut table, 1, 10, EvictionRank::DENIED);
         insert(&mut table, 2, 60, EvictionRank::DENIED);
-        let Slot::Occupied(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
+        let Ok(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
         // Until it expires, an unused entry is evicted before it.
         assert_ne!(table.candidate(&[], 9).unwrap().slot, expired);
         assert_eq!(table.candidate(&[], 10).unwrap().slot, expired);
@@ -196,7 +181,7 @@ mod tests {
         };
         let mut sparse = denied(10_000);
         for n in 1..10_000 {
-            let Slot::Occupied(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
+            let Ok(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
             sparse.remove(at);
         }
         for mut table in [denied(10_000), sparse] {

@@ -157,14 +157,6 @@ impl Entry {
     }
 }
 
-/// The slot of a fingerprint.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Slot {
-    Occupied(usize),
-    /// The fingerprint is not in the table, and would be inserted here.
-    Vacant(usize),
-}
-
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) slots: Vec<Entry>,
@@ -193,7 +185,8 @@ impl Table {
         ((u128::from(fingerprint.high) * self.homes as u128) >> 64) as usize
     }
 
-    pub(super) fn find(&self, fingerprint: u128) -> Slot {
+    /// Returns the slot of a fingerprint, or, as an error, the slot at which it would be inserted.
+    pub(super) fn find(&self, fingerprint: u128) -> Result<usize, usize> {
         let sought = RankedFingerprint::new(fingerprint);
         let mut slot = self.home(sought);
         while let Some(entry) = self.slots.get(slot) {
@@ -203,7 +196,7 @@ impl Table {
                     break;
                 }
                 if found == sought.without_rank() {
-                    return Slot::Occupied(slot);
+                    return Ok(slot);
                 }
                 if found > sought.without_rank() {
                     break;
@@ -211,7 +204,7 @@ impl Table {
             }
             slot += 1;
         }
-        Slot::Vacant(slot)
+        Err(slot)
     }
 
     /// Adds an entry of the lowest rank for a fingerprint that is not in the table. Other entries may move.
@@ -220,7 +213,7 @@ impl Table {
         if (self.len + 1) * 10 > self.homes * 9 {
             self.resize((self.homes + self.homes / 8).max(self.len + 2).max(SMALLEST));
         }
-        let (Slot::Occupied(slot) | Slot::Vacant(slot)) = self.find(fingerprint);
+        let (Ok(slot) | Err(slot)) = self.find(fingerprint);
         let gap = self.slots[slot..].iter().position(Entry::is_empty);
         let gap = gap.map_or(self.slots.len(), |distance| slot + distance);
         if gap == self.slots.len() {
@@ -276,8 +269,9 @@ impl Table {
         self.slots = resized;
     }
 
-    /// Inspects the next `count` slots, and removes entries that have expired at `now`.
-    pub(super) fn sweep(&mut self, count: usize, now: u64) {
+    /// Inspects the next `count` slots, and removes entries that have expired at `now`. Returns whether there were any.
+    pub(super) fn sweep(&mut self, count: usize, now: u64) -> bool {
+        let before = self.len;
         for _ in 0..count.min(self.slots.len()) {
             self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
             let entry = &self.slots[self.hand];
@@ -290,6 +284,7 @@ impl Table {
         if self.homes > SMALLEST && self.len < self.homes / 3 {
             self.resize((self.len + self.len / 2).max(SMALLEST));
         }
+        self.len < before
     }
 
     /// Returns the bytes allocated on the heap.
@@ -330,35 +325,29 @@ mod tests {
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {
                 match (action, table.find(fingerprint)) {
-                    (0..=4, Slot::Occupied(at)) => {
+                    (0..=4, Ok(at)) => {
                         table.slots[at].set_state(self::until(until));
                         table.slots[at].set_rank(EvictionRank(until as u8));
                         map.insert(fingerprint, until);
                     }
-                    (0..=4, Slot::Vacant(_)) => {
+                    (0..=4, Err(_)) => {
                         table.insert(fingerprint, self::until(until));
                         map.insert(fingerprint, until);
                     }
-                    (5..=6, Slot::Occupied(at)) => {
+                    (5..=6, Ok(at)) => {
                         table.remove(at);
                         map.remove(&fingerprint);
                     }
-                    (5..=6, Slot::Vacant(_)) => prop_assert!(!map.contains_key(&fingerprint)),
+                    (5..=6, Err(_)) => prop_assert!(!map.contains_key(&fingerprint)),
                     _ => {
                         // A sweep that removes nothing has looked at every slot.
-                        loop {
-                            let before = table.len();
-                            table.sweep(usize::MAX, until);
-                            if table.len() == before {
-                                break;
-                            }
-                        }
+                        while table.sweep(usize::MAX, until) {}
                         map.retain(|_, kept| *kept > until);
                     }
                 }
                 prop_assert_eq!(table.len(), map.len());
                 for (&fingerprint, &until) in &map {
-                    let Slot::Occupied(at) = table.find(fingerprint) else { panic!("{fingerprint:x} is lost") };
+                    let Ok(at) = table.find(fingerprint) else { panic!("{fingerprint:x} is lost") };
                     prop_assert_eq!(table.slots[at].take_state(), self::until(until));
                 }
             }
