@@ -196,7 +196,7 @@ impl LimitHandle {
                  is removed"
             )));
         }
-        let value = Override::new(algorithm, expires_after);
+        let value = Override { algorithm, expires_after };
         self.access_override(&key, OverrideOperation::Set(value)).await.map(drop)
     }
 

@@ -39,7 +39,7 @@ pub use crate::error::Node;
 use crate::error::StoreError;
 pub use crate::key::hash::{KeyHash, KeyHasher};
 pub use crate::store::decision::{Cell, Veto};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, ceil_micros};
 
 /// Keeps the state of keys, and decides requests by it.
 ///
@@ -210,11 +210,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 /// ```
 /// use tower_ratelimit::store::StoreUsage;
 ///
-/// let usage = StoreUsage::default().keys(12).bytes(4_096);
-/// assert_eq!((usage.keys, usage.bytes, usage.queued), (Some(12), Some(4_096), None));
+/// let usage = StoreUsage { keys: Some(12), bytes: Some(4_096), ..StoreUsage::default() };
+/// assert_eq!(usage.queued, None);
 /// ```
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
 pub struct StoreUsage {
     /// The number of keys whose state is kept in this process.
     pub keys: Option<u64>,
@@ -224,33 +223,13 @@ pub struct StoreUsage {
     pub queued: Option<u64>,
 }
 
-impl StoreUsage {
-    /// Sets the number of keys.
-    #[must_use]
-    pub fn keys(self, keys: u64) -> Self {
-        Self { keys: Some(keys), ..self }
-    }
-
-    /// Sets the number of bytes.
-    #[must_use]
-    pub fn bytes(self, bytes: u64) -> Self {
-        Self { bytes: Some(bytes), ..self }
-    }
-
-    /// Sets the number of requests in the queue.
-    #[must_use]
-    pub fn queued(self, queued: u64) -> Self {
-        Self { queued: Some(queued), ..self }
-    }
-}
-
 /// An operation on the override of a key: see [`Store::access_override`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OverrideOperation {
     /// Returns the override.
     Get,
-    /// Sets the override, in place of any previous one. Its algorithm has the limit's kind and period, which
-    /// [`LimitHandle::set_override`](crate::LimitHandle::set_override) checks.
+    /// Sets the override, in place of any previous one. Its algorithm has the limit's kind and period, and it expires
+    /// within 36,525 days, which [`LimitHandle::set_override`](crate::LimitHandle::set_override) checks.
     Set(Override),
     /// Removes the override, if there is one.
     Remove,
@@ -258,20 +237,11 @@ pub enum OverrideOperation {
 
 /// An override of a limit's size for one key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
 pub struct Override {
     /// The algorithm of the limit, with the number of tokens for this key.
     pub algorithm: Algorithm,
     /// The time until the override expires, or `None` if it never does.
     pub expires_after: Option<Duration>,
-}
-
-impl Override {
-    /// Creates an override that expires after the given time, or never.
-    #[must_use]
-    pub const fn new(algorithm: Algorithm, expires_after: Option<Duration>) -> Self {
-        Self { algorithm, expires_after }
-    }
 }
 
 /// The longest time after which an override expires: 100 years.
@@ -288,7 +258,7 @@ struct StoredOverride {
 impl StoredOverride {
     /// Creates an override that is set at `now` (in µs).
     fn new(by: Override, now: u64) -> Self {
-        let expires_at = by.expires_after.map_or(NEVER, |after| now + lifetime_micros(after));
+        let expires_at = by.expires_after.map_or(NEVER, |after| now.saturating_add(ceil_micros(after)));
         Self { size: by.algorithm.size(), expires_at }
     }
 
@@ -314,11 +284,6 @@ impl StoredOverride {
         let expires_after = (self.expires_at < NEVER).then_some(expires_after);
         Some(Override { algorithm: cell.algorithm().with_size(self.size)?, expires_after })
     }
-}
-
-/// Converts the lifetime of an override to µs, rounded up.
-fn lifetime_micros(expires_after: Duration) -> u64 {
-    expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
 }
 
 /// The default prefix of all names.

@@ -64,21 +64,6 @@ impl Timestamp {
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(clamp(u128::from(self.0) + duration.as_micros()))
     }
-
-    /// Returns the time elapsed since `earlier`, or zero if that is later.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_ratelimit::Timestamp;
-    ///
-    /// let later = Timestamp::from_micros(1_500);
-    /// assert_eq!(later.saturating_duration_since(Timestamp::EPOCH), Duration::from_micros(1_500));
-    /// assert_eq!(Timestamp::EPOCH.saturating_duration_since(later), Duration::ZERO);
-    /// ```
-    #[must_use]
-    pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
-    }
 }
 
 /// A source of the current time. A store reads it once per request.
@@ -112,6 +97,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// Converts to µs, limited to [`Timestamp::MAX`].
 fn clamp(micros: u128) -> u64 {
     u64::try_from(micros).unwrap_or(u64::MAX).min(Timestamp::MAX.0)
+}
+
+/// Returns the number of microseconds in a span, rounded up, and at most `u64::MAX`.
+pub(crate) fn ceil_micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 /// Returns the number of seconds in a span, rounded up.

@@ -256,7 +256,7 @@ async fn a_remembered_denial_ends_with_the_override_that_denied() {
     let (table, mut cell) = (Table::shared(), cell("limit", FixedWindow::per_day(3)));
     cell.is_overridable = true;
     let store = table.process().remember_denials(Duration::from_secs(3_600));
-    let size = Override::new(FixedWindow::per_day(1).into(), Some(Duration::from_secs(60)));
+    let size = Override { algorithm: FixedWindow::per_day(1).into(), expires_after: Some(Duration::from_secs(60)) };
     store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
     let cells = slice::from_ref(&cell);
     for (micros, expected) in [(0, true), (59_999_999, false), (1, true)] {
@@ -412,7 +412,7 @@ async fn an_override_applies_until_it_expires() {
     let (store, cells) = (table.process(), slice::from_ref(&cell));
     take(&store, cells).await;
     assert!(!is_allowed(&take(&store, cells).await));
-    let size = Override::new(FixedWindow::per_day(3).into(), Some(Duration::from_secs(60)));
+    let size = Override { algorithm: FixedWindow::per_day(3).into(), expires_after: Some(Duration::from_secs(60)) };
     store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
     assert_eq!(store.access_override(&cell, OverrideOperation::Get).await.unwrap(), Some(size));
     let decided = take(&store, cells).await;

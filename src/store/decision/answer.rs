@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::cell::{Cell, Report, Verdict};
 use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, NEVER};
 use crate::store::decision::RequestDetail;
+use crate::time::ceil_micros;
 
 /// For stores: the answer.
 impl Cell {
@@ -27,14 +28,16 @@ impl Cell {
     /// - `reset_after`: the time until the key is as if it had never been used if no other request arrives.
     pub fn answer(&mut self, verdict: Verdict, remaining: u64, more_after: Option<Duration>, reset_after: Duration) {
         (self.wait, self.delay) = match verdict {
-            Verdict::Allow { delay } => (0, micros(delay)),
-            Verdict::Deny { retry_after } => (retry_after.map_or(NEVER, |wait| micros(wait).clamp(1, NEVER - 1)), 0),
+            Verdict::Allow { delay } => (0, ceil_micros(delay)),
+            Verdict::Deny { retry_after } => {
+                (retry_after.map_or(NEVER, |wait| ceil_micros(wait).clamp(1, NEVER - 1)), 0)
+            }
         };
         self.uses_overage = false;
         self.used = self.algorithm.capacity.saturating_sub(remaining);
         let report = self.report_mut();
         report.remaining = remaining;
-        (report.more_after, report.reset_after) = (more_after.map(micros), micros(reset_after));
+        (report.more_after, report.reset_after) = (more_after.map(ceil_micros), ceil_micros(reset_after));
     }
 
     /// Sets the mark by which the store recognizes the charge when it is refunded.
@@ -114,7 +117,7 @@ impl Cell {
     pub(crate) fn restrict(&mut self, penalty: &Self) {
         // A store of another crate sets the answer only.
         let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
-        let reset_after = micros(penalty.reset_after());
+        let reset_after = ceil_micros(penalty.reset_after());
         if left == 0 && reset_after == 0 {
             return;
         }
@@ -257,9 +260,4 @@ impl Cell {
             Some(report) => report.reset_after,
         })
     }
-}
-
-/// Returns a span in whole microseconds, rounded up, and at most `u64::MAX`.
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -234,7 +234,7 @@ impl Store for MemoryStore {
     }
 
     fn usage(&self) -> StoreUsage {
-        StoreUsage::default().keys(self.keys() as u64).bytes(self.bytes() as u64)
+        StoreUsage { keys: Some(self.keys() as u64), bytes: Some(self.bytes() as u64), queued: None }
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {

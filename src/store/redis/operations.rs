@@ -79,7 +79,7 @@ impl Store for RedisStore {
     }
 
     fn usage(&self) -> StoreUsage {
-        StoreUsage::default().queued(self.deployment.queued() as u64)
+        StoreUsage { queued: Some(self.deployment.queued() as u64), ..StoreUsage::default() }
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {

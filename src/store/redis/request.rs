@@ -7,8 +7,9 @@ use super::reply;
 use super::script::Task;
 use super::slot;
 use crate::algorithm::{Algorithm, Kind, Rounding};
+use crate::store::Override;
 use crate::store::decision::{Cell, Veto};
-use crate::store::{Override, lifetime_micros};
+use crate::time::ceil_micros;
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]
@@ -77,7 +78,7 @@ impl Request {
     /// Encodes setting the override of a key.
     pub(super) fn set_override(prefix: &str, cell: &Cell, size: Override) -> Self {
         let mut request = Self::of_override(Task::SetOverride, prefix, cell);
-        let span = size.expires_after.map_or(-1.0, |span| lifetime_micros(span) as f64);
+        let span = size.expires_after.map_or(-1.0, |span| ceil_micros(span) as f64);
         request.extend(&span.to_le_bytes());
         request.extend(size.algorithm.size().map(u32::to_le_bytes).as_flattened());
         request

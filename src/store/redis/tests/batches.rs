@@ -277,7 +277,7 @@ impl<'a> Batches<'a> {
                 let cell = &self.limiters[limiter][limit];
                 if cell.is_overridable() {
                     let expires_after = random.one_in(2).then(|| Duration::from_micros(random.up_to(1 << 40)));
-                    let size = Override::new(random.override_of(cell.algorithm()), expires_after);
+                    let size = Override { algorithm: random.override_of(cell.algorithm()), expires_after };
                     return Ask::Override { limiter, limit, key, size: (!random.one_in(4)).then_some(size) };
                 }
                 Task::Acquire
