@@ -11,7 +11,7 @@
 //! another amount can recover the level in tokens, and drains it at its own rate.
 
 use super::settings::Algorithm;
-use super::state::{ChargeMark, CompactState, div_ceil, product};
+use super::state::{CompactState, div_ceil, product};
 
 #[inline(always)]
 pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
@@ -41,12 +41,12 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
 /// charge: what has drained since is not returned. A place in a queue is returned only if nobody is behind it, as
 /// others have been promised their instants. The key keeps the rate at which it was charged.
-pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
     let now = now.max(state.at);
     let units_in_use = level(algorithm, state, now);
     let left = match algorithm.is_queue() {
-        false => level(algorithm, &mark.0, now),
-        true if (state.expires_at, state.detail) == (mark.0.expires_at, mark.0.detail) => units_in_use,
+        false => level(algorithm, &mark, now),
+        true if (state.expires_at, state.detail) == (mark.expires_at, mark.detail) => units_in_use,
         true => 0,
     };
     let back = left.min(units(algorithm, cost));

@@ -5,7 +5,7 @@
 //! as the current one.
 
 use super::settings::{Algorithm, Kind, Rounding};
-use super::state::{ChargeMark, CompactState, div, div_ceil, product};
+use super::state::{CompactState, div, div_ceil, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
 #[derive(Clone, Copy)]
@@ -51,9 +51,9 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
     used_of(algorithm, windows, now)
 }
 
-pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
     let mut windows = windows(algorithm, state, now);
-    let charged = mark.0.expires_at.saturating_sub(2 * algorithm.span);
+    let charged = mark.expires_at.saturating_sub(2 * algorithm.span);
     if charged == windows.start {
         windows.current = windows.current.saturating_sub(cost);
     } else if charged + algorithm.span == windows.start {

@@ -5,7 +5,7 @@
 //! charged (the upper half).
 
 use super::settings::Algorithm;
-use super::state::{ChargeMark, CompactState};
+use super::state::CompactState;
 
 #[inline(always)]
 pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
@@ -31,12 +31,12 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:
 /// these refills count as refills of the refunded charge first. The key keeps the rate at which it was charged.
-pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
     let now = present(algorithm, state, now);
     let (missing, _) = missing(algorithm, state, now);
-    let refilled = refills(algorithm, mark.0.at, now).saturating_mul(algorithm.amount.into());
+    let refilled = refills(algorithm, mark.at, now).saturating_mul(algorithm.amount.into());
     let back = cost.saturating_sub(refilled);
-    if missing == 0 || back == 0 || mark.0.expires_at <= now {
+    if missing == 0 || back == 0 || mark.expires_at <= now {
         return;
     }
     if missing > back {

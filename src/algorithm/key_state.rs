@@ -13,7 +13,7 @@
 
 use super::log::Log;
 use super::settings::Algorithm;
-use super::state::{ChargeMark, CompactState};
+use super::state::CompactState;
 
 /// The state of a key under any algorithm, and the algorithm's operations on it, from which all decisions follow.
 ///
@@ -89,7 +89,7 @@ impl KeyState {
     }
 
     /// Refunds a charge of `cost`, as far as it still counts.
-    pub(crate) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+    pub(crate) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
         match self {
             Self::Compact(state) => state.refund(algorithm, mark, now, cost),
             Self::Log(log) => log.refund(algorithm, mark, now, cost),
@@ -233,7 +233,7 @@ mod tests {
                             state.clone().charge(&algorithm, now, cost);
                         }
                         for at in [0, NOON, 1 << 53] {
-                            let mark = ChargeMark(CompactState { expires_at: NOON, at, detail: NOON });
+                            let mark = CompactState { expires_at: NOON, at, detail: NOON };
                             state.refund(&algorithm, mark, now, cost);
                         }
                     }

@@ -4,7 +4,7 @@
 //! a period in all. A log of every request has buckets of 1 µs.
 
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState, take_instant, take_u32};
+use super::state::{CompactState, take_instant, take_u32};
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
@@ -159,9 +159,9 @@ impl Log {
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
     /// number of later entries.
-    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(algorithm, now);
-        let bucket = mark.0.expires_at.saturating_sub(algorithm.span);
+        let bucket = mark.expires_at.saturating_sub(algorithm.span);
         if used == 0 || bucket < oldest {
             return;
         }

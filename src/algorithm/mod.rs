@@ -67,4 +67,4 @@ pub use self::penalty::Penalty;
 pub(crate) use self::rule::NEVER;
 pub use self::settings::{Algorithm, Rounding};
 pub(crate) use self::settings::{Kind, Size};
-pub(crate) use self::state::{ChargeMark, CompactState};
+pub(crate) use self::state::CompactState;

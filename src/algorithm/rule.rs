@@ -2,7 +2,7 @@
 
 use super::key_state::KeyState;
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState};
+use super::state::CompactState;
 use super::{bucket, counter, interval_bucket, penalty, window};
 
 /// The wait for a cost that exceeds the capacity.
@@ -91,7 +91,7 @@ impl CompactState {
         }
     }
 
-    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
+    pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),

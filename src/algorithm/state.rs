@@ -1,4 +1,4 @@
-//! The state of a key, the mark of a charge, and arithmetic on their numbers.
+//! The state of a key, and arithmetic on its numbers.
 
 /// The state of a key in 24 bytes, whose meaning depends on the algorithm. The default is an unused key.
 ///
@@ -32,27 +32,6 @@ impl CompactState {
         let (expires_at, at) = (take_instant(bytes)?, take_instant(bytes)?);
         // No charge writes a later instant: neither `Timestamp::MAX` nor a period exceeds 2^52 µs.
         (at <= 1 << 53).then_some(Self { expires_at, at, detail: take_u64(bytes)? })
-    }
-}
-
-/// Identifies a charge when it is refunded. Its meaning depends on the store and the algorithm.
-///
-/// A store of its own kind may put 24 bytes of its choice into it.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ChargeMark(pub(crate) CompactState);
-
-impl ChargeMark {
-    /// Creates a mark from its bytes.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 24]) -> Self {
-        let number = |start: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[start + index]));
-        Self(CompactState { expires_at: number(0), at: number(8), detail: number(16) })
-    }
-
-    /// Returns the bytes of the mark.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; 24] {
-        self.0.to_bytes()
     }
 }
 

@@ -4,7 +4,7 @@
 //! with. If the clock steps back behind it, it stays the current one.
 
 use super::settings::{Algorithm, Kind};
-use super::state::{ChargeMark, CompactState};
+use super::state::CompactState;
 
 const SECOND: u64 = 1_000_000;
 
@@ -31,9 +31,9 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
     state.detail
 }
 
-pub(super) fn refund(state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+pub(super) fn refund(state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
     // A window that has ended stays as it is: the clock may step back into it.
-    if state.expires_at == mark.0.expires_at && state.expires_at > now {
+    if state.expires_at == mark.expires_at && state.expires_at > now {
         state.detail = state.detail.saturating_sub(cost);
         if state.detail == 0 {
             *state = CompactState::UNUSED;

@@ -33,7 +33,6 @@ pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
-pub use crate::algorithm::state::ChargeMark;
 use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
 pub use crate::error::Node;
 use crate::error::StoreError;

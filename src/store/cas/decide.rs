@@ -158,7 +158,7 @@ fn without(written: &Option<Written>, found: &KeyState, now: u64) -> KeyState {
 /// Returns the state after the refund of a cell's charge.
 fn refunded(state: &KeyState, cell: &Cell, now: u64) -> KeyState {
     let mut state = state.clone();
-    state.refund(cell.algorithm(), cell.mark(), now, cell.cost());
+    state.refund(cell.algorithm(), cell.mark, now, cell.cost());
     state
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::cell::{Cell, Report, Verdict};
-use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, NEVER};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER};
 use crate::store::decision::RequestDetail;
 use crate::time::ceil_micros;
 
@@ -40,10 +40,10 @@ impl Cell {
         (report.more_after, report.reset_after) = (more_after.map(ceil_micros), ceil_micros(reset_after));
     }
 
-    /// Sets the mark by which the store recognizes the charge when it is refunded.
-    pub fn set_mark(&mut self, mark: ChargeMark) {
+    /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice.
+    pub fn set_mark(&mut self, [expires_at, at, detail]: [u64; 3]) {
         self.report_mut();
-        self.mark = mark;
+        self.mark = CompactState { expires_at, at, detail };
     }
 
     /// Marks that there was capacity in the limit's overage only. A denial uses none.
@@ -82,11 +82,11 @@ impl Cell {
         self.used = if takes { state.charge(algorithm, now, self.cost) } else { state.used(algorithm, now) };
         let used_with_cost = self.used.saturating_add(if takes { 0 } else { self.cost });
         self.uses_overage = self.cost > 0 && used_with_cost > algorithm.capacity;
-        self.mark = ChargeMark(state.summary(algorithm, now));
+        self.mark = state.summary(algorithm, now);
         self.now = now;
         if takes && self.is_of_penalty() {
-            self.report_mut().lockout = Lockout::begun(&self.mark.0, now);
-            self.peek(&KeyState::Compact(self.mark.0), now);
+            self.report_mut().lockout = Lockout::begun(&self.mark, now);
+            self.peek(&KeyState::Compact(self.mark), now);
         }
     }
 
@@ -99,7 +99,7 @@ impl Cell {
             (self.algorithm, self.own_size, self.overage_percent) =
                 (asked.algorithm, asked.own_size, asked.overage_percent);
         }
-        let mut state = KeyState::Compact(self.mark.0);
+        let mut state = KeyState::Compact(self.mark);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
         } else {
@@ -110,13 +110,13 @@ impl Cell {
 
     /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
     pub(crate) fn sufficient_until(&self) -> u64 {
-        if self.algorithm.keeps_log() && self.used > 0 { self.mark.0.at } else { u64::MAX }
+        if self.algorithm.keeps_log() && self.used > 0 { self.mark.at } else { u64::MAX }
     }
 
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
     pub(crate) fn restrict(&mut self, penalty: &Self) {
         // A store of another crate sets the answer only.
-        let left = penalty.mark.0.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
+        let left = penalty.mark.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
         let reset_after = ceil_micros(penalty.reset_after());
         if left == 0 && reset_after == 0 {
             return;
@@ -146,7 +146,7 @@ impl Cell {
     }
 
     pub(super) fn report(&self) -> Report {
-        let (algorithm, state) = (&self.algorithm, &self.mark.0);
+        let (algorithm, state) = (&self.algorithm, &self.mark);
         self.reported.as_deref().copied().unwrap_or_else(|| Report {
             remaining: algorithm.remaining(self.used),
             more_after: algorithm.more_after(state, self.now, self.used),
@@ -196,8 +196,8 @@ impl Cell {
 
     /// Returns the mark of the charge, as the store set it by [`set_mark`](Self::set_mark).
     #[must_use]
-    pub fn mark(&self) -> ChargeMark {
-        self.mark
+    pub fn mark(&self) -> [u64; 3] {
+        [self.mark.expires_at, self.mark.at, self.mark.detail]
     }
 
     /// Returns whether this limit alone had capacity. A limit that is [not enforced](Self::is_enforced) has a
@@ -245,7 +245,7 @@ impl Cell {
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
         let micros = match &self.reported {
-            None => self.algorithm.more_after(&self.mark.0, self.now, self.used),
+            None => self.algorithm.more_after(&self.mark, self.now, self.used),
             Some(report) => report.more_after,
         };
         micros.map(Duration::from_micros)
@@ -256,7 +256,7 @@ impl Cell {
     #[inline]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(match &self.reported {
-            None => self.algorithm.reset_after(&self.mark.0, self.now),
+            None => self.algorithm.reset_after(&self.mark, self.now),
             Some(report) => report.reset_after,
         })
     }

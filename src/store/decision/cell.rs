@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, ChargeMark, Lockout, NEVER, Size};
+use crate::algorithm::{Algorithm, CompactState, Lockout, NEVER, Size};
 use crate::key::hash::{KeyHash, KeyHasher};
 
 /// One limit of a request, for one key: the question that a [`Store`](crate::Store) is asked, and its answer.
@@ -47,7 +47,7 @@ pub struct Cell {
     /// The tokens in use after the decision.
     pub(super) used: u64,
     /// The [summary](crate::algorithm::KeyState::summary) of the state after the decision.
-    pub(crate) mark: ChargeMark,
+    pub(crate) mark: CompactState,
     pub(super) is_enforced: bool,
     /// The values to report in place of those that follow from the state.
     pub(super) reported: Option<Box<Report>>,
@@ -160,7 +160,7 @@ impl Cell {
             uses_overage: false,
             now: 0,
             used: 0,
-            mark: ChargeMark::default(),
+            mark: CompactState::UNUSED,
             is_enforced: true,
             reported: None,
         }
@@ -188,7 +188,7 @@ impl Cell {
 
     /// Returns the same question with another cost, at the limit's own size.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
-        let mut cell = Self { cost, wait: 0, delay: 0, mark: ChargeMark::default(), reported: None, ..self.clone() };
+        let mut cell = Self { cost, wait: 0, delay: 0, mark: CompactState::UNUSED, reported: None, ..self.clone() };
         cell.set_veto(self.veto);
         cell.resize(self.own_size);
         cell

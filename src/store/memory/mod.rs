@@ -179,7 +179,7 @@ impl MemoryStore {
         let Ok(slot) = table.find(cell.fingerprint()) else { return };
         let entry = &mut table.slots[slot];
         let mut state = entry.take_state();
-        state.refund(algorithm, cell.mark(), now, cell.cost());
+        state.refund(algorithm, cell.mark, now, cell.cost());
         if state.expires_at() == 0 {
             return table.remove(slot);
         }

@@ -61,7 +61,7 @@ impl Request {
         for cell in cells {
             request.key(name(prefix, cell));
             request.extend(&[tag(cell.algorithm())]);
-            request.extend(&reply::encode_state(&cell.mark().0));
+            request.extend(&reply::encode_state(&cell.mark));
             // Refunds do not depend on the instant.
             request.arguments(cell, 0);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, named, variable};
-use crate::algorithm::{Algorithm, ChargeMark, KeyState, Lockout, Size};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::redis::reply::{self, Replies};
@@ -30,7 +30,7 @@ enum Step {
 struct Expected {
     verdict: Verdict,
     is_over: bool,
-    mark: ChargeMark,
+    mark: CompactState,
     /// The remaining tokens, and the spans until there are more and until the key is unused, in µs.
     standing: (u64, Option<u64>, u64),
     begun: Option<Lockout>,
@@ -203,7 +203,7 @@ impl<'a> Trace<'a> {
                 "{cell:?}"
             );
             self.done.begun += u64::from(begun.is_some());
-            if mark != ChargeMark::default() {
+            if mark != CompactState::UNUSED {
                 assert_eq!(cell.mark, mark, "{cell:?}");
             }
         }
@@ -344,7 +344,7 @@ impl<'a> Trace<'a> {
             let algorithm = *cell.algorithm();
             let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), &mut self.memories[index]);
             let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, cell.cost).is_allowed();
-            let mut mark = ChargeMark::default();
+            let mut mark = CompactState::UNUSED;
             let mut begun = None;
             if cell.is_of_penalty() {
                 let is_strike = task != Task::Peek && cell.makes_strikes && !rooms[index - 1].is_allowed();
@@ -355,7 +355,7 @@ impl<'a> Trace<'a> {
                 }
             } else if takes && rooms[index].is_allowed() && cell.cost > 0 {
                 memory.charge(&ceiling, self.now, cell.cost);
-                mark = ChargeMark(memory.summary(&algorithm, self.now));
+                mark = memory.summary(&algorithm, self.now);
                 cell.mark = mark;
                 receipt.push((index, cell));
             }
