@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use support::memcached_server::MemcachedServer;
 use support::patient::Patient;
-use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::store::{CasStore, CompareAndSwap};
 use tower_ratelimit::{
-    Clock, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, StoreErrorKind, SystemClock, Timestamp, TokenBucket,
+    Clock, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, StoreErrorKind, SystemClock, TokenBucket,
     conformance,
 };
 
@@ -16,44 +16,13 @@ use self::store::Memcached;
 #[path = "../../examples/memcached_store/store.rs"]
 mod store;
 
-/// Memcached, with the clock of a test.
-#[derive(Debug)]
-struct Clocked {
-    memcached: Arc<Memcached>,
-    clock: ManualClock,
-}
-
-impl CompareAndSwap for Clocked {
-    async fn get(&self, key: &str) -> Result<Option<Versioned>, tower_ratelimit::StoreError> {
-        self.memcached.get(key).await
-    }
-
-    async fn compare_and_swap(
-        &self,
-        key: &str,
-        expected: Option<u64>,
-        value: &[u8],
-        ttl: Duration,
-    ) -> Result<bool, tower_ratelimit::StoreError> {
-        self.memcached.compare_and_swap(key, expected, value, ttl).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<(), tower_ratelimit::StoreError> {
-        self.memcached.delete(key).await
-    }
-
-    async fn now(&self) -> Result<Timestamp, tower_ratelimit::StoreError> {
-        Ok(self.clock.now())
-    }
-}
-
 pub(crate) async fn connect(server: &MemcachedServer) -> Arc<Memcached> {
     Arc::new(Memcached::connect(&server.address()).await.unwrap())
 }
 
 /// Memcached's own clock runs while that of a test stands still, so values are kept for ten minutes longer.
-pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> impl tower_ratelimit::Store + use<> {
-    CasStore::new(Clocked { memcached: memcached.clone(), clock }).ttl_margin(Duration::from_secs(600))
+pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> CasStore<Arc<Memcached>> {
+    CasStore::new(memcached.clone()).clock(clock).ttl_margin(Duration::from_secs(600))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
