@@ -58,12 +58,12 @@ impl GuardedStore {
     }
 
     /// Passes an answer on: at once if it is ready, otherwise when it is there or the deadline is over.
-    pub(super) fn follow<T: Send + 'static, U>(
+    pub(super) fn follow<T: Send + Unpin + 'static, U>(
         self: &Arc<Self>,
         answer: StoreFuture<T>,
         finish: impl FnOnce(&Self, Result<T, StoreError>, DecisionSource) -> Result<U, StoreError> + Send + 'static,
     ) -> StoreFuture<U> {
-        match answer.into_pending() {
+        match answer.into_ready() {
             Ok(answer) => StoreFuture::ready(finish(self, answer, DecisionSource::Memory)),
             Err(pending) => {
                 let guarded = self.clone();

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -75,9 +74,9 @@ impl Answer {
 pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
-    Ready(Result<T, StoreError>),
-    Taken,
-    Pending(Pending<T>),
+    /// `None` once the result was taken.
+    Ready(Option<Result<T, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
 tokio::task_local! {
@@ -86,13 +85,10 @@ tokio::task_local! {
     pub(crate) static LONGEST_WAIT: Duration;
 }
 
-/// The boxed future of a result that is not ready yet.
-pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
-
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready.
     pub fn ready(result: Result<T, StoreError>) -> Self {
-        Self(State::Ready(result))
+        Self(State::Ready(Some(result)))
     }
 
     /// Creates a future that has yet to be polled. It is boxed.
@@ -117,21 +113,8 @@ impl<T> StoreFuture<T> {
     /// Returns an error if the store has failed.
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
-            State::Ready(result) => Some(result.as_ref()),
-            State::Taken | State::Pending(_) => None,
-        }
-    }
-
-    /// Returns the result if it is ready, or else the boxed future, which is smaller than this one.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the result was taken.
-    pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
-        match self.0 {
-            State::Ready(result) => Ok(result),
-            State::Pending(pending) => Err(pending),
-            State::Taken => panic!("`StoreFuture` used after it was ready"),
+            State::Ready(result) => result.as_ref().map(Result::as_ref),
+            State::Pending(_) => None,
         }
     }
 
@@ -142,7 +125,7 @@ impl<T> StoreFuture<T> {
     /// Returns the future itself if it has to be awaited, or if its result was already taken.
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            State::Ready(result) => Ok(result),
+            State::Ready(Some(result)) => Ok(result),
             state => Err(Self(state)),
         }
     }
@@ -159,24 +142,18 @@ impl<T: Unpin> Future for StoreFuture<T> {
     ///
     /// Panics if polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Pending(future) = &mut self.0 {
-            return future.as_mut().poll(context);
-        }
-        ready!(poll_proceed(context)).made_progress();
-        match mem::replace(&mut self.0, State::Taken) {
-            State::Ready(result) => Poll::Ready(result),
-            State::Pending(_) | State::Taken => panic!("`StoreFuture` polled after it was ready"),
+        match &mut self.0 {
+            State::Pending(future) => future.as_mut().poll(context),
+            State::Ready(result) => {
+                ready!(poll_proceed(context)).made_progress();
+                Poll::Ready(result.take().expect("a `StoreFuture` is not polled after it was ready"))
+            }
         }
     }
 }
 
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.0 {
-            State::Ready(_) => "ready",
-            State::Taken => "taken",
-            State::Pending(_) => "pending",
-        };
-        f.debug_tuple("StoreFuture").field(&state).finish()
+        f.debug_struct("StoreFuture").finish_non_exhaustive()
     }
 }
