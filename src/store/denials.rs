@@ -184,16 +184,12 @@ impl Change {
         if self.purpose == Purpose::Preview || !cells.iter().any(Cell::denies) {
             return;
         }
-        let is_struck = |index: usize| {
-            let cell: &Cell = &cells[index];
-            let is_strike = cell.is_of_penalty() && cell.makes_strikes && !cells[index - 1].is_allowed();
-            is_strike && (cell.is_allowed() || cell.lockout().is_some())
+        let is_struck = |pair: &[Cell]| {
+            let [limit, penalty] = pair else { return false };
+            let makes_strike = penalty.is_of_penalty() && penalty.makes_strikes && !limit.is_allowed();
+            makes_strike && (penalty.is_allowed() || penalty.lockout().is_some())
         };
-        let struck: SmallVec<[(usize, u64); 2]> =
-            self.epochs.iter().enumerate().filter(|(index, _)| is_struck(*index)).map(|(_, epoch)| *epoch).collect();
-        if !struck.is_empty() {
-            // Nothing else has changed.
-            self.epochs = struck;
+        if cells.windows(2).any(is_struck) {
             return;
         }
         self.changes = false;
