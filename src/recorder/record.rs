@@ -189,7 +189,7 @@ impl<'a> LimitRecord<'a> {
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         let (capacity, used) = (self.capacity(), self.capacity().saturating_sub(self.remaining()));
-        self.outcome.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
+        self.is_charged && self.outcome.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
     }
 
     /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty).

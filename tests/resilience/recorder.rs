@@ -91,6 +91,16 @@ async fn every_outcome_of_a_limit_is_recorded() {
         acquire(vec![window("wide", 9), window("narrow", 1)], &[2]).await,
         ["wide allowed memory 0/2 9/9", "narrow denied memory 0/2 1/1"]
     );
+    // Nor is its key near the limit for that.
+    assert_eq!(
+        acquire(vec![window("wide", 10), window("narrow", 8)], &[8, 1]).await,
+        [
+            "wide allowed memory 8/8 2/10 near",
+            "narrow allowed memory 8/8 0/8 near",
+            "wide allowed memory 0/1 2/10",
+            "narrow denied memory 0/1 0/8"
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
