@@ -172,12 +172,7 @@ impl LayerConfig {
 
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("client", &self.client)
-            .field("lists", &self.lists)
-            .field("cost", &self.cost)
-            .field("format", &self.format)
-            .finish_non_exhaustive()
+        f.debug_struct("LayerConfig").field("client", &self.client).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,5 @@
 //! The layer: around a router, and around routes with costs of their own.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -68,6 +67,7 @@ use crate::store::Purpose;
 /// triple describes the limit that denies, or else the limit with least remaining.
 ///
 /// `P` is [`WrapBody`], or [`KeepBody`] by [`keep_body`](Self::keep_body).
+#[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct RateLimitLayer<P = WrapBody> {
     config: Arc<LayerConfig>,
@@ -307,17 +307,5 @@ impl<S, P> Layer<S> for RateLimitLayer<P> {
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit::new(inner, &self.config)
-    }
-}
-
-impl<P> Clone for RateLimitLayer<P> {
-    fn clone(&self) -> Self {
-        Self::of(self.config.clone())
-    }
-}
-
-impl<P> fmt::Debug for RateLimitLayer<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt(f)
     }
 }

@@ -18,7 +18,7 @@ use crate::select::{Condition, Description, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HttpOptions {
     pub(super) lists: Lists,
     pub(super) cost: CostRule,
@@ -36,6 +36,12 @@ impl Default for HttpOptions {
             format: RejectionFormat::default(),
             permits: false,
         }
+    }
+}
+
+impl fmt::Debug for HttpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpOptions").finish_non_exhaustive()
     }
 }
 
@@ -289,11 +295,5 @@ fn is_on((kind, list): &(ListKind, Arc<dyn Condition>), head: &RequestHead<'_>) 
     match kind {
         ListKind::Rejects(_) => list.may_hold(head),
         ListKind::Exempts => list.holds(head),
-    }
-}
-
-impl fmt::Debug for Lists {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(kind, _)| kind)).finish()
     }
 }

@@ -1,6 +1,5 @@
 //! The responses to rejected requests: text, problem documents, and gRPC statuses.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
 /// The format of rejections.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct RejectionFormat {
     pub(super) body: Body,
     /// Whether genuine gRPC requests are answered with a gRPC status.
@@ -43,16 +42,6 @@ pub(super) enum Body {
     PlainText,
     ProblemJson,
     Custom(Arc<Closure>),
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PlainText => "PlainText",
-            Self::ProblemJson => "ProblemJson",
-            Self::Custom(_) => "Custom",
-        })
-    }
 }
 
 impl Default for RejectionFormat {

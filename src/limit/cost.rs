@@ -1,7 +1,6 @@
 //! The cost of a request.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 
 use http::Method;
@@ -116,16 +115,6 @@ impl CostRule {
             Self::Constant(cost) => Some(*cost),
             Self::Table(costs) => costs.routes.values().flatten().map(|(_, cost)| *cost).chain([costs.otherwise]).max(),
             Self::Closure(_) => None,
-        }
-    }
-}
-
-impl fmt::Debug for CostRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Constant(cost) => cost.fmt(f),
-            Self::Table(costs) => costs.fmt(f),
-            Self::Closure(_) => f.write_str("closure"),
         }
     }
 }

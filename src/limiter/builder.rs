@@ -1,5 +1,6 @@
 //! The configuration of a limiter, before it is built.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ use crate::store::{MemoryStore, Store};
 /// - in a limiter, a limit needs a request for its key, cost, condition or size, or depends on responses.
 ///
 /// `T` contains the options that only layers have.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder<T = ()> {
     limits: Vec<Limit>,
@@ -160,5 +161,11 @@ impl<T> Builder<T> {
         let limits = Limits::new(self.limits())?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         Ok((GuardedStore::new(limits, store, self.config)?, self.live, self.options))
+    }
+}
+
+impl<T> fmt::Debug for Builder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("limits", &self.limits()).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ mod stats;
 #[cfg(feature = "tracing")]
 mod trace;
 
-use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "metrics")]
@@ -118,12 +117,6 @@ impl Recorders {
 
     pub(crate) fn event(&self, event: &Event<'_>) {
         self.0.iter().for_each(|recorder| recorder.event(event));
-    }
-}
-
-impl fmt::Debug for Recorders {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} recorders", self.0.len())
     }
 }
 

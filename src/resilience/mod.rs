@@ -35,7 +35,7 @@ use crate::store::decision::{Cell, Decision};
 use crate::store::{Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct GuardedStoreConfig {
     pub(crate) deadline: Duration,
     pub(crate) breaker: CircuitBreaker,
@@ -128,7 +128,6 @@ impl fmt::Debug for GuardedStore {
         f.debug_struct("GuardedStore")
             .field("limits", &self.limits.as_slice())
             .field("store", &self.store)
-            .field("config", &self.config)
             .finish_non_exhaustive()
     }
 }
