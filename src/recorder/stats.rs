@@ -1,8 +1,9 @@
 //! Counts of decisions, for an admin endpoint.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::per_label::PerLabel;
 use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, Rejection};
@@ -44,8 +45,11 @@ struct Counters {
     denied: AtomicU64,
     shadow_denied: AtomicU64,
     charged: AtomicU64,
-    top_keys: Option<Mutex<TopKeys>>,
+    top_keys: Mutex<TopKeys>,
 }
+
+/// The keys denied most often, with their fingerprints. The text of a key is empty until it is displayed.
+type TopKeys = Vec<(u128, TopKey)>;
 
 /// The counts of a limit, since its [`Stats`] were created. Serializes with the feature `serde`.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -92,12 +96,12 @@ impl Stats {
     /// takes a lock.
     #[must_use]
     pub fn top_keys(self, keys: usize) -> Self {
-        Self { limits: Arc::new(PerLabel::new()), top_keys: keys.min(1_000), ..self }
+        Self { top_keys: keys.min(1_000), ..self }
     }
 
     /// Sets the function that displays a key, from the name of the limit and the first request with that key that it
-    /// denied. At most 128 bytes of the result are kept. By default, and if `display` returns `None`, a key is
-    /// displayed by its fingerprint, which does not reveal it.
+    /// denied. At most 128 bytes of the result are kept. By default, and if `display` returns `None` or an empty
+    /// text, a key is displayed by its fingerprint, which does not reveal it.
     ///
     /// Display the value that the limit is keyed by: if an address is denied, the user of one of its requests says
     /// little about it.
@@ -126,25 +130,27 @@ impl Stats {
     /// Returns the counts of all limits that have decided a request, ordered by name.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStats> {
-        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit.to_owned())).collect()
+        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
     }
 
     fn counters(&self, limit: &LimitRecord<'_>) -> &Counters {
-        let top_keys = (self.top_keys > 0).then_some(self.top_keys);
-        let create = |_: &str| Counters { top_keys: top_keys.map(TopKeys::new).map(Mutex::new), ..Counters::default() };
-        self.limits.get(limit.limit(), create)
+        self.limits.get(limit.limit(), |_| Counters::default())
     }
 }
 
 impl Recorder for Stats {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
-            self.counters(&limit).count(&limit);
+            let counters = self.counters(&limit);
+            counters.count(&limit);
+            if self.top_keys > 0 && limit.outcome() == LimitOutcome::Denied {
+                count_key(&mut counters.top_keys(), limit.fingerprint(), self.top_keys);
+            }
         }
     }
 
     fn rejection(&self, rejection: &Rejection<'_>) {
-        let Some(display) = self.display.as_ref().filter(|_| self.top_keys > 0) else { return };
+        let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {
             self.counters(&limit).display(limit.fingerprint(), || display(limit.limit(), rejection.head()));
         }
@@ -153,8 +159,7 @@ impl Recorder for Stats {
 
 impl Counters {
     fn count(&self, limit: &LimitRecord<'_>) {
-        let outcome = limit.outcome();
-        let counter = match outcome {
+        let counter = match limit.outcome() {
             LimitOutcome::Denied => &self.denied,
             LimitOutcome::ShadowDenied => &self.shadow_denied,
             LimitOutcome::QuotaExceeded => return,
@@ -162,39 +167,38 @@ impl Counters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.charged.fetch_add(limit.charged(), Ordering::Relaxed);
-        if let (LimitOutcome::Denied, Some(top_keys)) = (outcome, &self.top_keys) {
-            lock(top_keys).count(limit.fingerprint());
-        }
+    }
+
+    fn top_keys(&self) -> MutexGuard<'_, TopKeys> {
+        self.top_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets how a key is displayed, if it is kept and not displayed yet.
     fn display(&self, fingerprint: u128, display: impl FnOnce() -> Option<String>) {
-        let Some(top_keys) = &self.top_keys else { return };
-        if lock(top_keys).get_mut(fingerprint).is_none_or(|key| key.display.is_some()) {
+        if find_key(&mut self.top_keys(), fingerprint).is_none_or(|key| !key.key.is_empty()) {
             return;
         }
         // Not called under the lock, because it is the user's.
         let Some(text) = display() else { return };
         let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        if let Some(key) = lock(top_keys).get_mut(fingerprint) {
-            key.display = Some(text[..end].into());
+        if let Some(key) = find_key(&mut self.top_keys(), fingerprint) {
+            key.key = text[..end].to_owned();
         }
     }
 
-    fn read(&self, limit: String) -> LimitStats {
-        let keys = self.top_keys.as_ref().map(|top_keys| lock(top_keys).sorted()).unwrap_or_default();
-        let top_key = |key: CountedKey| TopKey {
-            key: key.display.map_or_else(|| format!("{:032x}", key.fingerprint), String::from),
-            denied: key.count,
-            error: key.error,
-        };
+    fn read(&self, limit: &str) -> LimitStats {
+        let mut keys = self.top_keys().clone();
+        keys.sort_by_key(|(fingerprint, key)| (Reverse(key.denied), *fingerprint));
+        for (fingerprint, key) in keys.iter_mut().filter(|(_, key)| key.key.is_empty()) {
+            key.key = format!("{fingerprint:032x}");
+        }
         LimitStats {
-            limit,
+            limit: limit.to_owned(),
             allowed: self.allowed.load(Ordering::Relaxed),
             denied: self.denied.load(Ordering::Relaxed),
             shadow_denied: self.shadow_denied.load(Ordering::Relaxed),
             charged: self.charged.load(Ordering::Relaxed),
-            top_keys: keys.into_iter().map(top_key).collect(),
+            top_keys: keys.into_iter().map(|(_, key)| key).collect(),
         }
     }
 }
@@ -211,58 +215,22 @@ impl fmt::Debug for Stats {
     }
 }
 
-/// The most frequent keys, by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
-/// Frequent and Top-k Elements in Data Streams", 2005): a new key replaces the least frequent one and inherits its
-/// count.
-#[derive(Debug)]
-struct TopKeys {
-    capacity: usize,
-    keys: Vec<CountedKey>,
-}
-
-#[derive(Clone, Debug)]
-struct CountedKey {
-    fingerprint: u128,
-    /// The display of the key, once a request with it was rejected.
-    display: Option<Box<str>>,
-    count: u64,
-    /// The part of the count that may be that of other keys.
-    error: u64,
-}
-
-impl TopKeys {
-    fn new(capacity: usize) -> Self {
-        Self { capacity, keys: Vec::with_capacity(capacity) }
-    }
-
-    /// Counts a key.
-    fn count(&mut self, fingerprint: u128) {
-        if let Some(known) = self.get_mut(fingerprint) {
-            known.count += 1;
-            return;
-        }
-        let new = CountedKey { fingerprint, display: None, count: 1, error: 0 };
-        if self.keys.len() < self.capacity {
-            self.keys.push(new);
-        } else if let Some(rarest) = self.keys.iter_mut().min_by_key(|key| key.count) {
-            *rarest = CountedKey { count: rarest.count + 1, error: rarest.count, ..new };
-        }
-    }
-
-    fn get_mut(&mut self, fingerprint: u128) -> Option<&mut CountedKey> {
-        self.keys.iter_mut().find(|key| key.fingerprint == fingerprint)
-    }
-
-    /// Returns the keys, the most frequent first.
-    fn sorted(&self) -> Vec<CountedKey> {
-        let mut keys = self.keys.clone();
-        keys.sort_by(|one, other| other.count.cmp(&one.count).then(one.fingerprint.cmp(&other.fingerprint)));
-        keys
+/// Counts a denial of a key, and keeps at most `capacity` keys, by the Space-Saving algorithm (Metwally, Agrawal and
+/// El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a new key replaces the
+/// least frequent one and inherits its count.
+fn count_key(keys: &mut TopKeys, fingerprint: u128, capacity: usize) {
+    if let Some(known) = find_key(keys, fingerprint) {
+        known.denied += 1;
+    } else if keys.len() < capacity {
+        keys.push((fingerprint, TopKey { key: String::new(), denied: 1, error: 0 }));
+    } else if let Some(rarest) = keys.iter_mut().min_by_key(|(_, key)| key.denied) {
+        let error = rarest.1.denied;
+        *rarest = (fingerprint, TopKey { key: String::new(), denied: error + 1, error });
     }
 }
 
-fn lock(top_keys: &Mutex<TopKeys>) -> std::sync::MutexGuard<'_, TopKeys> {
-    top_keys.lock().unwrap_or_else(PoisonError::into_inner)
+fn find_key(keys: &mut TopKeys, fingerprint: u128) -> Option<&mut TopKey> {
+    keys.iter_mut().find(|(known, _)| *known == fingerprint).map(|(_, key)| key)
 }
 
 #[cfg(test)]
@@ -271,26 +239,27 @@ mod tests {
 
     #[test]
     fn a_frequent_key_is_found_among_many_rare_ones() {
-        let mut top = TopKeys::new(10);
+        let mut keys = TopKeys::new();
         for rare in 0..10_000 {
-            top.count(1_000 + rare);
+            count_key(&mut keys, 1_000 + rare, 10);
             if rare % 4 == 0 {
-                top.count(1);
+                count_key(&mut keys, 1, 10);
             }
         }
-        let first = &top.sorted()[0];
-        assert_eq!(first.fingerprint, 1);
-        assert!((2_500 - first.error..=2_500 + first.error).contains(&first.count), "{first:?}");
-        assert_eq!(top.sorted().len(), 10);
+        let (first, key) = keys.iter().max_by_key(|(_, key)| key.denied).unwrap();
+        assert_eq!(*first, 1);
+        assert!((2_500 - key.error..=2_500 + key.error).contains(&key.denied), "{key:?}");
+        assert_eq!(keys.len(), 10);
     }
 
     #[test]
-    fn few_keys_are_counted_exactly() {
-        let mut top = TopKeys::new(3);
+    fn few_keys_are_counted_exactly_and_read_in_descending_order() {
+        let counters = Counters::default();
         for (fingerprint, times) in [(7, 3), (8, 5), (9, 1)] {
-            (0..times).for_each(|_| top.count(fingerprint));
+            (0..times).for_each(|_| count_key(&mut counters.top_keys(), fingerprint, 3));
         }
-        let counts: Vec<_> = top.sorted().iter().map(|key| (key.fingerprint, key.count, key.error)).collect();
-        assert_eq!(counts, [(8, 5, 0), (7, 3, 0), (9, 1, 0)]);
+        let top_keys = counters.read("limit").top_keys;
+        let counts: Vec<_> = top_keys.iter().map(|key| (&key.key[30..], key.denied, key.error)).collect();
+        assert_eq!(counts, [("08", 5, 0), ("07", 3, 0), ("09", 1, 0)]);
     }
 }
