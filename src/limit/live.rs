@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
-use crate::recorder::{Event, Recorder, Recorders};
+use crate::recorder::{Event, Observer, Recorder, Recorders};
 use crate::store::decision::ReportedDetails;
 
 /// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
@@ -157,22 +157,21 @@ impl LiveLimits {
         drop(state);
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
-        recorders.event(&Event::LimitsReplaced { limits: count });
+        recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsReplaced { limits: count }));
         Ok(())
     }
 
     /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once,
     /// regardless of the number of layers.
     pub fn recorder(self, recorder: impl Recorder) -> Self {
-        self.state().recorders.add(recorder);
+        self.state().recorders.push(Arc::new(recorder));
         self
     }
 
     /// Adds a closure that is called with [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. It is called inline,
     /// so keep it fast.
     pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.state().recorders.add_observer(observer);
-        self
+        self.recorder(Observer(observer))
     }
 
     /// Returns the limits in force, in order.

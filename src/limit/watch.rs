@@ -61,7 +61,7 @@ impl LiveLimits {
         #[cfg(feature = "tracing")]
         tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
         let recorders = self.state().recorders.clone();
-        recorders.event(&Event::LimitsRejected { error });
+        recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsRejected { error }));
     }
 }
 

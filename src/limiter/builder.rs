@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::limit::{Limit, Limits, LiveLimits, OnStoreError};
-use crate::recorder::{Event, Recorder};
+use crate::recorder::{Event, Observer, Recorder};
 use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
 use crate::store::{MemoryStore, Store};
 
@@ -128,14 +128,13 @@ impl<T> Builder<T> {
     /// # });
     /// ```
     pub fn recorder(mut self, recorder: impl Recorder) -> Self {
-        self.config.recorders.add(recorder);
+        self.config.recorders.push(Arc::new(recorder));
         self
     }
 
     /// Adds a closure that is called with each [`Event`]. It is called inline, so keep it fast.
-    pub fn observe(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.config.recorders.add_observer(observer);
-        self
+    pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.recorder(Observer(observer))
     }
 
     /// Sets the usage of a limit, in percent from 1 to 100, from which [recorders](Self::recorder) see a key as

@@ -88,40 +88,11 @@ impl<R: Recorder + ?Sized> Recorder for Arc<R> {
     }
 }
 
-/// The recorders of a limiter. Clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Recorders(Vec<Arc<dyn Recorder>>);
-
-impl Recorders {
-    pub(crate) fn add(&mut self, recorder: impl Recorder) {
-        self.0.push(Arc::new(recorder));
-    }
-
-    /// Adds a closure that is called with each event.
-    pub(crate) fn add_observer(&mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) {
-        self.add(Observer(observer));
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn decision(&self, decision: &DecisionRecord<'_>) {
-        self.0.iter().for_each(|recorder| recorder.decision(decision));
-    }
-
-    pub(crate) fn rejection(&self, rejection: &Rejection<'_>) {
-        self.0.iter().for_each(|recorder| recorder.rejection(rejection));
-    }
-
-    pub(crate) fn event(&self, event: &Event<'_>) {
-        self.0.iter().for_each(|recorder| recorder.event(event));
-    }
-}
+/// The recorders of a limiter, which its clones share.
+pub(crate) type Recorders = Vec<Arc<dyn Recorder>>;
 
 /// A closure that is called with each event.
-struct Observer<F>(F);
+pub(crate) struct Observer<F>(pub(crate) F);
 
 impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Recorder for Observer<F> {
     fn event(&self, event: &Event<'_>) {

@@ -135,7 +135,7 @@ impl fmt::Debug for GuardedStore {
 /// Reports decisions, failures of the store, and changes of breakers to the recorders and to the log.
 impl GuardedStore {
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        self.config.recorders.event(event);
+        self.config.recorders.iter().for_each(|recorder| recorder.event(event));
     }
 
     /// Returns the instant at which a decision begins, if it takes something and there are recorders.
@@ -163,7 +163,7 @@ impl GuardedStore {
             near_percent: self.config.near_percent,
             store: &*self.store,
         };
-        self.config.recorders.decision(&record);
+        self.config.recorders.iter().for_each(|recorder| recorder.decision(&record));
         for outcome in decision.outcomes() {
             if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
                 self.report_outcome(limit, outcome, decision.is_charged());
@@ -194,7 +194,7 @@ impl GuardedStore {
     ) -> Rejection<'a> {
         let (names, near_percent) = (&self.limits.names, self.config.near_percent);
         let rejection = Rejection { reason, decision, names, near_percent, jitter, head: *head };
-        self.config.recorders.rejection(&rejection);
+        self.config.recorders.iter().for_each(|recorder| recorder.rejection(&rejection));
         rejection
     }
 
