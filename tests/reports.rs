@@ -319,7 +319,9 @@ fn two_layers_with_limits_of_one_name_are_reported_once_with_the_remedy() {
     let layer = || RateLimitLayer::new([minutely("shared-name"), minutely("shared-name-too")]);
     let (outer, inner) = (layer(), RateLimitLayer::new([minutely("shared-name")]));
     let reports = reports_of_nested(&outer, &inner, 200);
-    is_one_warning(&reports, &["a name of its own", "shared-name"]);
+    is_one_warning(&reports, &["a name of its own", "limit=\"shared-name\""]);
+    // Another limiter with the same mistake is reported, too.
+    is_one_warning(&reports_of_nested(&layer(), &inner, 3), &["a name of its own", "limit=\"shared-name\""]);
 }
 
 /// A route cost inside the router's layer, and unrelated layers.

@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 use super::headers::Headers;
 use super::options::{HttpOptions, Lists};
 use super::response::RejectionFormat;
-use super::values::is_first_report;
 use crate::error::ConfigError;
 use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
@@ -156,12 +155,11 @@ impl LayerConfig {
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
         if self.group.mark(self.layer, extensions) && !self.group.repeats_layer.swap(true, Ordering::Relaxed) {
-            let current = self.current();
-            // Merging the headers would report the names once more.
-            current.headers.limit_names().for_each(|name| _ = is_first_report(name));
+            // Merging the headers would report this once more.
+            self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
             tracing::warn!(
-                limit = current.client.limits().as_slice().first().map_or("", Limit::name),
+                limit = self.current().client.limits().as_slice().first().map_or("", Limit::name),
                 "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",

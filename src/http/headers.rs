@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::iter;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -148,6 +149,8 @@ pub(super) struct Headers {
     enforced: usize,
     /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
     policies: Option<HeaderValue>,
+    /// Whether it was logged that a limit has the name of another one. Shared by all layers of the limiter.
+    pub(super) repeats_name: Arc<AtomicBool>,
 }
 
 /// The parts of headers that are the same in all responses, for one limit.
@@ -194,11 +197,6 @@ impl Headers {
         self.styles.is_empty()
     }
 
-    /// Returns the names of the limits, in quotes.
-    pub(super) fn limit_names(&self) -> impl Iterator<Item = &[u8]> {
-        self.limits.iter().map(|text| text.name.as_bytes())
-    }
-
     /// Returns the maximum number of headers that are added to a response, without `Retry-After`.
     pub(super) fn max_headers(&self) -> usize {
         self.styles.iter().map(|style| style.names().len()).sum()
@@ -221,7 +219,7 @@ impl Headers {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
                     append(headers, RATE_LIMIT_POLICY, self.policies(decision));
                     if append(headers, RATE_LIMIT, self.quotas(*style, decision)) {
-                        merge(&IETF, headers);
+                        merge(&IETF, headers, &self.repeats_name);
                     }
                 }
                 HeaderStyle::XRateLimit(reset) | HeaderStyle::XRateLimitDashed(reset) => {
@@ -232,7 +230,7 @@ impl Headers {
                     if decision.is_allowed() && over.peek().is_some() {
                         let names = join(over.map(|outcome| self.limits[outcome.limit()].name.as_bytes()));
                         if append(headers, OVERAGE[0].clone(), names) {
-                            merge(&OVERAGE, headers);
+                            merge(&OVERAGE, headers, &self.repeats_name);
                         }
                     }
                 }

@@ -1,9 +1,8 @@
 //! Header values: formats them with few allocations, writes them to responses, and merges those of nested layers. A
 //! response that already has as many headers as a `HeaderMap` can hold stays as it is.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -106,19 +105,25 @@ pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderVal
 
 /// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
 /// the last list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
-/// items, nothing is changed.
+/// items, nothing is changed. Logs a repeated name, unless `is_reported` is set, and then sets that.
 #[cold]
-pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap) {
+pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBool) {
     let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
     let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
     let Some(lists @ [.., quotas]) = lists.as_deref() else { return };
     let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
-    let repeated = quotas.iter().enumerate().filter(|(index, item)| count(&quotas[..*index], item.name) > 0);
-    let mut repeated = repeated.map(|(_, item)| item.name).peekable();
-    if repeated.peek().is_none() {
+    let repeated = quotas.iter().enumerate().find(|(index, item)| count(&quotas[..*index], item.name) > 0);
+    if repeated.is_none() {
         return;
     }
-    repeated.for_each(report);
+    if !is_reported.swap(true, Ordering::Relaxed) {
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            limit = repeated.map(|(_, item)| tracing::field::display(String::from_utf8_lossy(item.name))),
+            "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
+             limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
+        );
+    }
     let merged: Vec<HeaderValue> = lists
         .iter()
         .map(|items| {
@@ -157,28 +162,6 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Logs, once for each name, that nested layers have limits of the same name.
-fn report(name: &[u8]) {
-    if is_first_report(name) {
-        #[cfg(feature = "tracing")]
-        tracing::warn!(
-            limit = %String::from_utf8_lossy(name),
-            "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
-             limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
-        );
-    }
-}
-
-/// Returns whether the limit called `name` (including its quotes) was not reported before, and marks it as reported.
-pub(super) fn is_first_report(name: &[u8]) -> bool {
-    static REPORTED: Mutex<BTreeSet<Box<[u8]>>> = Mutex::new(BTreeSet::new());
-    /// The maximum number of names, because the inner service may invent them.
-    const MAX_NAMES: usize = 64;
-
-    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    reported.len() < MAX_NAMES && reported.insert(name.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +174,7 @@ mod tests {
             headers.append(&quotas, HeaderValue::from_static(line));
             headers.append(&policies, HeaderValue::from_static(r#""a";q=10"#));
         }
-        merge(&[policies, quotas.clone()], &mut headers);
+        merge(&[policies, quotas.clone()], &mut headers, &AtomicBool::new(false));
         assert_eq!(headers.get_all(quotas).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
     }
 }
