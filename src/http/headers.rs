@@ -1,13 +1,11 @@
 //! The headers that report limits to clients, in the chosen styles.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::values::{Text, append, insert, insert_missing, join, merge, number, push_number, push_separator, value};
@@ -157,9 +155,7 @@ pub(super) struct Headers {
 #[derive(Clone, Debug)]
 struct LimitText {
     /// `"name"`
-    name: Arc<str>,
-    /// `"name";q=20;w=2`. For a calendar window without `w`, which depends on the date.
-    policy: Bytes,
+    name: String,
     /// `20`
     capacity: HeaderValue,
     algorithm: Algorithm,
@@ -182,14 +178,17 @@ impl Headers {
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         let text = |limit: &Limit| {
             let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
-            LimitText::new(format!("\"{name}\"").into(), limit.algorithm())
+            let algorithm = *limit.algorithm();
+            LimitText { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
         };
         self.limits = limits.iter().map(text).collect();
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow()).map(|(_, text)| text);
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
-        let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(LimitText::is_calendar);
-        self.policies = are_constant.then(|| join(enforced().map(|text| &*text.policy)));
+        let is_calendar = |text: &LimitText| matches!(text.algorithm.kind, Kind::Window(Some(_)));
+        let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(is_calendar);
+        let policies = || policies(enforced().map(|text| (text, &text.algorithm)), Timestamp::from_micros(0));
+        self.policies = are_constant.then(policies);
     }
 
     #[inline]
@@ -242,23 +241,15 @@ impl Headers {
 
     /// Returns the policies of the limits that are reported.
     fn policies(&self, decision: &Decision) -> HeaderValue {
+        let algorithm = |outcome: &Cell| Algorithm { overage: 0, ..*outcome.algorithm() };
         if let Some(policies) = &self.policies
-            && reported(decision).all(|outcome| self.limits[outcome.limit()].is_of(outcome))
+            && reported(decision).all(|outcome| self.limits[outcome.limit()].algorithm == algorithm(outcome))
             && reported(decision).count() == self.enforced
         {
             return policies.clone();
         }
-        let mut text = Text::new();
-        for outcome in reported(decision) {
-            let limit = self.limit_text(outcome);
-            push_separator(&mut text);
-            text.extend_from_slice(&limit.policy);
-            if limit.is_calendar() {
-                text.extend_from_slice(b";w=");
-                push_number(&mut text, integer(limit.algorithm.window_at(decision.at())));
-            }
-        }
-        value(&text)
+        let limits = reported(decision).map(|outcome| (&self.limits[outcome.limit()], outcome.algorithm()));
+        policies(limits, decision.at())
     }
 
     /// Returns the remaining tokens of the limits that are reported, and the parameter `t`. What `t` means depends on
@@ -272,7 +263,7 @@ impl Headers {
             push_number(&mut text, outcome.remaining());
             let time = match style {
                 HeaderStyle::IetfDraft10 => outcome.more_after(),
-                _ => Some(effective_window(&self.limit_text(outcome).algorithm, outcome, decision.at())),
+                _ => Some(effective_window(outcome, decision.at())),
             };
             if let Some(time) = time {
                 text.extend_from_slice(b";t=");
@@ -297,7 +288,9 @@ impl Headers {
                 Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
             }
         });
-        insert(headers, limit.clone(), self.limit_text(outcome).capacity.clone());
+        let (text, capacity) = (&self.limits[outcome.limit()], outcome.algorithm().capacity());
+        let is_own = text.algorithm.capacity() == capacity;
+        insert(headers, limit.clone(), if is_own { text.capacity.clone() } else { number(capacity) });
         insert(headers, remaining.clone(), number(outcome.remaining()));
         insert(headers, reset.clone(), number(seconds));
     }
@@ -312,44 +305,29 @@ impl Headers {
             insert_missing(headers, X_RETRY_AFTER[0].clone(), number(seconds));
         }
     }
-
-    /// Returns the text of a limit in its size for this request.
-    fn limit_text(&self, outcome: &Cell) -> Cow<'_, LimitText> {
-        let limit = &self.limits[outcome.limit()];
-        if limit.is_of(outcome) {
-            return Cow::Borrowed(limit);
-        }
-        Cow::Owned(LimitText::new(limit.name.clone(), outcome.algorithm()))
-    }
 }
 
-impl LimitText {
-    fn new(name: Arc<str>, algorithm: &Algorithm) -> Self {
-        let capacity = algorithm.capacity();
-        let window = match algorithm.kind {
-            Kind::Window(Some(_)) => Duration::ZERO,
-            _ => algorithm.window_at(Timestamp::EPOCH),
-        };
-        let policy = match window.as_secs() {
-            0 => format!("{name};q={capacity}"),
-            _ => format!("{name};q={capacity};w={}", integer(window)),
-        };
-        Self { name, policy: policy.into(), capacity: number(capacity), algorithm: *algorithm }
+/// Formats the policies of limits at an instant, each as `"name";q=20;w=2`.
+fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, &'a Algorithm)>, at: Timestamp) -> HeaderValue {
+    let mut text = Text::new();
+    for (limit, algorithm) in limits {
+        push_separator(&mut text);
+        text.extend_from_slice(limit.name.as_bytes());
+        text.extend_from_slice(b";q=");
+        push_number(&mut text, algorithm.capacity());
+        let window = algorithm.window_at(at);
+        if window.as_secs() > 0 {
+            text.extend_from_slice(b";w=");
+            push_number(&mut text, integer(window));
+        }
     }
-
-    /// Returns whether the outcome is of the limit's own size.
-    fn is_of(&self, outcome: &Cell) -> bool {
-        self.algorithm == Algorithm { overage: 0, ..*outcome.algorithm() }
-    }
-
-    fn is_calendar(&self) -> bool {
-        matches!(self.algorithm.kind, Kind::Window(Some(_)))
-    }
+    value(&text)
 }
 
 /// Returns the time for which a client should make the remaining tokens last: see
 /// [`HeaderStyle::IetfDraft11`].
-fn effective_window(algorithm: &Algorithm, outcome: &Cell, at: Timestamp) -> Duration {
+fn effective_window(outcome: &Cell, at: Timestamp) -> Duration {
+    let algorithm = outcome.algorithm();
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
     let until_used = match algorithm.kind {
         Kind::Window(_) => until_more.unwrap_or(window),
