@@ -14,7 +14,6 @@ use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::heads::{RequestHead, ResponseHead};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::select::Condition;
-use crate::store::decision::ReportedDetails;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
 ///
@@ -50,19 +49,12 @@ pub struct Limit {
     pub(super) penalty: Option<Penalty>,
     pub(super) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
-    pub(super) metric_detail: Option<MetricDetail>,
+    pub(super) metric_detail: Option<Arc<DetailFn>>,
     pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
 /// Returns the detail of a request, if it has one.
 pub(super) type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
-
-/// Splits the metrics of a limit.
-#[derive(Clone)]
-pub(super) struct MetricDetail {
-    pub(super) compute: Arc<DetailFn>,
-    pub(super) reported: Arc<ReportedDetails>,
-}
 
 /// Returns the size of the limit for a request, if it differs from the limit's own.
 pub(super) type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
@@ -224,11 +216,12 @@ impl Limit {
 
     /// Splits the metrics of the limit by a detail of the request, such as its plan. `None` adds none.
     ///
-    /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to
-    /// its metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes, including those before
-    /// a [replacement](crate::LiveLimits#replacement): others are reported as `other`, so that the number of series
-    /// stays bounded whatever clients send. Called inline for each request that the limit applies to; must be fast and
-    /// must not block.
+    /// `MetricsRecorder` adds it to its metrics as the label `detail`. For each name of a limit, it keeps at most 100
+    /// details of at most 128 bytes, and counts others as `other`, so that the number of series stays bounded whatever
+    /// clients send. Other recorders get the detail by [`LimitRecord::detail`](crate::LimitRecord::detail), and have to
+    /// bound the number and the length of the details themselves.
+    ///
+    /// The closure is called inline for each request that the limit applies to; it must be fast and must not block.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -239,8 +232,7 @@ impl Limit {
     /// # let _ = limit;
     /// ```
     pub fn metric_detail(self, detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
-        let detail = MetricDetail { compute: Arc::new(detail), reported: Arc::default() };
-        Self { metric_detail: Some(detail), ..self }
+        Self { metric_detail: Some(Arc::new(detail)), ..self }
     }
 
     /// Returns the name.

@@ -1,19 +1,19 @@
 //! Limits that are decided together.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::{fmt, mem};
 
 use tokio::runtime::Handle;
 
-use super::definition::{Limit, MetricDetail};
+use super::definition::Limit;
 use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
 use crate::limit::CostRule;
-use crate::store::decision::{Cell, Cells, ReportedDetails, RequestDetail, Texts, Veto};
+use crate::store::decision::{Cell, Cells, Texts, Veto};
 use crate::store::{Store, escape};
 
 /// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
@@ -191,20 +191,8 @@ impl Limits {
                     }
                 }
             }
-            if let Some(MetricDetail { compute, reported }) = &limit.metric_detail
-                && let Some(value) = compute(head)
-            {
-                let detail = RequestDetail { value, reported: reported.clone() };
+            if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
                 Arc::make_mut(cell.texts.get_or_insert_default()).detail = Some(detail);
-            }
-        }
-    }
-
-    /// Has limits continue with the reported details of those of the same names.
-    pub(super) fn share_details(&mut self, details: &mut HashMap<Arc<str>, Arc<ReportedDetails>>) {
-        for limit in Arc::make_mut(&mut self.limits) {
-            if let Some(MetricDetail { reported, .. }) = &mut limit.metric_detail {
-                *reported = details.entry(limit.name.clone()).or_insert_with(|| reported.clone()).clone();
             }
         }
     }

@@ -3,7 +3,6 @@
 //! Layers and limiters derive their configurations from the limits. A replacement derives all configurations anew, and
 //! then puts them in force. A request keeps the configuration with which it began.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -14,7 +13,6 @@ use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Observer, Recorder, Recorders};
-use crate::store::decision::ReportedDetails;
 
 /// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
 /// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.
@@ -63,9 +61,6 @@ pub(super) struct Inner {
 pub(super) struct State {
     /// The configurations of the layers and limiters in use.
     configurations: Vec<Weak<dyn Replace>>,
-    /// The reported details of all limits so far, by name. They outlive the limits, because exporters keep their
-    /// series.
-    details: HashMap<Arc<str>, Arc<ReportedDetails>>,
     pub(super) recorders: Recorders,
     /// Tasks that watch documents. Aborted when the limits are dropped.
     pub(super) watchers: Vec<AbortHandle>,
@@ -125,10 +120,7 @@ impl LiveLimits {
     /// same name, if one can never allow its constant cost, or has an impossible [overage](Limit::soft), or if one in
     /// [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        let mut limits = Limits::new(limits)?;
-        let mut state = State::default();
-        limits.share_details(&mut state.details);
-        let inner = Inner { limits: ArcSwap::from_pointee(limits), state: Mutex::new(state) };
+        let inner = Inner { limits: ArcSwap::from_pointee(Limits::new(limits)?), state: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -144,11 +136,9 @@ impl LiveLimits {
     /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
-        let mut limits = Limits::new(limits)?;
+        let limits = Arc::new(Limits::new(limits)?);
         let count = limits.as_slice().len();
-        let mut state = self.state();
-        limits.share_details(&mut state.details);
-        let limits = Arc::new(limits);
+        let state = self.state();
         let in_use = state.configurations.iter().filter_map(Weak::upgrade);
         let prepared = in_use.map(|configuration| configuration.prepare(&limits)).collect::<Result<Vec<_>, _>>()?;
         self.inner.limits.store(limits);

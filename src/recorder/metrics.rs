@@ -1,6 +1,7 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
-use std::sync::OnceLock;
+use std::collections::HashSet;
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use metrics::{
@@ -205,6 +206,13 @@ impl Recorder for MetricsRecorder {
 /// The shortest time between two readings of the store's keys, memory and queue.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The maximum number of distinct details of a limit. Further ones are counted as [`OTHER`].
+const MAX_DETAILS: usize = 100;
+/// The maximum length of a detail, in bytes. Longer ones are counted as [`OTHER`].
+const MAX_LEN: usize = 128;
+
+const OTHER: &str = "other";
+
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
 const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
@@ -216,6 +224,8 @@ struct LimitHandles {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
     details: PerLabel<LimitHandles>,
+    /// The details that have handles, without [`OTHER`]. Exporters keep their series, so they are never removed.
+    kept_details: RwLock<HashSet<Box<str>>>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
@@ -226,6 +236,7 @@ impl LimitHandles {
     fn new(labels: Vec<Label>) -> Self {
         Self {
             details: PerLabel::new(),
+            kept_details: RwLock::default(),
             decisions: Default::default(),
             tokens: OnceLock::new(),
             near_limit: OnceLock::new(),
@@ -237,8 +248,27 @@ impl LimitHandles {
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
         let Some(detail) = limit.detail() else { return self.count_here(limit, source) };
+        let detail = if self.keeps_detail(detail) { detail } else { OTHER };
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
         self.details.get(detail, create).count_here(limit, source);
+    }
+
+    /// Returns whether a detail is counted by itself, and keeps a new one if possible.
+    fn keeps_detail(&self, detail: &str) -> bool {
+        if detail.len() > MAX_LEN {
+            return false;
+        }
+        {
+            // A read lock, so that requests do not wait for each other, even if clients always send new values.
+            let kept = self.kept_details.read().unwrap_or_else(PoisonError::into_inner);
+            let is_known = kept.contains(detail);
+            if is_known || kept.len() >= MAX_DETAILS {
+                return is_known;
+            }
+        }
+        let mut kept = self.kept_details.write().unwrap_or_else(PoisonError::into_inner);
+        // Another request may have added the detail, or the last one that fits.
+        kept.contains(detail) || kept.len() < MAX_DETAILS && kept.insert(detail.into())
     }
 
     fn count_here(&self, limit: &LimitRecord<'_>, source: DecisionSource) {

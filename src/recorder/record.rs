@@ -8,7 +8,7 @@ use crate::error::{Node, StoreError};
 use crate::key::KeyError;
 use crate::key::heads::RequestHead;
 use crate::select::ListAction;
-use crate::store::decision::{Cell, Decision, RequestDetail, Verdict, Veto};
+use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::{Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).
@@ -141,10 +141,11 @@ impl<'a> LimitRecord<'a> {
         self.name
     }
 
-    /// Returns the detail of the request: see [`Limit::metric_detail`](crate::Limit::metric_detail).
+    /// Returns the detail of the request, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed it. Clients
+    /// may choose it, so bound the number and the length of the details that you keep.
     #[must_use]
     pub fn detail(&self) -> Option<&'a str> {
-        self.outcome.detail().map(RequestDetail::report)
+        self.outcome.detail()
     }
 
     /// Returns the outcome. A limit that has capacity allows the request, even if another limit denies it.

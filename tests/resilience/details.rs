@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::Request;
+use metrics_util::debugging::DebuggingRecorder;
 use tower::Layer;
 use tower_ratelimit::{
-    DecisionRecord, FixedWindow, Limit, LiveLimits, OnMissingKey, RateLimitLayer, Recorder, RequestHead, key, when,
+    DecisionRecord, FixedWindow, Limit, LiveLimits, MetricsRecorder, OnMissingKey, RateLimitLayer, Recorder,
+    RequestHead, key, when,
 };
 
 use crate::limited::{ask, hello, with};
+use crate::metrics::series;
 
 /// The details that were recorded.
 #[derive(Default)]
@@ -64,48 +67,84 @@ async fn sizes_and_details_are_computed_only_for_limits_that_apply() {
     assert_eq!(calls(), [2, 2]);
 }
 
+/// Returns the details that an exporter has for a limit.
+fn exported(exporter: &DebuggingRecorder, limit: &str) -> BTreeSet<String> {
+    let series = series(&exporter.snapshotter());
+    let details = series.keys().filter_map(|name| {
+        let (_, detail) = name.split_once(&format!("tokens_total{{limit={limit},detail="))?;
+        Some(detail.trim_end_matches('}').to_owned())
+    });
+    details.collect()
+}
+
 #[tokio::test]
 async fn requests_that_a_limit_does_not_apply_to_use_up_no_details() {
-    let recorder = Arc::new(Details::default());
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
     let limit = by_plan("users").when(when::header("x-user", "ann"));
-    let service = RateLimitLayer::builder([limit]).recorder(recorder.clone()).build().layer(hello());
+    let service = RateLimitLayer::builder([limit]).recorder(MetricsRecorder::new()).build().layer(hello());
     for plan in 0..150 {
         ask(&service, with(&[("x-plan", &plan.to_string())])).await;
     }
-    assert_eq!(recorder.take(), []);
+    assert_eq!(exported(&exporter, "users").len(), 0);
     ask(&service, with(&[("x-plan", "pro"), ("x-user", "ann")])).await;
-    assert_eq!(recorder.take(), [Some("pro".to_owned())]);
+    assert!(exported(&exporter, "users").iter().eq(["pro"]));
 }
 
 #[tokio::test]
 async fn explanations_use_up_no_details() {
-    let recorder = Arc::new(Details::default());
-    let layer = RateLimitLayer::builder([by_plan("all")]).recorder(recorder.clone()).build();
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let layer = RateLimitLayer::builder([by_plan("all")]).recorder(MetricsRecorder::new()).build();
     for plan in 0..150 {
         let request = Request::get("/").header("x-plan", plan.to_string()).body(()).unwrap();
         assert!(layer.explain(&RequestHead::of(&request)).await.is_allowed());
     }
     ask(&layer.layer(hello()), with(&[("x-plan", "pro")])).await;
-    assert_eq!(recorder.take(), [Some("pro".to_owned())]);
+    assert!(exported(&exporter, "all").iter().eq(["pro"]));
 }
 
 /// A limit that is removed and added again keeps its details, because an exporter keeps its series.
 #[tokio::test]
-async fn a_live_limit_has_at_most_100_details_through_all_replacements() {
-    let recorder = Arc::new(Details::default());
+async fn a_live_limit_has_at_most_100_details_in_metrics_through_all_replacements() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
     let rules = LiveLimits::new([by_plan("a"), by_plan("b")]);
-    let service = RateLimitLayer::live_builder(&rules).recorder(recorder.clone()).build().layer(hello());
-    let mut details = BTreeSet::new();
+    let service = RateLimitLayer::live_builder(&rules).recorder(MetricsRecorder::new()).build().layer(hello());
     for generation in 0..3 {
         for plan in 0..60 {
             ask(&service, with(&[("x-plan", &format!("{generation}-{plan}"))])).await;
         }
-        details.extend(recorder.take());
         rules.replace([by_plan("b")]).unwrap();
         ask(&service, with(&[("x-plan", "0-0")])).await;
-        assert_eq!(recorder.take(), [Some("0-0".to_owned())]);
         rules.replace([by_plan("b"), by_plan("a")]).unwrap();
     }
-    assert_eq!(details.len(), 101, "{details:?}");
-    assert!(details.contains(&Some("other".to_owned())));
+    for limit in ["a", "b"] {
+        let details = exported(&exporter, limit);
+        assert_eq!(details.len(), 101, "{limit}: {details:?}");
+        assert!(details.contains("other"), "{limit}: {details:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_detail_of_more_than_128_bytes_is_counted_as_other() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let layer = RateLimitLayer::builder([by_plan("all")]).recorder(MetricsRecorder::new()).build();
+    let longest = "x".repeat(128);
+    ask(&layer.layer(hello()), with(&[("x-plan", &longest)])).await;
+    ask(&layer.layer(hello()), with(&[("x-plan", &format!("{longest}x"))])).await;
+    assert!(exported(&exporter, "all").iter().eq(["other", &longest]));
+}
+
+#[tokio::test]
+async fn other_recorders_receive_all_details_as_they_are() {
+    let recorder = Arc::new(Details::default());
+    let service = RateLimitLayer::builder([by_plan("all")]).recorder(recorder.clone()).build().layer(hello());
+    let plans: Vec<String> = (0..150).map(|plan| format!("{plan:0200}")).collect();
+    for plan in &plans {
+        ask(&service, with(&[("x-plan", plan)])).await;
+    }
+    ask(&service, with(&[])).await;
+    assert!(recorder.take().into_iter().eq(plans.into_iter().map(Some).chain([None])));
 }

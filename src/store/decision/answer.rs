@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::cell::{Cell, Report, Verdict};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER};
-use crate::store::decision::RequestDetail;
 use crate::time::ceil_micros;
 
 /// For stores: the answer.
@@ -167,8 +166,8 @@ impl Cell {
 /// The outcome of a decision.
 impl Cell {
     /// Returns the detail of the request in metrics.
-    pub(crate) fn detail(&self) -> Option<&RequestDetail> {
-        self.texts.as_ref()?.detail.as_ref()
+    pub(crate) fn detail(&self) -> Option<&str> {
+        self.texts.as_ref()?.detail.as_deref()
     }
 
     /// Returns the lockout that the request began, if any.

@@ -1,7 +1,6 @@
 //! One limit of a request, for one key: the question that a store is asked, and its verdict.
 
-use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -59,7 +58,7 @@ pub(crate) struct Texts {
     /// The name of the limit and its rule, for stores with [readable keys](crate::Store::has_readable_keys).
     pub(crate) name: Option<Arc<str>>,
     /// The detail of the request in metrics.
-    pub(crate) detail: Option<RequestDetail>,
+    pub(crate) detail: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -330,49 +329,5 @@ impl Cell {
     #[inline]
     pub fn is_of_penalty(&self) -> bool {
         self.algorithm.is_penalty()
-    }
-}
-
-/// The maximum number of distinct details of a limit. Further ones are reported as [`OTHER`].
-const MAX_DETAILS: usize = 100;
-/// The maximum length of a detail, in bytes. Longer ones are reported as [`OTHER`].
-const MAX_LEN: usize = 128;
-
-const OTHER: &str = "other";
-
-/// The detail of a request under a limit.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestDetail {
-    pub(crate) value: String,
-    pub(crate) reported: Arc<ReportedDetails>,
-}
-
-/// The details of a limit that were reported.
-#[derive(Debug, Default)]
-pub(crate) struct ReportedDetails(RwLock<HashSet<Box<str>>>);
-
-impl RequestDetail {
-    /// Returns the detail to report. It counts towards the maximum only if this is called.
-    pub(crate) fn report(&self) -> &str {
-        if self.reported.contains_or_adds(&self.value) { &self.value } else { OTHER }
-    }
-}
-
-impl ReportedDetails {
-    fn contains_or_adds(&self, detail: &str) -> bool {
-        if detail.len() > MAX_LEN {
-            return false;
-        }
-        {
-            // A read lock, so that requests do not wait for each other, even if clients always send new values.
-            let reported = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            let is_known = reported.contains(detail);
-            if is_known || reported.len() >= MAX_DETAILS {
-                return is_known;
-            }
-        }
-        let mut reported = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have added the detail, or the last one that fits.
-        reported.contains(detail) || reported.len() < MAX_DETAILS && reported.insert(detail.into())
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 pub use self::cell::{Cell, Verdict, Veto};
-pub(crate) use self::cell::{Cells, ReportedDetails, RequestDetail, Texts};
+pub(crate) use self::cell::{Cells, Texts};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The decision on one request, by all limits that apply to it, at one instant.
