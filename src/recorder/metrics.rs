@@ -108,11 +108,6 @@ impl MetricsRecorder {
         let counters = self.counters.get(name, |_| PerLabel::new());
         counters.get(value, |value| counter!(name, self.labels([(label, value)]))).increment(by);
     }
-
-    /// Returns the handles of a limit.
-    fn limit(&self, name: &str) -> &LimitHandles {
-        self.limits.get(name, |name| LimitHandles::new(self.labels([("limit", name)])))
-    }
 }
 
 impl Default for MetricsRecorder {
@@ -125,7 +120,8 @@ impl Recorder for MetricsRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let source = decision.source();
         for limit in decision.limits() {
-            self.limit(limit.limit()).count(&limit, source);
+            let handles = self.limits.get(limit.limit(), |name| LimitHandles::new(self.labels([("limit", name)])));
+            handles.count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || self.labels([("decided_by", source.as_str())]);
@@ -173,7 +169,7 @@ impl Recorder for MetricsRecorder {
                 };
                 self.increment(("ratelimit_fallbacks_total", "to"), to, 1);
             }
-            Event::PenaltyBegan { limit, .. } => self.limit(limit).count_penalty(),
+            Event::PenaltyBegan { limit, .. } => self.increment(("ratelimit_penalties_total", "limit"), limit, 1),
             Event::ListMatched { action } => {
                 let action = match action.status() {
                     Some(http::StatusCode::FORBIDDEN) => "forbidden",
@@ -229,7 +225,6 @@ struct LimitHandles {
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
-    penalties: OnceLock<Counter>,
 }
 
 impl LimitHandles {
@@ -240,7 +235,6 @@ impl LimitHandles {
             decisions: Default::default(),
             tokens: OnceLock::new(),
             near_limit: OnceLock::new(),
-            penalties: OnceLock::new(),
             labels,
         }
     }
@@ -280,11 +274,6 @@ impl LimitHandles {
         self.tokens.get_or_init(tokens).increment(limit.charged());
         let near_limit = || counter!("ratelimit_near_limit_total", self.labels.clone());
         self.near_limit.get_or_init(near_limit).increment(limit.is_near_limit().into());
-    }
-
-    /// Counts a lockout that begins.
-    fn count_penalty(&self) {
-        self.penalties.get_or_init(|| counter!("ratelimit_penalties_total", self.labels.clone())).increment(1);
     }
 }
 
