@@ -133,7 +133,7 @@ impl LimitHandle {
         name: &str,
     ) -> Result<Self, ConfigError> {
         let handle = Self { client: Arc::new(client), name: name.into() };
-        handle.find(&handle.client())?;
+        handle.find(&(handle.client)())?;
         Ok(handle)
     }
 
@@ -153,7 +153,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, cost, |client, cells| client.decide(cells, Purpose::Peek))
+        self.call(&key, cost, |_| Ok(()), |client, cells| client.decide(cells, Purpose::Peek))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -163,7 +163,7 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, 0, |client, cells| client.reset(cells))
+        self.call(&key, 0, |_| Ok(()), |client, cells| client.reset(cells))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -187,16 +187,13 @@ impl LimitHandle {
         size: impl Into<Algorithm>,
         expires_after: Option<Duration>,
     ) -> Result<(), StoreError> {
-        let algorithm = size.into();
-        let check = |(_, limit): (_, &Limit)| limit.check_override(&algorithm);
-        self.find(&self.client()).and_then(check).map_err(StoreError::invalid_call)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(StoreError::invalid_call(format_args!(
                 "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
                  is removed"
             )));
         }
-        let value = Override { algorithm, expires_after };
+        let value = Override { algorithm: size.into(), expires_after };
         self.access_override(&key, OverrideOperation::Set(value)).await.map(drop)
     }
 
@@ -223,21 +220,18 @@ impl LimitHandle {
         &self,
         key: &impl Key,
         cost: u64,
+        check: impl FnOnce(&Limit) -> Result<(), ConfigError>,
         call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let client = self.client();
-        match self.find(&client) {
-            Ok((limit, _)) => {
+        let client = (self.client)();
+        match self.find(&client).and_then(|(index, limit)| check(limit).map(|()| index)) {
+            Ok(limit) => {
                 let mut cells = Cells::new();
                 client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), cost);
                 call(&client, cells)
             }
-            Err(removed) => StoreFuture::ready(Err(StoreError::invalid_call(removed))),
+            Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
         }
-    }
-
-    fn client(&self) -> Arc<GuardedStore> {
-        (self.client)()
     }
 
     /// Finds the limit among those of a client.
@@ -249,10 +243,11 @@ impl LimitHandle {
     }
 
     fn access_override(&self, key: &impl Key, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        if let Err(error) = self.find(&self.client()).and_then(|(_, limit)| limit.check_overridable()) {
-            return StoreFuture::ready(Err(StoreError::invalid_call(error)));
-        }
-        self.call(key, 0, |client, cells| {
+        let check = |limit: &Limit| match &operation {
+            OverrideOperation::Set(value) => limit.check_override(&value.algorithm),
+            OverrideOperation::Get | OverrideOperation::Remove => limit.check_overridable(),
+        };
+        self.call(key, 0, check, |client, cells| {
             client.call(cells, |store, cells| store.access_override(&cells[0], operation))
         })
     }
