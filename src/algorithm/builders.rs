@@ -116,8 +116,8 @@ bucket!(
 );
 
 impl TokenBucket {
-    /// Refills the bucket at the end of each interval, with all of its tokens at once, rather than continuously, in
-    /// fractions of a token. Intervals begin when a full bucket is first used.
+    /// Adds the tokens of each interval at once, at its end, instead of continuously in fractions of a token. Intervals
+    /// begin when a full bucket is first used.
     ///
     /// # Panics
     ///

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Window(Option<Calendar>),
     /// Counters of two windows.
     Counter(Rounding),
-    /// A log of charges: by bucket, of which a window has so many, or else by the microsecond.
+    /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
     /// Strikes: `amount` of them within `span` begin a lockout of `capacity` µs, which doubles up to `longest` and is
     /// remembered for `memory` after its end, or for as long as it lasted if that is 0.

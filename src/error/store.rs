@@ -169,7 +169,14 @@ impl StoreError {
 
     /// Describes the invalid argument of a call, and the remedy.
     pub(crate) fn invalid_call(what: impl ToString) -> Self {
-        Self::of(StoreErrorKind::InvalidCall, what.to_string())
+        Self::of(StoreErrorKind::InvalidCall, what.to_string()).about_one_request()
+    }
+
+    /// Wraps the cause why the publication of rules was not confirmed.
+    #[cfg(all(feature = "redis", feature = "rules"))]
+    pub(crate) fn not_published(source: Self) -> Self {
+        let what = "did not confirm that the rules were published: publish them again";
+        Self::of(source.kind(), what).with_source(source)
     }
 }
 

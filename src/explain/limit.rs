@@ -25,7 +25,6 @@ pub struct LimitExplanation {
     pub condition: Option<String>,
     /// The parts of the key, if the limit applies or the key is missing. Empty for a limit with one bucket for all
     /// requests.
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
     pub key: Vec<KeyPart>,
     /// Whether the limit applies.
     #[cfg_attr(feature = "serde", serde(flatten))]

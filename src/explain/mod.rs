@@ -150,7 +150,7 @@ impl Explanation {
         if cells.is_empty() {
             return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };
         }
-        let (decided_by, decision) = client.preview(cells, purpose).await;
+        let (decided_by, decision) = client.explain(cells, purpose).await;
         this.decided_by = decided_by;
         if let Some(decision) = decision {
             this.describe(decision.outcomes(), true);

@@ -21,20 +21,18 @@ impl Ledger {
     /// Charges the tokens that are missing to the target cost, all or nothing.
     pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Decision, StoreError> {
         let decision = self.config.client.decide_by(self.by, self.missing(target), Purpose::Take).await?;
-        let copy = decision.without_charges();
-        self.add(decision);
-        Ok(copy)
+        Ok(self.record(decision))
     }
 
     /// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has
-    /// capacity. Returns whether a refund has followed the last decision, and the tokens that could not be charged, for
-    /// the limit that lacked the most.
-    pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(bool, u64), StoreError> {
+    /// capacity. Returns the last decision, if anything was charged; whether a refund has followed it; and the tokens
+    /// that could not be charged, for the limit that lacked the most.
+    pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
         let client = &self.config.client;
         let has_refunded = self.refund_excess(target).await?;
         let missing = self.missing(target);
         if missing.iter().all(|cell| cell.cost() == 0) {
-            return Ok((has_refunded, 0));
+            return Ok((None, has_refunded, 0));
         }
         let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
         let decision = loop {
@@ -59,9 +57,9 @@ impl Ledger {
                 shortfall = shortfall.max(tokens);
             }
         }
-        self.add(decision);
+        let decision = Some(self.record(decision));
         // Another task may have adjusted the same request meanwhile.
-        Ok((self.refund_excess(target).await?, shortfall))
+        Ok((decision, self.refund_excess(target).await?, shortfall))
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -118,7 +116,7 @@ impl Ledger {
         let mut adjusting =
             Box::pin(async move { ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await });
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok((true, _))) if !self.config.headers.is_empty() => {
+            Poll::Ready(Ok((_, true, _))) if !self.config.headers.is_empty() => {
                 if let Ok(Ok(decision)) = self.peek().into_ready() {
                     self.add(decision);
                 }
@@ -149,6 +147,13 @@ impl Ledger {
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
         self.config.client.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
+    }
+
+    /// Records a later decision. Returns a copy whose receipt is empty.
+    pub(super) fn record(&self, decision: Decision) -> Decision {
+        let copy = decision.without_charges();
+        self.add(decision);
+        copy
     }
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first

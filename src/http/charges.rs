@@ -28,7 +28,7 @@ pub(super) struct Finder<'a> {
     pub(super) cells: Cells,
     /// Why the request is rejected, if a limit rejects it.
     pub(super) missing_key: Option<KeyError>,
-    /// The explanations of all limits, unless the request is real.
+    /// The explanations of all limits. `None` for a request that is not explained.
     explained: Option<&'a mut [LimitExplanation]>,
 }
 

@@ -64,8 +64,9 @@ impl LayerConfig {
     /// See [`following`](Self::following).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let limits = self.live.as_ref().map(|live| live.limits());
+        let layer = Self { cost, layer: next_layer(), live: None, ..self.clone() }.following(limits)?;
         self.group.has_several_layers.store(true, Ordering::Relaxed);
-        Self { cost, layer: next_layer(), live: None, ..self.clone() }.following(limits)
+        Ok(layer)
     }
 
     /// Checks the configuration, and derives it from live limits, if there are any.
@@ -177,7 +178,8 @@ impl fmt::Debug for LayerConfig {
 /// The state that the layers of one limiter share.
 #[derive(Debug, Default)]
 pub(super) struct LayerGroup {
-    /// Whether a request may pass several layers of the group, which charge it differently.
+    /// Whether a request may pass several layers of the group, which charge it differently: from the first route cost
+    /// on, even if no service is created from it.
     has_several_layers: AtomicBool,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,

@@ -187,7 +187,7 @@ impl Headers {
         // A file may have thousands of limits, which never apply to one request together.
         let is_calendar = |text: &LimitText| matches!(text.algorithm.kind, Kind::Window(Some(_)));
         let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(is_calendar);
-        let policies = || policies(enforced().map(|text| (text, &text.algorithm)), Timestamp::from_micros(0));
+        let policies = || policies(enforced().map(|text| (text, &text.algorithm)), Timestamp::EPOCH);
         self.policies = are_constant.then(policies);
     }
 

@@ -186,11 +186,9 @@ impl Permit {
     /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let target = |limit, paid| if self.charges(limit) { actual } else { paid };
-        let (has_refunded, shortfall) = self.ledger.adjust(&target).await?;
-        if has_refunded {
-            self.peek().await;
-        }
-        Ok(Settled { decision: self.decision(), shortfall })
+        let (decision, has_refunded, shortfall) = self.ledger.adjust(&target).await?;
+        let decision = if has_refunded { self.peek().await } else { decision };
+        Ok(Settled { decision: decision.map_or_else(|| self.decision(), |decision| self.view(decision)), shortfall })
     }
 
     /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.
@@ -200,7 +198,7 @@ impl Permit {
     /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
         let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
-        if self.ledger.adjust(&target).await?.0 {
+        if self.ledger.adjust(&target).await?.1 {
             self.peek().await;
         }
         Ok(())
@@ -223,10 +221,9 @@ impl Permit {
 
     /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has
     /// succeeded.
-    async fn peek(&self) {
-        if let Ok(decision) = self.ledger.peek().await {
-            self.ledger.add(decision);
-        }
+    async fn peek(&self) -> Option<Decision> {
+        let decision = self.ledger.peek().await.ok()?;
+        Some(self.ledger.record(decision))
     }
 
     /// Returns the part of a decision that concerns the limits of the permit.

@@ -10,7 +10,7 @@ use crate::recorder::{Reason, Rejection};
 use crate::select::ListAction;
 use crate::time::ceil_seconds;
 
-/// What the client is told.
+/// The default response.
 impl Rejection<'_> {
     /// Returns the status of the default response.
     #[must_use]

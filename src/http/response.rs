@@ -205,7 +205,7 @@ impl StoreError {
 fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
     let head = RequestHead::of(&request);
-    let rejection = Rejection { reason, decision: None, names: &[], near_percent: 0, jitter: Duration::ZERO, head };
+    let rejection = Rejection { reason, decision: None, names: &[], jitter: Duration::ZERO, head };
     let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
     format.response(&rejection, &Headers::default(), None)
 }

@@ -79,8 +79,8 @@ impl fmt::Debug for KeyHash {
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
     kind: Kind,
-    /// Tells stores with the same secret apart, so that a receipt refunds nothing in another store than that of its
-    /// charges. Hashes do not depend on it. 0 if the store has not set it.
+    /// Tells stores with the same secret apart, so that only the store that took a charge refunds it. Hashes do not
+    /// depend on it. 0 if the store has not set it.
     pub(crate) store: u32,
 }
 
@@ -117,7 +117,7 @@ impl KeyHasher {
         Self { kind, store: 0 }
     }
 
-    /// Returns the hasher of a store that is the same one as its clones only.
+    /// Returns a hasher with a number of its own, for a store and its clones.
     pub(crate) fn of_own_store(self) -> Self {
         let [store] = random_words();
         Self { store: store as u32, ..self }

@@ -34,7 +34,7 @@ pub(crate) struct Limits {
     has_variable: bool,
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
-    hasher: KeyHasher,
+    pub(crate) hasher: KeyHasher,
     /// Whether cells have [readable names](Cell::readable_name).
     has_names: bool,
 }
@@ -240,8 +240,8 @@ impl Limits {
             let is_of = |current: &&Cell| current.identity == cell.identity;
             self.cells.get(cell.limit()).filter(is_of).or_else(|| self.cells.iter().find(is_of))
         };
-        charged.retain(|cell| cell.store == self.hasher.store);
         charged.retain(|cell| match current(cell) {
+            _ if cell.store != self.hasher.store => false,
             Some(current) => {
                 if !cell.is_resized() && !has_sizes(current) {
                     cell.set_algorithm(current.algorithm);

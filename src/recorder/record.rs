@@ -244,8 +244,7 @@ pub struct Rejection<'a> {
     pub(crate) decision: Option<&'a Decision>,
     /// The limits of the limiter, in order.
     pub(crate) names: &'a [Arc<str>],
-    pub(crate) near_percent: u32,
-    /// The random part of the wait that the client is told.
+    /// The random part of `Retry-After`.
     pub(crate) jitter: Duration,
     pub(crate) head: RequestHead<'a>,
 }
@@ -265,8 +264,9 @@ impl<'a> Rejection<'a> {
 
     /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        let Self { decision, names, near_percent, .. } = *self;
-        let records = move |decision| LimitRecord::of_decision(decision, names, near_percent);
+        let Self { decision, names, .. } = *self;
+        // A limit that was not charged is not near its limit.
+        let records = move |decision| LimitRecord::of_decision(decision, names, 100);
         decision.into_iter().flat_map(records).filter(|limit| limit.outcome() == LimitOutcome::Denied)
     }
 }

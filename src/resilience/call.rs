@@ -212,7 +212,7 @@ pub enum Decider {
         name: Option<String>,
     },
     /// This process, which remembers a denial of the store until its wait is over. See
-    /// [`Store::remembered`](crate::Store::remembered).
+    /// [`Store::remembered`].
     RememberedDenial,
     /// The local store of this process, by its share of the limits. See
     /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
@@ -342,19 +342,23 @@ impl GuardedStore {
         Ok(decision)
     }
 
-    /// Decides a request as [`decide`](Self::decide) would now, but affects neither the breakers, nor the log. Returns
-    /// what would decide, and the decision, unless the request would be rejected because the store failed.
-    pub(crate) async fn preview(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
+    /// Decides a request as [`decide`](Self::decide) would now, but affects neither the breakers, nor the log of
+    /// outages. Returns what would decide, and the decision, unless the request would be rejected because the store
+    /// failed.
+    pub(crate) async fn explain(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
         if let Some(at) = self.store.remembered(&mut cells) {
             return (Decider::RememberedDenial, Some(decision(Answer::new(at), cells, purpose)));
         }
+        let began = self.start_recording(purpose);
         let answer = match self.breakers.rejection(&self.nodes(&cells)) {
             Some(error) => Err(error),
             None => self.follow(self.store.decide(&mut cells, purpose), |_, answer, _| answer).await,
         };
         let error = match answer {
             Ok(answer) => {
-                return (Decider::Store { name: self.store.name() }, Some(decision(answer, cells, purpose)));
+                let decision = decision(answer, cells, purpose);
+                self.record(began, DecisionSource::Memory, &decision);
+                return (Decider::Store { name: self.store.name() }, Some(decision));
             }
             Err(error) => error.to_string(),
         };

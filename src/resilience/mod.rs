@@ -67,7 +67,6 @@ impl Default for GuardedStoreConfig {
 pub(crate) struct GuardedStore {
     limits: Limits,
     store: Arc<dyn Store>,
-    hasher: KeyHasher,
     config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
     local: LocalStore,
@@ -94,7 +93,6 @@ impl GuardedStore {
         }
         limits.set_store(&*store, config.is_shadow);
         Ok(Self {
-            hasher: store.hasher(),
             store,
             breakers: Breakers::new(config.breaker),
             local: LocalStore::new(&limits, config.on_store_error),
@@ -119,7 +117,7 @@ impl GuardedStore {
 
     #[inline]
     pub(crate) fn hasher(&self) -> &KeyHasher {
-        &self.hasher
+        &self.limits.hasher
     }
 }
 
@@ -192,8 +190,7 @@ impl GuardedStore {
         jitter: Duration,
         head: &RequestHead<'a>,
     ) -> Rejection<'a> {
-        let (names, near_percent) = (&self.limits.names, self.config.near_percent);
-        let rejection = Rejection { reason, decision, names, near_percent, jitter, head: *head };
+        let rejection = Rejection { reason, decision, names: &self.limits.names, jitter, head: *head };
         self.config.recorders.iter().for_each(|recorder| recorder.rejection(&rejection));
         rejection
     }

@@ -76,12 +76,12 @@ mod yaml;
 use std::path::Path;
 use std::sync::Arc;
 
-#[cfg(feature = "redis")]
+pub use error::{Problem, RulesError};
+pub use extractors::Extractors;
+
 use crate::error::ConfigError;
 use crate::limit::Limit;
 use descriptors::Descriptor;
-pub use error::{Problem, RulesError};
-pub use extractors::Extractors;
 
 /// The contents of a rules file.
 #[derive(Clone, Debug)]

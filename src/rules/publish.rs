@@ -35,16 +35,15 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// - of the kind [`InvalidCall`](crate::StoreErrorKind::InvalidCall), with the errors of the text. Nothing is
-    ///   published.
-    /// - of another kind, if Redis does not confirm the publication. The text may have been published, and can be
-    ///   published again.
+    /// Returns an error of the kind [`InvalidCall`](crate::StoreErrorKind::InvalidCall) if the text is invalid. Nothing
+    /// is published then. Returns another error if Redis does not confirm the publication. The text may have been
+    /// published, and can be published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
         let check = move || Rules::load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
         blocking(check).await.map_err(StoreError::invalid_call)?;
-        self.publish(NAME, text).await
+        self.publish(NAME, text).await.map_err(StoreError::not_published)
     }
 
     /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces the limits within about a second

@@ -4,7 +4,7 @@ use http::Request;
 use tower_ratelimit::dry_run::{Comparison, DryRun};
 use tower_ratelimit::key::{self, PeerAddr};
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, RequestHead, Timestamp, when};
+use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, RequestHead, Stats, Timestamp, when};
 
 fn rules(yaml: &str) -> DryRun {
     let rules = Rules::from_yaml(yaml).unwrap();
@@ -151,6 +151,18 @@ async fn an_earlier_request_is_decided_at_the_time_of_its_predecessor() {
     }
     let denied: Vec<_> = run.report.limits[0].samples.iter().map(|sample| sample.at).collect();
     assert_eq!(denied, [seconds(60), seconds(119)]);
+}
+
+#[tokio::test]
+async fn recorders_of_the_layer_see_the_decisions() {
+    let stats = Stats::new();
+    let builder = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(1))]).recorder(stats.clone());
+    let mut run = DryRun::from_builder(builder).unwrap();
+    for second in [0, 1, 2] {
+        let _ = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;
+    }
+    let limits = stats.limits();
+    assert_eq!((limits[0].allowed, limits[0].denied), (1, 2));
 }
 
 #[tokio::test]

@@ -22,8 +22,7 @@ pub(crate) struct Calendar {
     zone: Zone,
 }
 
-/// The most units in a window. So many years after the last [`Timestamp`](crate::Timestamp), there still are dates in
-/// every time zone.
+/// The most units in a window. So the last one ends in the year 7112 at the latest, for which time zones have dates.
 const MAX_EVERY: u32 = 5_000;
 
 impl Calendar {

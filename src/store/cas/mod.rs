@@ -41,8 +41,8 @@ use crate::time::{Clock, Timestamp};
 /// another process has changed a key meanwhile, the request reads the time and its keys again: at once after the first
 /// lost races, then after random pauses of up to 4 ms. It waits for its turn and tries again for at most half of its
 /// [deadline](crate::Builder::deadline), so that the other half is left for the last attempt. After that it fails with
-/// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. Refunds, which have no deadline,
-/// end after 5 seconds.
+/// [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit breaker. The refund of a charge, which
+/// has no deadline, is tried for 5 seconds.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
 /// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.
@@ -65,7 +65,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.0.prefix = escape(prefix).into();
         self.0.hasher = self.0.hasher.of_own_store();
-        self
+        self.without_denials()
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
@@ -75,7 +75,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     #[must_use]
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
         self.0.hasher = KeyHasher::with_secret(secret).of_own_store();
-        self
+        self.without_denials()
     }
 
     /// Replaces the clock of the database, for tests. If the database expires values by its own clock, set a longer
@@ -84,9 +84,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.0.clock = Some(Arc::new(clock));
         self.0.has_remote_clock = Arc::default();
-        // Those that are remembered refer to another clock.
-        let lifetime = self.0.denials.lifetime();
-        self.remember_denials(lifetime)
+        self.without_denials()
     }
 
     /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
@@ -112,6 +110,12 @@ impl<B: CompareAndSwap> CasStore<B> {
     pub fn remember_denials(mut self, span: Duration) -> Self {
         self.0.denials = Denials::new(span);
         self
+    }
+
+    /// Forgets all denials, which the other clones keep.
+    fn without_denials(self) -> Self {
+        let lifetime = self.0.denials.lifetime();
+        self.remember_denials(lifetime)
     }
 }
 

@@ -319,6 +319,16 @@ async fn a_receipt_is_refunded_by_clones_of_its_store_only() {
     assert_eq!(left(&one).await, 10);
 }
 
+/// A store of another crate may wrap both, and ask them with the same cells.
+#[tokio::test(start_paused = true)]
+async fn a_denial_is_not_remembered_under_another_prefix() {
+    let store = Table::shared().process();
+    let other = store.clone().prefix("other");
+    let cell = [cell("limit", FixedWindow::per_day(1))];
+    assert!(is_allowed(&take(&store, &cell).await) && !is_allowed(&take(&store, &cell).await));
+    assert!(is_allowed(&take(&other, &cell).await));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_preview_and_a_peek_write_nothing() {
     let table = Table::shared();

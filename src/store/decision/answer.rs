@@ -54,7 +54,7 @@ impl Cell {
     /// of this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
         let report = self.report_mut();
-        (report.is_locked_out, report.lockout) = (true, Some(Lockout { level, span }));
+        (report.is_locked_out, report.lockout) = (true, Some(Lockout { level: level.max(1), span }));
     }
 
     /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. By default,

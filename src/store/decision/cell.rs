@@ -265,7 +265,7 @@ impl Cell {
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
-            (cell.store, cell.key, cell.identity, cell.cost, cell.algorithm.kind, cell.algorithm.span, flags)
+            (cell.key, cell.identity, cell.cost, cell.algorithm.kind, cell.algorithm.span, flags)
         };
         let size = |cell: &Self| (cell.own_size, cell.overage_percent);
         let any_size = self.is_allowed() && !self.is_overridable && !self.algorithm.keeps_log();

@@ -101,7 +101,7 @@ impl RedisStore {
     /// percent-encoded.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
-        Self { prefix: escape(prefix).into(), ..self }
+        Self { prefix: escape(prefix).into(), ..self.without_denials() }
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
@@ -110,16 +110,20 @@ impl RedisStore {
     /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self }
+        Self { hasher: KeyHasher::with_secret(secret), ..self.without_denials() }
     }
 
     /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own
     /// clock.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        // Those that are remembered refer to another clock.
-        let denials = Denials::new(self.denials.lifetime());
-        Self { clock: Some(Arc::new(clock)), denials, ..self }
+        Self { clock: Some(Arc::new(clock)), ..self.without_denials() }
+    }
+
+    /// Forgets all denials, which the other clones keep.
+    fn without_denials(self) -> Self {
+        let lifetime = self.denials.lifetime();
+        self.remember_denials(lifetime)
     }
 
     /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`]

@@ -305,6 +305,7 @@ async fn an_explanation_serializes_to_json() {
                     "name": "posts",
                     "rule": null,
                     "condition": "method is POST",
+                    "key": [],
                     "status": "condition_not_met",
                 },
             ],

@@ -137,3 +137,17 @@ async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
     let answer = visit(&app, "/4", "ann").await;
     assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
 }
+
+/// Nothing was charged, so the decision says that nothing was counted.
+#[tokio::test]
+async fn a_settlement_that_the_policy_allows_returns_its_own_decision() {
+    let store = FaultyStore::new(Mode::Works);
+    let limits = RateLimitLayer::builder([hundred()]).store(store.clone()).on_store_error(OnStoreError::Allow);
+    let handler = async move |permit: Permit| {
+        store.set(Mode::Fails);
+        let settled = permit.settle(30).await.expect("a settlement");
+        format!("{:?} {}", settled.decision.decided_by(), settled.shortfall)
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits.cost(10).permits().build());
+    assert_eq!(visit(&app, "/", "ann").await.body, "Unlimited 0");
+}
