@@ -66,10 +66,8 @@ impl Query {
             "token-bucket" => {
                 let bucket =
                     TokenBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?;
-                match self.choice("refill", [("continuous", false), ("interval", true)])? {
-                    true => bucket.try_at_intervals()?.into(),
-                    false => bucket.into(),
-                }
+                let at_intervals = self.choice("refill", [("continuous", false), ("interval", true)])?;
+                if at_intervals { bucket.try_at_intervals()?.into() } else { bucket.into() }
             }
             "leaky-bucket" => {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()
