@@ -62,7 +62,7 @@ pub enum LimitStatus {
 }
 
 impl LimitStatus {
-    /// Creates the status of a limit that applies, whose cost and outcome are set later.
+    /// Creates the status of a limit that applies. Its cost and its outcome are set later.
     #[inline]
     pub(crate) fn applies(missing_key: Option<KeyError>) -> Self {
         Self::Applies(AppliedLimit { missing_key, fingerprint: String::new(), cost: 0, capacity: 0, outcome: None })

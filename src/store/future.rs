@@ -30,7 +30,7 @@ impl Answer {
     }
 
     /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them,
-    /// in their order. A limit whose clone is missing denies the request.
+    /// in their order. If one is missing, its limit denies the request.
     #[must_use]
     pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
         Self { at, cells: Some(cells.into()), is_remembered: false }

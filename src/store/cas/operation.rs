@@ -96,8 +96,8 @@ impl Retries {
     }
 }
 
-/// The longest time to complete an operation whose caller gave up, to revert it, and to retry one without a deadline.
-/// Tasks must not accumulate while a database hangs.
+/// The longest time to complete an operation whose caller gave up, because tasks must not accumulate while a database
+/// hangs. It is also the longest time to revert an operation, and to retry one without a deadline.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an operation in a task of its own. If the caller gives up, for instance at a deadline, after the operation has

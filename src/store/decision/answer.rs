@@ -9,8 +9,8 @@ use crate::time::ceil_micros;
 
 /// For stores: the answer.
 impl Cell {
-    /// Decides by the override of the key: see [`Store::access_override`](crate::Store::access_override). Ignores one whose
-    /// algorithm or period is another.
+    /// Applies the override of the key. Ignores an override of another algorithm or period. See
+    /// [`Store::access_override`](crate::Store::access_override).
     pub fn apply_override(&mut self, by: &Algorithm) {
         if self.algorithm.with_size(by.size()) == Some(*by) {
             self.resize(by.size());

@@ -165,7 +165,7 @@ impl Cell {
         }
     }
 
-    /// Returns the cell of a penalty of this limit, whose identity is the limit's with all bits inverted.
+    /// Returns the cell of this limit's penalty. Its identity is that of the limit with all bits inverted.
     pub(crate) fn of_penalty(&self, penalty: Algorithm) -> Self {
         let identity = self.identity.complement();
         let cost = self.cost.min(1);
