@@ -3,6 +3,8 @@
 //! Layers and limiters derive their configurations from the limits. A replacement derives all configurations anew, and
 //! then puts them in force. A request keeps the configuration with which it began.
 
+#[cfg(feature = "rules")]
+use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -47,10 +49,10 @@ use crate::recorder::{Event, Observer, Recorder, Recorders};
 #[derive(Clone)]
 #[must_use]
 pub struct LiveLimits {
-    pub(super) inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-pub(super) struct Inner {
+pub(crate) struct Inner {
     /// The limits in force, with cells that each store replaces by its own.
     limits: ArcSwap<Limits>,
     /// Locked during a replacement. Requests never wait for it.
@@ -58,12 +60,12 @@ pub(super) struct Inner {
 }
 
 #[derive(Default)]
-pub(super) struct State {
+struct State {
     /// The configurations of the layers and limiters in use.
     configurations: Vec<Weak<dyn Replace>>,
-    pub(super) recorders: Recorders,
+    recorders: Recorders,
     /// Tasks that watch documents. Aborted when the limits are dropped.
-    pub(super) watchers: Vec<AbortHandle>,
+    watchers: Vec<AbortHandle>,
 }
 
 /// A configuration that is derived from live limits, and replaced with them.
@@ -185,7 +187,22 @@ impl LiveLimits {
         Ok(live)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    /// Has a task aborted when the limits are dropped.
+    #[cfg(feature = "rules")]
+    pub(crate) fn abort_on_drop(&self, task: AbortHandle) {
+        self.state().watchers.push(task);
+    }
+
+    /// Reports a rejected document.
+    #[cfg(feature = "rules")]
+    pub(crate) fn report_rejected(&self, error: &(dyn Error + 'static)) {
+        #[cfg(feature = "tracing")]
+        tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
+        let recorders = self.state().recorders.clone();
+        recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsRejected { error }));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -203,6 +220,12 @@ impl fmt::Debug for LiveLimits {
     }
 }
 
+/// Joins the lines of an error, so that it is one line in the log.
+#[cfg(all(feature = "rules", feature = "tracing"))]
+fn one_line(error: &(dyn Error + 'static)) -> String {
+    error.to_string().replace('\n', "; ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,5 +240,12 @@ mod tests {
         let value = Arc::downgrade(&used.current());
         drop(used);
         assert!(value.upgrade().is_none());
+    }
+
+    #[cfg(all(feature = "rules", feature = "tracing"))]
+    #[test]
+    fn errors_of_several_lines_are_one_line_in_the_log() {
+        let error: Box<dyn Error> = "1:1: this\n2:1: that".into();
+        assert_eq!(one_line(&*error), "1:1: this; 2:1: that");
     }
 }

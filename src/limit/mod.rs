@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | One limit | [`definition`], [`options`], [`policy`], [`spare_capacity`] |
 //! | The limits of a limiter | [`limits`], [`index`] |
-//! | Live limits | [`live`], `watch` |
+//! | Live limits | [`live`] |
 
 mod cost;
 mod definition;
@@ -14,8 +14,6 @@ mod live;
 mod options;
 mod policy;
 mod spare_capacity;
-#[cfg(feature = "rules")]
-mod watch;
 
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
@@ -28,5 +26,3 @@ pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
 pub use self::policy::{OnMissingKey, OnStoreError, Share};
 pub use self::spare_capacity::{CountInFlight, InFlight, InFlightFuture, InFlightGuard, SpareCapacity};
-#[cfg(feature = "rules")]
-pub(crate) use self::watch::{Apply, Document};

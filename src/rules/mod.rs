@@ -66,11 +66,11 @@ mod descriptors;
 mod error;
 mod extractors;
 mod fields;
-mod file;
 mod limit;
 #[cfg(feature = "redis")]
 mod publish;
 mod tree;
+mod watch;
 mod yaml;
 
 use std::path::Path;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::Rules;
 use super::error::RulesError;
 use super::extractors::Extractors;
+use super::watch::{Document, Text, follow};
 use crate::error::{ConfigError, StoreError};
-use crate::limit::{Apply, Document, Limit, LiveLimits};
+use crate::limit::{Limit, LiveLimits};
 use crate::store::RedisStore;
 use crate::time::cooldown::Cooldown;
 
@@ -42,7 +42,7 @@ impl RedisStore {
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
         let check = move || Rules::load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
-        blocking(check).await.map_err(StoreError::invalid_call)?;
+        spawn_blocking(check).await.map_err(StoreError::invalid_call)?.map_err(StoreError::invalid_call)?;
         self.publish(NAME, text).await.map_err(StoreError::not_published)
     }
 
@@ -85,62 +85,48 @@ impl RedisStore {
         fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
         let rules = LiveLimits::try_new(fallback)?;
-        let mut published = PublishedRules { store: self.clone(), extractors, seen: None, outages: Outages::new() };
-        if let Some(apply) = published.poll_change().await {
-            let live = rules.clone();
-            if !blocking(move || apply(&live).is_ok()).await {
+        let mut published = PublishedRules { store: self.clone(), seen: None, outages: Outages::new() };
+        if let Some(text) = published.poll_change().await {
+            let (live, extractors) = (rules.clone(), extractors.clone());
+            let apply =
+                move || text.and_then(|text| Rules::load(&text, None, &extractors, |limits| live.replace(limits)));
+            if !spawn_blocking(apply).await.is_ok_and(|applied| applied.is_ok()) {
                 // Invalid rules are reported in a second, when there may be a recorder.
                 published.seen = None;
             }
         }
-        rules.spawn_watcher(&Handle::current(), published);
+        follow(&rules, extractors, None, published);
         Ok(rules)
-    }
-}
-
-/// Runs work on a blocking thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and will drop this task.
-        Err(_) => std::future::pending().await,
     }
 }
 
 /// The published rules of a fleet.
 struct PublishedRules {
     store: RedisStore,
-    extractors: Extractors,
     /// The version that was last read.
     seen: Option<Vec<u8>>,
     outages: Outages,
 }
 
 impl PublishedRules {
-    async fn poll(&mut self) -> Result<Option<Apply>, StoreError> {
+    async fn poll(&mut self) -> Result<Option<Text>, StoreError> {
         let version = self.store.version(NAME).await?;
         if version == self.seen {
             return Ok(None);
         }
         let text = if version.is_some() { self.store.text(NAME).await? } else { None };
         self.seen = version;
-        let extractors = self.extractors.clone();
-        Ok(Some(Box::new(move |live| {
-            let deleted = || RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
-            let text = text.ok_or_else(deleted)?;
-            let text = String::from_utf8_lossy(&text);
-            Ok(Rules::load(&text, None, &extractors, |limits| live.replace(limits))?)
-        })))
+        let deleted = || RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
+        Ok(Some(text.map(|text| String::from_utf8_lossy(&text).into_owned()).ok_or_else(deleted)))
     }
 }
 
 impl Document for PublishedRules {
-    async fn poll_change(&mut self) -> Option<Apply> {
+    async fn poll_change(&mut self) -> Option<Text> {
         match self.poll().await {
-            Ok(apply) => {
+            Ok(change) => {
                 self.outages.end();
-                apply
+                change
             }
             Err(error) => {
                 let error: &dyn std::error::Error = &error;

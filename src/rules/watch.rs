@@ -1,0 +1,201 @@
+//! Reads rules files, and follows documents that change: a file, or the rules in Redis.
+
+use std::fs::{self, File};
+use std::future::Future;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::error::RulesError;
+use super::extractors::Extractors;
+use super::{Rules, yaml};
+use crate::limit::LiveLimits;
+
+/// The interval at which a document is read.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time for which a file must stay unchanged before it is used, because it may be written in several steps.
+const SETTLE_TIME: Duration = Duration::from_millis(50);
+
+impl Rules {
+    /// Reads a file. Blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
+        let file: Arc<Path> = path.as_ref().into();
+        Self::read(&read(&file)?, Some(file))
+    }
+
+    /// Reads limits from a file, and replaces them within about a second when it changes.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RateLimitLayer;
+    /// use tower_ratelimit::rules::{Extractors, Rules};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
+    /// let limits = RateLimitLayer::live_builder(&rules).try_build()?;
+    /// # let _ = limits;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
+    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by
+    /// another, or switched by a symbolic link (as Kubernetes does).
+    ///
+    /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
+    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and
+    /// as an error in the log with the feature `tracing`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - the file is invalid,
+    /// - the file can't be read or is not a regular file,
+    /// - more than 64 limits may apply to one request, or
+    /// - there is no Tokio runtime.
+    pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
+        let file: Arc<Path> = path.as_ref().into();
+        if Handle::try_current().is_err() {
+            let message = "there is no Tokio runtime to watch the file in: call this from within one";
+            return Err(RulesError::for_file(Some(file), message));
+        }
+        let text = read(&file)?;
+        let rules = Self::load(&text, Some(file.clone()), &extractors, LiveLimits::try_new)?;
+        follow(&rules, extractors, Some(file.clone()), WatchedFile { file, seen: Ok(text) });
+        Ok(rules)
+    }
+}
+
+/// The text of a document, or the reason why there is none.
+pub(super) type Text = Result<String, RulesError>;
+
+/// A document with rules.
+pub(super) trait Document: Send + 'static {
+    /// Reads the document. If it has changed since the last call, returns its text.
+    fn poll_change(&mut self) -> impl Future<Output = Option<Text>> + Send;
+}
+
+/// Spawns a task that reads `document` every second and replaces the limits when it has changed. The task ends when the
+/// limits are dropped. `file` is the file that errors name.
+pub(super) fn follow(
+    limits: &LiveLimits,
+    extractors: Extractors,
+    file: Option<Arc<Path>>,
+    mut document: impl Document,
+) {
+    let inner = Arc::downgrade(&limits.inner);
+    let task = tokio::spawn(async move {
+        let mut interval = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            interval.tick().await;
+            let Some(text) = document.poll_change().await else { continue };
+            let Some(limits) = inner.upgrade().map(|inner| LiveLimits { inner }) else { return };
+            let (file, extractors) = (file.clone(), extractors.clone());
+            let apply = move || {
+                let applied = text.and_then(|text| Rules::load(&text, file, &extractors, |new| limits.replace(new)));
+                applied.unwrap_or_else(|error| limits.report_rejected(&error));
+            };
+            // On a blocking thread, because large documents take long.
+            match spawn_blocking(apply).await {
+                Ok(()) => {}
+                // An extractor of the rules or a recorder has panicked. Later documents can still be applied.
+                Err(error) if error.is_panic() => {
+                    #[cfg(feature = "tracing")]
+                    tracing::error!(
+                        %error,
+                        "replacing the rate limits panicked: the limits in force may be the previous ones"
+                    );
+                }
+                Err(_) => return,
+            }
+        }
+    });
+    limits.abort_on_drop(task.abort_handle());
+}
+
+/// A file, and its last known contents, or the reason why it can't be read.
+struct WatchedFile {
+    file: Arc<Path>,
+    seen: Text,
+}
+
+impl WatchedFile {
+    /// Reads the file on a blocking thread, since it may have millions of bytes.
+    async fn read(&self) -> Option<Text> {
+        let file = self.file.clone();
+        spawn_blocking(move || read(&file)).await.ok()
+    }
+}
+
+impl Document for WatchedFile {
+    async fn poll_change(&mut self) -> Option<Text> {
+        let found = self.read().await.filter(|found| *found != self.seen)?;
+        tokio::time::sleep(SETTLE_TIME).await;
+        self.seen = self.read().await.filter(|settled| *settled == found)?;
+        Some(found)
+    }
+}
+
+/// Reads a regular file. Does not open pipes and devices, which could block.
+fn read(file: &Arc<Path>) -> Result<String, RulesError> {
+    let read = || {
+        let kind = fs::metadata(file)?.file_type();
+        if !kind.is_file() {
+            let what = if kind.is_dir() { "a folder" } else { "a pipe or a device" };
+            return Err(io::Error::other(format!("it is {what}: use a regular file, or a link to one")));
+        }
+        // One byte more than the maximum, because the file may have grown.
+        let mut text = String::new();
+        File::open(file)?.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|error| RulesError::for_file(Some(file.clone()), format!("the file can't be read: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// A document that changes once.
+    struct Changed(Option<&'static str>);
+
+    impl Document for Changed {
+        async fn poll_change(&mut self) -> Option<Text> {
+            self.0.take().map(|text| Ok(text.to_owned()))
+        }
+    }
+
+    #[tokio::test]
+    async fn other_tasks_run_while_a_document_is_applied() {
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let (proceed, may_proceed) = mpsc::channel();
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        let apply = move || {
+            begun.send(()).expect("a task that waits");
+            let outcome = may_proceed.recv_timeout(Duration::from_secs(60));
+            done.send((outcome, thread::current().id())).expect("a test that waits");
+        };
+        let apply = std::sync::Mutex::new(Some(apply));
+        let limits = LiveLimits::new([]).observe(move |_| apply.lock().unwrap().take().expect("one change")());
+        follow(&limits, Extractors::new(), None, Changed(Some("domain: shop")));
+        has_begun.await.expect("the document is applied");
+        proceed.send(()).expect("the application goes on");
+        let (outcome, thread) = is_done.await.expect("the document was applied");
+        assert_eq!(outcome, Ok(()), "no other task ran meanwhile");
+        assert_ne!(thread, thread::current().id());
+    }
+}
