@@ -140,7 +140,6 @@ fn reason(error: KeyError) -> &'static str {
         KeyError::NotSent => "the client did not send the key",
         KeyError::NotProvided => "the server does not provide the key",
         KeyError::MissingExtension(_) => "the request lacks the extension of the key",
-        KeyError::NotApplicable => "the key is not applicable",
         KeyError::Ambiguous => "the client sent several keys",
     }
 }

@@ -126,7 +126,6 @@ impl<'a> Finder<'a> {
                     report(config, limit.name(), policy, error);
                 }
                 let is_skipped = match error {
-                    KeyError::NotApplicable => true,
                     // A limit in shadow mode rejects nothing.
                     KeyError::Ambiguous => limit.is_shadow(),
                     _ => policy == OnMissingKey::Skip,

@@ -25,7 +25,7 @@ pub enum OnMissingKey {
 impl OnMissingKey {
     /// Returns whether a request whose key is missing for this reason is charged to the shared bucket.
     pub(crate) fn shares(self, error: KeyError) -> bool {
-        self == Self::Share && !matches!(error, KeyError::NotApplicable | KeyError::Ambiguous)
+        self == Self::Share && error != KeyError::Ambiguous
     }
 }
 

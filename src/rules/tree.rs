@@ -139,17 +139,13 @@ impl<'a> Search<'a> {
     fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<(), Pending> {
         for (extractor, group) in groups {
             let format = self.tree.extractors[*extractor].format;
-            let found = self.value(*extractor)?.map(|value| group.select(value, format));
-            match found {
-                Ok(selected) => selected.into_iter().try_for_each(|branch| self.enter(branch, key))?,
-                Err(KeyError::NotApplicable) => {}
+            let selected = self.value(*extractor)?.map(|value| group.select(value, format));
+            let key = key.and(selected.map(drop));
+            if let Err(KeyError::NotProvided | KeyError::Ambiguous) = selected {
                 // The value may be that of any descriptor: all are misconfigured, or the client has sent several.
-                Err(missing @ (KeyError::NotProvided | KeyError::Ambiguous)) => {
-                    group.branches().try_for_each(|branch| self.enter(branch, combine(key, Err(missing))))?;
-                }
-                Err(missing) => {
-                    group.any.iter().try_for_each(|branch| self.enter(branch, combine(key, Err(missing))))?;
-                }
+                group.branches().try_for_each(|branch| self.enter(branch, key))?;
+            } else if let Some(branch) = selected.unwrap_or(group.any.as_ref()) {
+                self.enter(branch, key)?;
             }
         }
         Ok(())
@@ -178,7 +174,7 @@ impl<'a> Search<'a> {
             if let Some(path) = matched
                 && !rule.replaces.is_empty()
                 && let Some(policy) = if rule.is_unlimited { Some(OnMissingKey::Skip) } else { policy(*number) }
-                && search.key(&rule.key, *path)?.map_or_else(|error| policy.shares(error), |()| true)
+                && search.key(&rule.key, *path)?.err().is_none_or(|error| policy.shares(error))
             {
                 replaced.extend(&rule.replaces);
             }
@@ -191,21 +187,12 @@ impl<'a> Search<'a> {
                 *key = search.key(&rule.key, *key)?;
             }
         }
-        matches.retain(|(_, matched)| *matched != Some(Err(KeyError::NotApplicable)));
         Ok(matches)
     }
 
     /// Returns whether the request has the values of these extractors, given the result for a path.
     fn key(&mut self, extractors: &[usize], path: Result<(), KeyError>) -> Result<Result<(), KeyError>, Pending> {
-        extractors.iter().try_fold(path, |key, extractor| Ok(combine(key, self.value(*extractor)?.map(drop))))
-    }
-}
-
-/// Combines the results of two extractors. A rule that is not applicable takes precedence over a missing key.
-fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<(), KeyError> {
-    match (first, second) {
-        (_, Err(KeyError::NotApplicable)) | (Ok(()), _) => second,
-        (Err(_), _) => first,
+        extractors.iter().try_fold(path, |key, extractor| Ok(key.and(self.value(*extractor)?.map(drop))))
     }
 }
 

@@ -115,22 +115,6 @@ fn a_limit_replaces_others_where_its_policy_for_missing_keys_makes_it_apply() {
     }
 }
 
-/// An extractor for which the limit does not apply to any request.
-struct NotApplicable;
-
-impl KeyExtractor for NotApplicable {
-    fn extract(&self, _: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
-        Extracted::Missing(KeyError::NotApplicable)
-    }
-}
-
-#[test]
-fn a_limit_that_is_not_applicable_replaces_no_other() {
-    let yaml = file(&format!("{LIMITED}, key: [never], on_missing_key: share"));
-    let limited = Limited::with(&yaml, &extractors().register("never", NotApplicable));
-    assert_eq!(applied(&limited, with(&[])), ["general"]);
-}
-
 #[test]
 fn a_limit_whose_condition_does_not_hold_replaces_no_other() {
     for key in ["method", "later.x-user"] {
