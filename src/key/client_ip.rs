@@ -144,8 +144,9 @@ impl ClientIp {
 }
 
 impl KeyExtractor for ClientIp {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        self.find(head).map(|network| network.write(key)).into()
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
+        self.find(head)?.write(key);
+        Ok(Extracted::Done)
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {

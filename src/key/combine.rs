@@ -42,26 +42,26 @@ pub fn second<K: Key>(key: K) -> impl Key {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
         let before = key.len();
         key.push(FIRST);
         match self.first.extract(head, key) {
-            Extracted::Missing(error) if error != KeyError::Ambiguous => {
+            Err(error) if error != KeyError::Ambiguous => {
                 key.truncate(before);
                 key.push(SECOND);
                 self.second.extract(head, key)
             }
-            Extracted::Pending(first) => {
+            Ok(first @ Extracted::Pending(_)) => {
                 let parts = key.split_off(before);
                 let mut others = KeyBuf::default();
                 others.push(SECOND);
                 let second = self.second.extract(head, &mut others);
-                Extracted::Pending(Box::pin(async move {
-                    match complete(parts, Extracted::Pending(first)).await {
-                        Err(error) if error != KeyError::Ambiguous => complete(others, second).await,
+                Ok(Extracted::Pending(Box::pin(async move {
+                    match complete(parts, first).await {
+                        Err(error) if error != KeyError::Ambiguous => complete(others, second?).await,
                         found => found,
                     }
-                }))
+                })))
             }
             extracted => extracted,
         }
@@ -76,7 +76,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
             return vec![KeyPart::looked_up("key")];
         }
         match self.first.extract(head, &mut KeyBuf::default()) {
-            Extracted::Missing(error) if error != KeyError::Ambiguous => self.second.describe(head),
+            Err(error) if error != KeyError::Ambiguous => self.second.describe(head),
             _ => self.first.describe(head),
         }
     }
@@ -84,43 +84,39 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
 /// Appends the parts that are still pending.
 async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, KeyError> {
-    match rest {
-        Extracted::Done => Ok(parts),
-        Extracted::Missing(error) => Err(error),
-        Extracted::Pending(rest) => {
-            parts.append(&rest.await?);
-            Ok(parts)
-        }
+    if let Extracted::Pending(rest) = rest {
+        parts.append(&rest.await?);
     }
+    Ok(parts)
 }
 
 /// Appends the key that `next` extracts to the parts that were extracted so far.
-fn append_next(so_far: Extracted, head: &RequestHead<'_>, key: &mut KeyBuf, next: &impl KeyExtractor) -> Extracted {
-    match so_far {
-        Extracted::Done => next.extract(head, key),
-        Extracted::Missing(error) => Extracted::Missing(error),
-        Extracted::Pending(first) => {
-            // The head is not available when the first key is found.
-            let mut parts = KeyBuf::default();
-            let second = next.extract(head, &mut parts);
-            Extracted::Pending(Box::pin(async move {
-                let mut key = first.await?;
-                key.append(&complete(parts, second).await?);
-                Ok(key)
-            }))
-        }
-    }
+fn append_next(
+    so_far: Extracted,
+    head: &RequestHead<'_>,
+    key: &mut KeyBuf,
+    next: &impl KeyExtractor,
+) -> Result<Extracted, KeyError> {
+    let Extracted::Pending(first) = so_far else { return next.extract(head, key) };
+    // The head is not available when the first key is found.
+    let mut parts = KeyBuf::default();
+    let second = next.extract(head, &mut parts);
+    Ok(Extracted::Pending(Box::pin(async move {
+        let mut key = first.await?;
+        key.append(&complete(parts, second?).await?);
+        Ok(key)
+    })))
 }
 
 macro_rules! extractor_of_tuple {
     ($first:ident $(, $rest:ident)*) => {
         impl<$first: KeyExtractor $(, $rest: KeyExtractor)*> KeyExtractor for ($first, $($rest,)*) {
             #[allow(non_snake_case)]
-            fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+            fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
                 let ($first, $($rest,)*) = self;
-                let so_far = $first.extract(head, key);
-                $(let so_far = append_next(so_far, head, key, $rest);)*
-                so_far
+                let so_far = $first.extract(head, key)?;
+                $(let so_far = append_next(so_far, head, key, $rest)?;)*
+                Ok(so_far)
             }
 
             #[allow(non_snake_case)]
@@ -208,8 +204,9 @@ where
     K: Key,
     F: Fn(&RequestHead<'_>) -> Result<K, KeyError> + Send + Sync + 'static,
 {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        (self.find)(head).map(|found| found.write(key)).into()
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
+        (self.find)(head)?.write(key);
+        Ok(Extracted::Done)
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
@@ -247,21 +244,24 @@ where
     LookedUp(Arc::new(move |head| {
         let (future, is_ambiguous) = head.read_with(&key);
         if is_ambiguous {
-            return Extracted::Missing(KeyError::Ambiguous);
+            return Err(KeyError::Ambiguous);
         }
-        Extracted::Pending(Box::pin(async move {
+        Ok(Extracted::Pending(Box::pin(async move {
             let mut key = KeyBuf::default();
             future.await.ok_or(KeyError::NotSent)?.write(&mut key);
             Ok(key)
-        }))
+        })))
     }))
 }
 
+/// Returns the future of a key.
+type ExtractFn = dyn Fn(&RequestHead<'_>) -> Result<Extracted, KeyError> + Send + Sync;
+
 #[derive(Clone)]
-struct LookedUp(Arc<dyn Fn(&RequestHead<'_>) -> Extracted + Send + Sync>);
+struct LookedUp(Arc<ExtractFn>);
 
 impl KeyExtractor for LookedUp {
-    fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
+    fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Result<Extracted, KeyError> {
         (self.0)(head)
     }
 

@@ -27,14 +27,9 @@ use crate::key::heads::RequestHead;
 /// struct Host;
 ///
 /// impl KeyExtractor for Host {
-///     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-///         match head.header("host") {
-///             Some(host) => {
-///                 host.write(key);
-///                 Extracted::Done
-///             }
-///             None => Extracted::Missing(KeyError::NotSent),
-///         }
+///     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
+///         head.header("host").ok_or(KeyError::NotSent)?.write(key);
+///         Ok(Extracted::Done)
 ///     }
 /// }
 /// ```
@@ -46,8 +41,12 @@ use crate::key::heads::RequestHead;
     note = "wrap a closure in `key::from_fn` or `key::from_async_fn`: `key::from_fn(|head| Some(head.path().len()))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// Appends the key's parts to `key`, or returns why there is none.
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted;
+    /// Appends the key's parts to `key`.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the request has no usable key.
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError>;
 
     /// Returns whether [`extract`](Self::extract) may return [`Extracted::Pending`]. Defaults to `false`. Asynchronous
     /// extractors cannot be used in a [`KeyList`](crate::KeyList).
@@ -68,9 +67,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
         match self.extract(head, &mut key) {
-            Extracted::Done => Hashed::Known(Ok(key.hash(hasher))),
-            Extracted::Missing(error) => Hashed::Known(Err(error)),
-            Extracted::Pending(rest) => Hashed::Pending(key, rest),
+            Ok(Extracted::Done) => Hashed::Known(Ok(key.hash(hasher))),
+            Ok(Extracted::Pending(rest)) => Hashed::Pending(key, rest),
+            Err(error) => Hashed::Known(Err(error)),
         }
     }
 
@@ -104,13 +103,11 @@ pub struct Or<A, B> {
     pub(super) second: B,
 }
 
-/// The result of extracting a key.
+/// What [`KeyExtractor::extract`] has found.
 #[must_use]
 pub enum Extracted {
     /// The key's parts were appended to the buffer.
     Done,
-    /// The request has no usable key.
-    Missing(KeyError),
     /// The future resolves to parts that follow those already in the buffer.
     Pending(PendingKey),
 }
@@ -126,19 +123,9 @@ pub enum Hashed {
     Pending(KeyBuf, PendingKey),
 }
 
-impl From<Result<(), KeyError>> for Extracted {
-    fn from(written: Result<(), KeyError>) -> Self {
-        written.map_or_else(Self::Missing, |()| Self::Done)
-    }
-}
-
 impl fmt::Debug for Extracted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Done => f.write_str("Done"),
-            Self::Missing(error) => write!(f, "Missing({error:?})"),
-            Self::Pending(_) => f.write_str("Pending"),
-        }
+        f.write_str(if let Self::Done = self { "Done" } else { "Pending" })
     }
 }
 
@@ -162,7 +149,7 @@ pub enum KeyError {
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
         (**self).extract(head, key)
     }
 
@@ -195,9 +182,9 @@ pub(super) fn describe_as(
 ) -> Vec<KeyPart> {
     let mut key = KeyBuf::default();
     match (!extractor.is_async()).then(|| extractor.extract(head, &mut key)) {
-        Some(Extracted::Done) => KeyPart::hidden(&name, &key),
-        Some(Extracted::Missing(_)) => vec![KeyPart::missing(name)],
-        Some(Extracted::Pending(_)) | None => vec![KeyPart::looked_up(name)],
+        Some(Ok(Extracted::Done)) => KeyPart::hidden(&name, &key),
+        Some(Err(_)) => vec![KeyPart::missing(name)],
+        Some(Ok(Extracted::Pending(_))) | None => vec![KeyPart::looked_up(name)],
     }
 }
 
@@ -213,9 +200,8 @@ mod tests {
         let hasher = KeyHasher::with_secret([7; 16]);
         let written = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| {
             let mut key = KeyBuf::default();
-            match extractor.extract(head, &mut key) {
+            match extractor.extract(head, &mut key)? {
                 Extracted::Done => Ok(key.hash(&hasher)),
-                Extracted::Missing(error) => Err(error),
                 Extracted::Pending(_) => panic!("no extractor is asynchronous"),
             }
         };

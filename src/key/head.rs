@@ -164,8 +164,9 @@ fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl KeyExtractor for HeadKey {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        self.find(head).map(|value| key.push(&value)).into()
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
+        key.push(&self.find(head)?);
+        Ok(Extracted::Done)
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {

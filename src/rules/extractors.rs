@@ -10,7 +10,7 @@ use super::fields::{closest, one_of};
 use crate::error::{ConfigError, or_panic, validation};
 use crate::key::cidrs::Prefixes;
 use crate::key::heads::RequestHead;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
+use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor, KeyPart};
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -180,9 +180,9 @@ impl fmt::Debug for Extractors {
 struct AnyMethod;
 
 impl KeyExtractor for AnyMethod {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
         key::head_as_get(head.method).as_str().write(key);
-        Extracted::Done
+        Ok(Extracted::Done)
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

@@ -85,12 +85,12 @@ impl Value {
         if let Self::NotExtracted = self {
             let mut key = KeyBuf::default();
             *self = match named.extractor.extract(head, &mut key) {
-                Extracted::Done => {
+                Ok(Extracted::Done) => {
                     named.format.mask(&mut key);
                     Self::Extracted(Ok(key))
                 }
-                Extracted::Missing(missing) => Self::Extracted(Err(missing)),
-                Extracted::Pending(rest) => Self::Pending(key, rest),
+                Ok(Extracted::Pending(rest)) => Self::Pending(key, rest),
+                Err(missing) => Self::Extracted(Err(missing)),
             };
         }
     }
