@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Write;
+use std::io::{Cursor, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
-use crate::error::{ConfigError, or_panic, validation};
+use crate::error::validation;
 use crate::key::cidrs::Prefixes;
 use crate::key::heads::RequestHead;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor, KeyPart};
@@ -106,35 +106,12 @@ impl Extractors {
     ///
     /// # Panics
     ///
-    /// Panics if `ipv6_prefix` is 0 or over 128. [`try_register_address`](Self::try_register_address) returns an error
-    /// instead.
+    /// Panics if `ipv6_prefix` is 0 or over 128.
     #[track_caller]
     pub fn register_address(self, name: impl Into<String>, extractor: impl KeyExtractor, ipv6_prefix: u8) -> Self {
-        or_panic(self.try_register_address(name, extractor, ipv6_prefix))
-    }
-
-    /// Fallible version of [`register_address`](Self::register_address).
-    ///
-    /// ```
-    /// use tower_ratelimit::key;
-    /// use tower_ratelimit::rules::Extractors;
-    ///
-    /// let error = Extractors::new().try_register_address("remote_address", key::peer_ip(), 0).unwrap_err();
-    /// assert_eq!(error.to_string(), "an IPv6 prefix has 0 bits: use 1 to 128");
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `ipv6_prefix` is 0 or over 128.
-    pub fn try_register_address(
-        self,
-        name: impl Into<String>,
-        extractor: impl KeyExtractor,
-        ipv6_prefix: u8,
-    ) -> Result<Self, ConfigError> {
-        let prefixes = Prefixes::DEFAULT.ipv6(ipv6_prefix)?;
+        let prefixes = validation::checked!(Prefixes::DEFAULT.ipv6(ipv6_prefix));
         let prefixes = extractor.prefixes().map_or(prefixes, |own| own.shorter(prefixes));
-        Ok(self.insert(name, extractor, ValueFormat::Address(prefixes)))
+        self.insert(name, extractor, ValueFormat::Address(prefixes))
     }
 
     fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
@@ -264,11 +241,8 @@ impl ValueFormat {
     pub(super) fn matches(self, pattern: &str, value: &[u8]) -> bool {
         let (Self::Address(_), Some(address)) = (self, address_of(value)) else { return is_match(pattern, value) };
         // Without an allocation. An address has at most 45 characters.
-        let mut text = [0; 45];
-        let mut free = text.as_mut_slice();
-        let is_written = write!(free, "{address}").is_ok();
-        let len = 45 - free.len();
-        is_written && is_match(pattern, &text[..len])
+        let mut text = Cursor::new([0; 45]);
+        write!(text, "{address}").is_ok() && is_match(pattern, &text.get_ref()[..text.position() as usize])
     }
 }
 
