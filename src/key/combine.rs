@@ -43,16 +43,14 @@ pub fn second<K: Key>(key: K) -> impl Key {
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
-        let before = key.len();
-        key.push(FIRST);
-        match self.first.extract(head, key) {
+        let mut parts = KeyBuf::default();
+        parts.push(FIRST);
+        match self.first.extract(head, &mut parts) {
             Err(error) if error != KeyError::Ambiguous => {
-                key.truncate(before);
                 key.push(SECOND);
                 self.second.extract(head, key)
             }
             Ok(first @ Extracted::Pending(_)) => {
-                let parts = key.split_off(before);
                 let mut others = KeyBuf::default();
                 others.push(SECOND);
                 let second = self.second.extract(head, &mut others);
@@ -63,7 +61,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                     }
                 })))
             }
-            extracted => extracted,
+            extracted => {
+                key.append(&parts);
+                extracted
+            }
         }
     }
 

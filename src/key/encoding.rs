@@ -190,19 +190,6 @@ impl KeyBuf {
         self.0.clear();
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
-    }
-
-    /// Splits off everything behind the first `len` bytes, which must be at a boundary of parts.
-    pub(super) fn split_off(&mut self, len: usize) -> Self {
-        Self(self.0.drain(len..).collect())
-    }
-
     /// Iterates over the parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &*self.0;
@@ -239,7 +226,7 @@ fn first_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Shows the length, but not the key, which may be a credential.
 impl fmt::Debug for KeyBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyBuf({} bytes)", self.len())
+        write!(f, "KeyBuf({} bytes)", self.0.len())
     }
 }
 
