@@ -47,17 +47,8 @@ pub fn try_time_of_day(zone: &str, from: &str, until: &str) -> Result<TimeOfDay,
 
 /// Parses `H:MM` or `H:MM:SS`.
 fn parse_time(text: &str) -> Result<Time, ConfigError> {
-    let number = |part: &str| {
-        let is_number = part.len() <= 2 && part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse().ok().filter(|_| is_number)
-    };
-    let numbers: Option<Vec<i8>> = text.split(':').map(number).collect();
-    let time = match numbers.as_deref() {
-        Some(&[hour, minute]) => Time::new(hour, minute, 0, 0).ok(),
-        Some(&[hour, minute, second]) => Time::new(hour, minute, second, 0).ok(),
-        _ => None,
-    };
-    time.ok_or_else(|| {
+    let time = Time::strptime("%H:%M", text).or_else(|_| Time::strptime("%H:%M:%S", text));
+    time.map_err(|_| {
         ConfigError::new(format!("{text:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\""))
     })
 }
