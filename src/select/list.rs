@@ -99,10 +99,7 @@ impl Condition for AddressList {
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        match self.source.resolve(head) {
-            Ok(address) => self.networks.load().contains(address),
-            Err(error) => error == AddressError::Repeated,
-        }
+        self.holds(head) || self.source.resolve(head) == Err(AddressError::Repeated)
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
