@@ -271,7 +271,7 @@ impl Limit {
     }
 
     /// Returns an error if the limit needs a request.
-    pub(super) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
         let needs = [
             (self.key.is_some() || self.position.is_some(), "key"),
             (self.cost.is_some(), "cost"),

@@ -49,11 +49,6 @@ const MANY_LIMITS: usize = 1_000;
 /// The maximum number of limits of a limiter.
 const MAX_LIMITS: usize = 8_192;
 
-/// Returns an error if a limit needs a request.
-pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
-    limits.iter().try_for_each(Limit::check_needs_no_request)
-}
-
 impl Limits {
     /// Creates a set of limits, which may be empty. Its cells are those of no store.
     ///

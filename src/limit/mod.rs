@@ -21,7 +21,7 @@ pub use self::definition::Limit;
 pub(crate) use self::index::{IndexedLimits, Match, PendingMatches};
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};
-pub(crate) use self::limits::{Limits, check_needs_no_request};
+pub(crate) use self::limits::Limits;
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
 pub use self::policy::{OnMissingKey, OnStoreError, Share};

@@ -20,7 +20,7 @@ pub use self::handle::LimitHandle;
 use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
-use crate::limit::{Limit, Live, LiveLimits, check_needs_no_request};
+use crate::limit::{Limit, Live, LiveLimits};
 use crate::resilience::GuardedStore;
 use crate::store::StoreFuture;
 use crate::store::decision::Receipt;
@@ -176,11 +176,11 @@ impl Builder {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<Limiter, ConfigError> {
-        check_needs_no_request(&self.limits())?;
+        self.limits().iter().try_for_each(Limit::check_needs_no_request)?;
         let (client, limits, ()) = self.into_client()?;
         let live = limits.map(|limits| {
             limits.derive(&client, |client, limits| {
-                check_needs_no_request(limits.as_slice())?;
+                limits.as_slice().iter().try_for_each(Limit::check_needs_no_request)?;
                 Ok(client.with_limits(limits))
             })
         });
