@@ -29,7 +29,7 @@ fn limits() -> Result<Vec<Limit>, RulesError> {
     let address = TrustedProxies::cidrs(["127.0.0.1"]).x_forwarded_for();
     // The gateway in front has found these headers out, and lets no client write them.
     let extractors = Extractors::new()
-        .register_address("remote_address", key::client_ip(address), 64)
+        .register_address("remote_address", address, 64)
         .register("user", key::header("x-user"))
         .register("plan", key::header("x-plan"));
     Rules::from_file("examples/limits.yaml")?.limits(&extractors)

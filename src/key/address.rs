@@ -1,89 +1,19 @@
-//! The address of a request: that of its peer, or that of the client, as trusted proxies report it.
+//! The address of the client, as trusted proxies report it.
 
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-#[cfg(feature = "axum")]
-use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 use http::HeaderName;
-#[cfg(feature = "tonic")]
-use tonic::transport::server::TcpConnectInfo;
 
 use super::cidrs::Cidrs;
+use super::heads::{Repeated, RequestHead};
 use super::hops::{forwarded, node_address, x_forwarded_for};
-use crate::error::{ConfigError, or_panic, validation};
-use crate::key::heads::{Repeated, RequestHead};
-
-/// A request extension with the peer's address, for servers that provide no other.
-///
-/// ```
-/// use tower_ratelimit::key::PeerAddr;
-///
-/// # let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 5000));
-/// # let mut request = http::Request::new(());
-/// request.extensions_mut().insert(PeerAddr(peer));
-/// ```
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct PeerAddr(pub SocketAddr);
-
-/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If
-/// the server also provides an address, the address takes precedence.
-///
-/// Takes effect with [`TrustedProxies::trust_unix_peers`].
-///
-/// ```
-/// use axum::{Extension, Router};
-/// use tower_ratelimit::key::UnixPeer;
-///
-/// # let limits = tower_ratelimit::RateLimitLayer::new([
-/// #     tower_ratelimit::Limit::new("one", tower_ratelimit::FixedWindow::per_day(1)),
-/// # ]);
-/// // Outside the limits, for an app that is served only on a Unix socket.
-/// let app: Router = Router::new().layer(limits).layer(Extension(UnixPeer));
-/// ```
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct UnixPeer;
-
-/// Returns the address of the peer, which may be an IPv4-mapped one.
-#[inline(always)]
-pub(super) fn peer_address(head: &RequestHead<'_>) -> Option<IpAddr> {
-    if let Some(PeerAddr(peer)) = head.extensions.get() {
-        return Some(peer.ip());
-    }
-    #[cfg(feature = "axum")]
-    if let Some(ConnectInfo(peer)) = head.extensions.get::<ConnectInfo<SocketAddr>>() {
-        return Some(peer.ip());
-    }
-    fallback_address(head)
-}
-
-/// Returns whether the server marks the peer as one on a Unix socket.
-fn is_unix_peer(head: &RequestHead<'_>) -> bool {
-    #[cfg(all(feature = "tonic", unix))]
-    if head.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
-        return true;
-    }
-    head.extensions.get::<UnixPeer>().is_some()
-}
-
-#[inline(never)]
-fn fallback_address(head: &RequestHead<'_>) -> Option<IpAddr> {
-    #[cfg(feature = "axum")]
-    if let Some(MockConnectInfo(peer)) = head.extensions.get::<MockConnectInfo<SocketAddr>>() {
-        return Some(peer.ip());
-    }
-    #[cfg(feature = "tonic")]
-    if let Some(peer) = head.extensions.get::<TcpConnectInfo>() {
-        return peer.remote_addr().map(|peer| peer.ip());
-    }
-    let _ = head;
-    None
-}
+use crate::error::{ConfigError, or_panic};
 
 /// The proxies that are trusted to report client addresses. [`x_forwarded_for`](Self::x_forwarded_for),
 /// [`forwarded`](Self::forwarded) and [`single_valued`](Self::single_valued) choose the header that they write, and
-/// return a [`ClientAddress`].
+/// return an extractor of the client's address.
 ///
 /// ```
 /// use tower_ratelimit::key::TrustedProxies;
@@ -94,6 +24,34 @@ fn fallback_address(head: &RequestHead<'_>) -> Option<IpAddr> {
 /// let by_number = TrustedProxies::hops(2).forwarded();
 /// # let _ = (by_network, by_number);
 /// ```
+///
+/// A request without a valid client address has no key, and is rejected with 400 unless the limit has another
+/// [policy](crate::OnMissingKey). If the peer must be known and is not, the status is 500, as with
+/// [`peer_ip`](super::peer_ip). A request that repeats a [`single_valued`](Self::single_valued) header is always
+/// rejected with 400, as with any [repeated header](crate::key#repeated-headers).
+///
+/// # Deployment
+///
+/// The right setting depends on the proxies in front of the server. A wrong one lets clients choose their bucket, or
+/// makes many clients share one.
+///
+/// | in front | setting | caution |
+/// |---|---|---|
+/// | nothing | [`peer_ip`](super::peer_ip) | if any header is trusted, clients choose their bucket |
+/// | nginx, with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for` | `cidrs(["127.0.0.1"])` or where it runs, `.x_forwarded_for()` | without that line, the client's header is passed on unchanged: clients choose their bucket |
+/// | nginx on a Unix socket | the same with `.trust_unix_peers()` and a [`UnixPeer`](super::UnixPeer) | without them, all requests get 500 |
+/// | AWS ALB, which appends to the header | `cidrs` of its subnets, `.x_forwarded_for()` | with its attribute `preserve`, nothing is added: clients choose their bucket |
+/// | CloudFront, then ALB | `hops(2).x_forwarded_for()`, and a firewall that lets only CloudFront to the ALB | without the firewall, clients that connect to the ALB directly choose their bucket; with `hops(1)`, all clients of an edge share a bucket |
+/// | Cloudflare | `cidrs` of [its networks](https://www.cloudflare.com/ips/), `.single_valued("cf-connecting-ip")` | with `hops(1)` and no firewall, clients that find the origin choose their bucket |
+/// | Cloudflare Tunnel | `cidrs` of the hosts of `cloudflared`, `.single_valued("cf-connecting-ip")` | with `peer_ip`, all clients share one bucket |
+/// | Fly | `hops(1).single_valued("fly-client-ip")` | apps in your private network can bypass the proxy, and choose their bucket |
+/// | Kubernetes, ingress-nginx | `cidrs` of the pods, `.x_forwarded_for()` | with `externalTrafficPolicy: Cluster` the ingress does not see client addresses: all clients of a node share a bucket |
+/// | a CDN in front of any of these | also the CDN's networks, or one more hop | otherwise all clients of an edge share a bucket |
+///
+/// Only one header is ever read. Proxies pass on headers that they don't know, so a client could write a second one.
+///
+/// Behind a NAT64 translator, all of IPv4 is in one /96 network (`64:ff9b::/96`), and would be one key. Use
+/// [`ipv6_prefix(128)`](super::ClientIp::ipv6_prefix) there.
 #[doc(alias = "proxy")]
 #[doc(alias = "x-forwarded-for")]
 #[derive(Clone, Debug)]
@@ -172,7 +130,7 @@ impl TrustedProxies {
     /// Use it only if *every* request passes all of the proxies: clients that can bypass one choose their address, and
     /// so does every client if `count` is too high. A request with fewer hops in the header has no address, so that a
     /// `count` that is too high shows at the first request. If some requests take another path, such as health checks,
-    /// choose their key with `client_ip(…).or(peer_ip())`.
+    /// choose their key with `.or(peer_ip())`.
     ///
     /// # Panics
     ///
@@ -189,90 +147,56 @@ impl TrustedProxies {
         Self { unix_peers: true, ..self }
     }
 
-    /// Reads the client's address from `X-Forwarded-For`, to which each proxy appends its peer. Several lines are one
-    /// list.
-    pub fn x_forwarded_for(self) -> ClientAddress {
-        ClientAddress(Source::XForwardedFor(self))
-    }
-
-    /// Reads the client's address from `Forwarded` (RFC 7239), to which each proxy appends its peer. Several lines are
-    /// one list.
-    pub fn forwarded(self) -> ClientAddress {
-        ClientAddress(Source::Forwarded(self))
-    }
-
-    /// Reads the client's address from a header that holds nothing else, such as `CF-Connecting-IP`, and that the
-    /// proxies overwrite on every request. The header counts if the peer is trusted; with [`hops`](Self::hops), it
-    /// always counts, regardless of their number.
-    ///
-    /// A request without a valid address in the header has no client address. If the header is absent and the peer is
-    /// trusted by its address, the client is the peer. Several lines are [ambiguous](crate::key#repeated-headers).
-    ///
-    /// # Panics
-    ///
-    /// Panics if `name` is not a valid header name.
-    #[track_caller]
-    pub fn single_valued(self, name: &str) -> ClientAddress {
-        ClientAddress(Source::SingleValued(self, or_panic(validation::header_name(name))))
+    /// Returns the client, as the proxies report it in a header.
+    pub(super) fn client(&self, head: &RequestHead<'_>, header: &ProxyHeader) -> Result<IpAddr, AddressError> {
+        // The peer's address, if that is a trusted proxy with an address.
+        let proxy = match &self.trust {
+            Trust::Cidrs(cidrs) => match head.peer_address().map(|peer| peer.to_canonical()) {
+                Some(peer) if !cidrs.contains(peer) => return Ok(peer),
+                None if !self.unix_peers || !head.has_unix_peer() => return Err(AddressError::NoPeer),
+                proxy => proxy,
+            },
+            Trust::Hops(_) => None,
+        };
+        match header {
+            ProxyHeader::XForwardedFor => self.client_of_list(x_forwarded_for(head.headers), proxy),
+            ProxyHeader::Forwarded => self.client_of_list(forwarded(head.headers), proxy),
+            ProxyHeader::SingleValued(name) => match head.single_header(name) {
+                Ok(Some(value)) => node_address(value).ok_or(AddressError::Unreadable),
+                Ok(None) => proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }),
+                Err(Repeated) => Err(AddressError::Repeated),
+            },
+        }
     }
 
     /// Returns the client, given the addresses in a list from right to left.
     fn client_of_list(
         &self,
-        head: &RequestHead<'_>,
-        mut hops: impl Iterator<Item = Option<IpAddr>>,
+        hops: impl Iterator<Item = Option<IpAddr>>,
+        mut leftmost_proxy: Option<IpAddr>,
     ) -> Result<IpAddr, AddressError> {
         let cidrs = match &self.trust {
             Trust::Cidrs(cidrs) => cidrs,
             Trust::Hops(count) => return nth_hop(hops, *count),
         };
-        let mut leftmost_proxy = match self.peer(cidrs, head)? {
-            Peer::Client(client) => return Ok(client),
-            Peer::Proxy(proxy) => proxy,
-        };
-        loop {
-            match hops.next() {
-                Some(Some(address)) if cidrs.contains(address) => leftmost_proxy = Some(address),
-                Some(Some(client)) => return Ok(client),
+        for hop in hops {
+            match hop {
+                Some(address) if cidrs.contains(address) => leftmost_proxy = Some(address),
+                Some(client) => return Ok(client),
                 // Hops further left were not written by a trusted proxy.
-                Some(None) => return leftmost_proxy.ok_or(AddressError::Unreadable),
-                None => return leftmost_proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }),
+                None => return leftmost_proxy.ok_or(AddressError::Unreadable),
             }
         }
-    }
-
-    /// Returns the client, given the name of a single-valued header.
-    fn client_of_single(&self, head: &RequestHead<'_>, name: &HeaderName) -> Result<IpAddr, AddressError> {
-        let proxy = match &self.trust {
-            Trust::Cidrs(cidrs) => match self.peer(cidrs, head)? {
-                Peer::Client(client) => return Ok(client),
-                Peer::Proxy(proxy) => proxy,
-            },
-            Trust::Hops(_) => None,
-        };
-        match head.single_header(name) {
-            Ok(Some(value)) => node_address(value).ok_or(AddressError::Unreadable),
-            Ok(None) => proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 }),
-            Err(Repeated) => Err(AddressError::Repeated),
-        }
-    }
-
-    /// Returns who the peer is, before any header is read.
-    fn peer(&self, cidrs: &Cidrs, head: &RequestHead<'_>) -> Result<Peer, AddressError> {
-        match peer_address(head).map(|peer| peer.to_canonical()) {
-            Some(peer) if cidrs.contains(peer) => Ok(Peer::Proxy(Some(peer))),
-            Some(peer) => Ok(Peer::Client(peer)),
-            None if self.unix_peers && is_unix_peer(head) => Ok(Peer::Proxy(None)),
-            None => Err(AddressError::NoPeer),
-        }
+        leftmost_proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 })
     }
 }
 
-/// The other end of the connection.
-enum Peer {
-    Client(IpAddr),
-    /// A trusted proxy, with its address unless it is on a Unix socket.
-    Proxy(Option<IpAddr>),
+/// The header in which proxies report addresses.
+#[derive(Clone, Debug)]
+pub(super) enum ProxyHeader {
+    XForwardedFor,
+    Forwarded,
+    SingleValued(HeaderName),
 }
 
 /// Returns the `count`-th hop, if all hops up to it have addresses.
@@ -286,66 +210,6 @@ fn nth_hop(hops: impl Iterator<Item = Option<IpAddr>>, count: usize) -> Result<I
         }
     }
     Err(AddressError::TooFewHops { expected: count, found })
-}
-
-/// Finds the client's address: by one header that [`TrustedProxies`] write, or the peer's.
-///
-/// ```
-/// use http::Request;
-/// use tower_ratelimit::RequestHead;
-/// use tower_ratelimit::key::{PeerAddr, TrustedProxies};
-///
-/// let address = TrustedProxies::cidrs(["10.0.0.0/8"]).x_forwarded_for();
-///
-/// // The client forged the first hop; the proxies appended the others.
-/// let mut request = Request::new(());
-/// request.headers_mut().insert("x-forwarded-for", "192.0.2.66, 198.51.100.7:50123, 10.0.0.2".parse().unwrap());
-/// request.extensions_mut().insert(PeerAddr(([10, 0, 0, 1], 40_000).into()));
-///
-/// let client = address.resolve(&RequestHead::of(&request)).unwrap();
-/// assert_eq!(client.to_string(), "198.51.100.7");
-/// ```
-///
-/// Hops in `X-Forwarded-For` and `Forwarded` may have a port, brackets and a zone (`fe80::1%eth0`), which are ignored;
-/// `Forwarded` may have quotes and escapes. Anything that is not an address ends the search: `unknown`, obfuscated
-/// names (`_proxy`) and empty elements. It is never skipped, because the hops behind it may be the client's.
-///
-/// Addresses are canonical: `::ffff:192.0.2.1` is `192.0.2.1`. Addresses translated from IPv4 to IPv6 (`64:ff9b::/96`,
-/// `2002::/16`) are kept as they are.
-#[derive(Clone, Debug)]
-pub struct ClientAddress(Source);
-
-#[derive(Clone, Debug)]
-enum Source {
-    Peer,
-    XForwardedFor(TrustedProxies),
-    Forwarded(TrustedProxies),
-    SingleValued(TrustedProxies, HeaderName),
-}
-
-impl ClientAddress {
-    /// The address of the peer.
-    pub(super) const PEER: Self = Self(Source::Peer);
-
-    #[inline]
-    pub(super) fn is_of_peer(&self) -> bool {
-        matches!(self.0, Source::Peer)
-    }
-
-    /// Returns the client's address in canonical form. Takes time linear in the length of the header, and does not
-    /// allocate.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the request does not name the client, or the server does not provide the peer's address.
-    pub fn resolve(&self, head: &RequestHead<'_>) -> Result<IpAddr, AddressError> {
-        match &self.0 {
-            Source::Peer => peer_address(head).map(|peer| peer.to_canonical()).ok_or(AddressError::NoPeer),
-            Source::XForwardedFor(proxies) => proxies.client_of_list(head, x_forwarded_for(head.headers)),
-            Source::Forwarded(proxies) => proxies.client_of_list(head, forwarded(head.headers)),
-            Source::SingleValued(proxies, name) => proxies.client_of_single(head, name),
-        }
-    }
 }
 
 /// Why a request has no client address.

@@ -2,14 +2,15 @@
 
 use std::net::IpAddr;
 
-use super::address::{AddressError, ClientAddress, peer_address};
+use super::address::{AddressError, ProxyHeader, TrustedProxies};
 use super::cidrs::Prefixes;
 use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
+use super::heads::RequestHead;
 use super::part::KeyPart;
-use crate::error::validation::checked;
-use crate::key::heads::RequestHead;
+use crate::error::or_panic;
+use crate::error::validation::{self, checked};
 
 /// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
 /// 64 bits, because a client usually controls the rest; [`ClientIp::ipv6_prefix`] changes that.
@@ -25,66 +26,81 @@ use crate::key::heads::RequestHead;
 ///
 /// # Deployment
 ///
-/// Behind a proxy, the peer is the proxy, so all clients share its bucket. Use [`client_ip`] there.
+/// Behind a proxy, the peer is the proxy, so all clients share its bucket. Use [`TrustedProxies`] there.
 pub const fn peer_ip() -> ClientIp {
-    ClientIp { address: ClientAddress::PEER, prefixes: Prefixes::DEFAULT }
+    ClientIp::of(None)
 }
 
-/// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as
-/// with [`peer_ip`]: the same address is the same key with both.
-///
-/// ```
-/// use tower_ratelimit::key::TrustedProxies;
-/// use tower_ratelimit::{Limit, TokenBucket, key};
-///
-/// let address = TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"]).x_forwarded_for();
-/// let limit = Limit::new("burst", TokenBucket::per_second(10)).by(key::client_ip(address));
-/// # let _ = limit;
-/// ```
-///
-/// A request without a valid client address has no key, and is rejected with 400 unless the limit has another
-/// [policy](crate::OnMissingKey). If the peer is unknown and [`ClientAddress`] needs it, the status is 500, as with
-/// [`peer_ip`]. A request that repeats a
-/// [`single_valued`](crate::key::TrustedProxies::single_valued) header is always rejected with 400, as with any
-/// [repeated header](crate::key#repeated-headers).
-///
-/// # Deployment
-///
-/// The right setting depends on the proxies in front of the server. A wrong one lets clients choose their bucket, or
-/// makes many clients share one.
-///
-/// | in front | setting | caution |
-/// |---|---|---|
-/// | nothing | [`peer_ip`] | if any header is trusted, clients choose their bucket |
-/// | nginx, with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for` | `cidrs(["127.0.0.1"])` or where it runs, `.x_forwarded_for()` | without that line, the client's header is passed on unchanged: clients choose their bucket |
-/// | nginx on a Unix socket | the same with `.trust_unix_peers()` and a [`UnixPeer`](crate::key::UnixPeer) | without them, all requests get 500 |
-/// | AWS ALB, which appends to the header | `cidrs` of its subnets, `.x_forwarded_for()` | with its attribute `preserve`, nothing is added: clients choose their bucket |
-/// | CloudFront, then ALB | `hops(2).x_forwarded_for()`, and a firewall that lets only CloudFront to the ALB | without the firewall, clients that connect to the ALB directly choose their bucket; with `hops(1)`, all clients of an edge share a bucket |
-/// | Cloudflare | `cidrs` of [its networks](https://www.cloudflare.com/ips/), `.single_valued("cf-connecting-ip")` | with `hops(1)` and no firewall, clients that find the origin choose their bucket |
-/// | Cloudflare Tunnel | `cidrs` of the hosts of `cloudflared`, `.single_valued("cf-connecting-ip")` | with `peer_ip`, all clients share one bucket |
-/// | Fly | `hops(1).single_valued("fly-client-ip")` | apps in your private network can bypass the proxy, and choose their bucket |
-/// | Kubernetes, ingress-nginx | `cidrs` of the pods, `.x_forwarded_for()` | with `externalTrafficPolicy: Cluster` the ingress does not see client addresses: all clients of a node share a bucket |
-/// | a CDN in front of any of these | also the CDN's networks, or one more hop | otherwise all clients of an edge share a bucket |
-///
-/// Only one header is ever read. Proxies pass on headers that they don't know, so a client could write a second one.
-///
-/// Behind a NAT64 translator, all of IPv4 is in one /96 network (`64:ff9b::/96`), and would be one key. Use
-/// [`ipv6_prefix(128)`](ClientIp::ipv6_prefix) there.
-#[doc(alias = "proxy")]
-#[doc(alias = "x-forwarded-for")]
-pub const fn client_ip(address: ClientAddress) -> ClientIp {
-    ClientIp { address, prefixes: Prefixes::DEFAULT }
+/// The choice of a header.
+impl TrustedProxies {
+    /// Reads the client's address from `X-Forwarded-For`, to which each proxy appends its peer. Several lines are one
+    /// list.
+    pub fn x_forwarded_for(self) -> ClientIp {
+        ClientIp::of(Some((self, ProxyHeader::XForwardedFor)))
+    }
+
+    /// Reads the client's address from `Forwarded` (RFC 7239), to which each proxy appends its peer. Several lines are
+    /// one list.
+    pub fn forwarded(self) -> ClientIp {
+        ClientIp::of(Some((self, ProxyHeader::Forwarded)))
+    }
+
+    /// Reads the client's address from a header that holds nothing else, such as `CF-Connecting-IP`, and that the
+    /// proxies overwrite on every request. The header counts if the peer is trusted; with [`hops`](Self::hops), it
+    /// always counts, regardless of their number.
+    ///
+    /// A request without a valid address in the header has no client address. If the header is absent and the peer is
+    /// trusted by its address, the client is the peer. Several lines are [ambiguous](crate::key#repeated-headers).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` is not a valid header name.
+    #[track_caller]
+    pub fn single_valued(self, name: &str) -> ClientIp {
+        let name = or_panic(validation::header_name(name));
+        ClientIp::of(Some((self, ProxyHeader::SingleValued(name))))
+    }
 }
 
-/// An extractor that reads the address of the peer or of the client. Returned by [`peer_ip`] and [`client_ip`].
+/// An extractor of the address of the peer or of the client. IPv6 addresses are masked to their first 64 bits: the same
+/// address is the same key, whether it is that of the peer or reported by proxies. Returned by [`peer_ip`], and by the
+/// methods of [`TrustedProxies`] that choose a header.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::RequestHead;
+/// use tower_ratelimit::key::{PeerAddr, TrustedProxies};
+///
+/// let address = TrustedProxies::cidrs(["10.0.0.0/8"]).x_forwarded_for();
+///
+/// // The client forged the first hop; the proxies appended the others.
+/// let mut request = Request::new(());
+/// request.headers_mut().insert("x-forwarded-for", "192.0.2.66, 198.51.100.7:50123, 10.0.0.2".parse().unwrap());
+/// request.extensions_mut().insert(PeerAddr(([10, 0, 0, 1], 40_000).into()));
+///
+/// let client = address.resolve(&RequestHead::of(&request)).unwrap();
+/// assert_eq!(client.to_string(), "198.51.100.7");
+/// ```
+///
+/// Hops in `X-Forwarded-For` and `Forwarded` may have a port, brackets and a zone (`fe80::1%eth0`), which are ignored;
+/// `Forwarded` may have quotes and escapes. Anything that is not an address ends the search: `unknown`, obfuscated
+/// names (`_proxy`) and empty elements. It is never skipped, because the hops behind it may be the client's.
+///
+/// Addresses are canonical: `::ffff:192.0.2.1` is `192.0.2.1`. Addresses translated from IPv4 to IPv6 (`64:ff9b::/96`,
+/// `2002::/16`) are kept as they are.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientIp {
-    address: ClientAddress,
+    /// The proxies that report the client's address, and the header. If there are none, the client is the peer.
+    proxies: Option<(TrustedProxies, ProxyHeader)>,
     prefixes: Prefixes,
 }
 
 impl ClientIp {
+    const fn of(proxies: Option<(TrustedProxies, ProxyHeader)>) -> Self {
+        Self { proxies, prefixes: Prefixes::DEFAULT }
+    }
+
     /// Sets how many leading bits of an IPv6 address make the key, from 1 to 128. Defaults to 64.
     ///
     /// # Panics
@@ -121,11 +137,24 @@ impl ClientIp {
         self.prefixes.network(address)
     }
 
+    /// Returns the whole address in canonical form. Takes time linear in the length of the header, and does not
+    /// allocate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request does not name the client, or the server does not provide the peer's address.
+    pub fn resolve(&self, head: &RequestHead<'_>) -> Result<IpAddr, AddressError> {
+        match &self.proxies {
+            Some((proxies, header)) => proxies.client(head, header),
+            None => head.peer_address().map(|peer| peer.to_canonical()).ok_or(AddressError::NoPeer),
+        }
+    }
+
     // Inlined for the peer's address, which saves about 40 instructions of a request.
     #[inline(always)]
     fn find(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
-        let address = if self.address.is_of_peer() {
-            peer_address(head).ok_or(KeyError::NotProvided)
+        let address = if self.proxies.is_none() {
+            head.peer_address().ok_or(KeyError::NotProvided)
         } else {
             self.find_client(head)
         };
@@ -134,7 +163,7 @@ impl ClientIp {
 
     #[inline(never)]
     fn find_client(&self, head: &RequestHead<'_>) -> Result<IpAddr, KeyError> {
-        match self.address.resolve(head) {
+        match self.resolve(head) {
             Ok(address) => Ok(address),
             Err(AddressError::NoPeer) => Err(KeyError::NotProvided),
             Err(AddressError::Repeated) => Err(KeyError::Ambiguous),
@@ -154,7 +183,7 @@ impl KeyExtractor for ClientIp {
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let name = if self.address.is_of_peer() { "peer address" } else { "client address" };
+        let name = if self.proxies.is_none() { "peer address" } else { "client address" };
         vec![match self.find(head) {
             Ok(network) => KeyPart::new(name, self.prefixes.text(network)),
             Err(_) => KeyPart::missing(name),
@@ -163,13 +192,6 @@ impl KeyExtractor for ClientIp {
 
     fn prefixes(&self) -> Option<Prefixes> {
         Some(self.prefixes)
-    }
-}
-
-/// The address itself, for an [`AddressList`](crate::AddressList), regardless of the prefix that makes the key.
-impl From<ClientIp> for ClientAddress {
-    fn from(key: ClientIp) -> Self {
-        key.address
     }
 }
 

@@ -37,7 +37,7 @@ use crate::key::heads::RequestHead;
     message = "`{Self}` does not extract keys from requests",
     label = "expected a `KeyExtractor`",
     note = "use an extractor of `tower_ratelimit::key`: `key::peer_ip()`, `key::header(\"x-api-key\")`, or a tuple",
-    note = "wrap a client's address in `key::client_ip`: `key::client_ip(TrustedProxies::hops(1).x_forwarded_for())`",
+    note = "choose the header of `TrustedProxies`: `TrustedProxies::hops(1).x_forwarded_for()`",
     note = "wrap a closure in `key::from_fn` or `key::from_async_fn`: `key::from_fn(|head| Some(head.path().len()))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {

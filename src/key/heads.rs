@@ -1,10 +1,15 @@
 //! The head of a request, which keys, costs and conditions are computed from, and the head of a response, which the
 //! actual cost is computed from.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+#[cfg(feature = "tonic")]
+use tonic::transport::server::TcpConnectInfo;
 
 /// The head of a request: everything except the body.
 ///
@@ -119,6 +124,41 @@ impl<'a> RequestHead<'a> {
         None
     }
 
+    /// Returns the address of the peer, which may be an IPv4-mapped one.
+    #[inline(always)]
+    pub(super) fn peer_address(&self) -> Option<IpAddr> {
+        if let Some(PeerAddr(peer)) = self.extensions.get() {
+            return Some(peer.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(ConnectInfo(peer)) = self.extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(peer.ip());
+        }
+        self.fallback_address()
+    }
+
+    #[inline(never)]
+    fn fallback_address(&self) -> Option<IpAddr> {
+        #[cfg(feature = "axum")]
+        if let Some(MockConnectInfo(peer)) = self.extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(peer.ip());
+        }
+        #[cfg(feature = "tonic")]
+        if let Some(peer) = self.extensions.get::<TcpConnectInfo>() {
+            return peer.remote_addr().map(|peer| peer.ip());
+        }
+        None
+    }
+
+    /// Returns whether the server marks the peer as one on a Unix socket.
+    pub(super) fn has_unix_peer(&self) -> bool {
+        #[cfg(all(feature = "tonic", unix))]
+        if self.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+            return true;
+        }
+        self.extensions.get::<UnixPeer>().is_some()
+    }
+
     /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other
     /// request.
     ///
@@ -172,6 +212,36 @@ pub(super) fn is_token(text: &[u8]) -> bool {
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RoutePattern(pub String);
+
+/// A request extension with the peer's address, for servers that provide no other.
+///
+/// ```
+/// use tower_ratelimit::key::PeerAddr;
+///
+/// # let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 5000));
+/// # let mut request = http::Request::new(());
+/// request.extensions_mut().insert(PeerAddr(peer));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If
+/// the server also provides an address, the address takes precedence.
+///
+/// Takes effect with [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers).
+///
+/// ```
+/// use axum::{Extension, Router};
+/// use tower_ratelimit::key::UnixPeer;
+///
+/// # let limits = tower_ratelimit::RateLimitLayer::new([
+/// #     tower_ratelimit::Limit::new("one", tower_ratelimit::FixedWindow::per_day(1)),
+/// # ]);
+/// // Outside the limits, for an app that is served only on a Unix socket.
+/// let app: Router = Router::new().layer(limits).layer(Extension(UnixPeer));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct UnixPeer;
 
 /// A header occurs several times that must occur at most once.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Keys: which bucket a request is charged to.
 //!
-//! An extractor takes a key from a request: [`peer_ip()`], [`client_ip()`], [`header()`], [`cookie()`], [`query()`],
+//! An extractor takes a key from a request: [`peer_ip()`], [`TrustedProxies`], [`header()`], [`cookie()`], [`query()`],
 //! [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or [`from_async_fn`]. A tuple of
 //! extractors makes one key of several, and [`or`](KeyExtractor::or) falls back to another. A limit without an
 //! extractor has one bucket for all requests.
@@ -22,7 +22,7 @@
 //! Clients choose their headers, cookies, paths and queries: with such a key, a client can pick its own bucket, or
 //! another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
 //!
-//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip()`]. A raw
+//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`TrustedProxies`]. A raw
 //! [`path`] has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method()`].
 //!
 //! # Missing keys
@@ -42,7 +42,7 @@
 //!
 //! | reader | if a header has several lines |
 //! |---|---|
-//! | [`header()`], [`client_ip()`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::LimitHandle#overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
+//! | [`header()`], [`TrustedProxies`] with a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::LimitHandle#overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
 //! | [`cookie()`] and [`query()`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
 //! | [`always_reject`](crate::Builder::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds for any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
 //! | [`never_limit`](crate::Builder::never_limit), [`Limit::size_when`](crate::Limit::size_when), and limits of rules files that replace others | the condition counts if it holds for all lines ([`when::header`](crate::when::header)), or never ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
@@ -63,8 +63,8 @@ pub(crate) mod heads;
 mod hops;
 mod part;
 
-pub use self::address::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
-pub use self::client_ip::{ClientIp, client_ip, peer_ip};
+pub use self::address::{AddressError, TrustedProxies};
+pub use self::client_ip::{ClientIp, peer_ip};
 pub use self::combine::{extension, first, from_async_fn, from_fn, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
@@ -72,7 +72,7 @@ pub(crate) use self::extractor::{Hashed, PendingKey};
 #[cfg(feature = "rules")]
 pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};
-pub use self::heads::RoutePattern;
+pub use self::heads::{PeerAddr, RoutePattern, UnixPeer};
 pub(crate) use self::hops::split_unquoted;
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;

@@ -95,7 +95,7 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 /// | [`path()`](crate::key::path) | `"/users/17"`, as the client spelled it |
 /// | [`method()`](crate::key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
 /// | [`extension(\|user: &User\| user.id)`](crate::key::extension), [`from_fn`](crate::key::from_fn), [`from_async_fn`](crate::key::from_async_fn) | the closure's result; a `u64` and a `u32` are different keys |
-/// | [`peer_ip()`](crate::key::peer_ip), [`client_ip(…)`](crate::key::client_ip) | [`peer_ip().network(address)`](crate::key::ClientIp::network): an IPv4 address, or the first address of its IPv6 network |
+/// | [`peer_ip()`](crate::key::peer_ip), [`TrustedProxies`](crate::key::TrustedProxies) | [`peer_ip().network(address)`](crate::key::ClientIp::network): an IPv4 address, or the first address of its IPv6 network |
 /// | a tuple | the tuple of their keys |
 /// | [`one.or(other)`](crate::key::KeyExtractor::or) | [`key::first(…)`](crate::key::first) or [`key::second(…)`](crate::key::second) |
 /// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`](crate::key::Shared) |

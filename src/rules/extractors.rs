@@ -79,7 +79,7 @@ impl Extractors {
     ///
     /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
     /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
-    /// The values of [`key::peer_ip`] and [`key::client_ip`] are compared as addresses, as with
+    /// The values of [`key::peer_ip`] and of [`TrustedProxies`](key::TrustedProxies) are compared as addresses, as with
     /// [`register_address`](Self::register_address).
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
         let format = extractor.prefixes().map_or(ValueFormat::Text, ValueFormat::Address);
@@ -100,7 +100,7 @@ impl Extractors {
     ///
     /// // One proxy is in front of the server, and appends the client's address to the header.
     /// let address = TrustedProxies::hops(1).x_forwarded_for();
-    /// let extractors = Extractors::new().register_address("remote_address", key::client_ip(address), 64);
+    /// let extractors = Extractors::new().register_address("remote_address", address, 64);
     /// # let _ = extractors;
     /// ```
     ///

@@ -12,7 +12,7 @@ use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
-use crate::key::{AddressError, ClientAddress, Hashed, Key, KeyError, KeyExtractor};
+use crate::key::{AddressError, ClientIp, Hashed, Key, KeyError, KeyExtractor};
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
 /// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests from one of them.
@@ -39,14 +39,14 @@ use crate::key::{AddressError, ClientAddress, Hashed, Key, KeyError, KeyExtracto
 /// so list `2001:db8::/64` to match a client. Addresses and entries are canonical: `::ffff:192.0.2.1` is `192.0.2.1`.
 ///
 /// A request without an address is on no list: over a Unix socket, if the server does not provide the peer's address,
-/// or if [`ClientAddress`] finds none. But `always_reject` rejects requests that
+/// or if [`TrustedProxies`](crate::key::TrustedProxies) report none. But `always_reject` rejects requests that
 /// [repeat](crate::key#repeated-headers) a [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///
 /// A lookup takes logarithmic time: 17 comparisons for 100,000 entries. An entry takes 18 bytes. Overlapping and
 /// adjacent networks are merged.
 #[derive(Clone)]
 pub struct AddressList {
-    source: ClientAddress,
+    source: ClientIp,
     networks: Arc<ArcSwap<Cidrs>>,
 }
 
@@ -59,7 +59,7 @@ impl AddressList {
     /// Panics if an entry is invalid. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
-    pub fn new<I>(source: impl Into<ClientAddress>, cidrs: I) -> Self
+    pub fn new<I>(source: ClientIp, cidrs: I) -> Self
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
@@ -71,12 +71,12 @@ impl AddressList {
     /// # Errors
     ///
     /// Returns an error if an entry is invalid.
-    pub fn try_new<I>(source: impl Into<ClientAddress>, cidrs: I) -> Result<Self, ConfigError>
+    pub fn try_new<I>(source: ClientIp, cidrs: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
         let networks = Arc::new(ArcSwap::from_pointee(Cidrs::parse(cidrs)?));
-        Ok(Self { source: source.into(), networks })
+        Ok(Self { source, networks })
     }
 
     /// Replaces all entries, for all clones and from the next request on.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
 use tower::Layer;
-use tower_ratelimit::key::{ClientAddress, ClientIp, KeyExtractor, TrustedProxies};
+use tower_ratelimit::key::{ClientIp, KeyExtractor, TrustedProxies};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, key};
 
 use crate::service::{Hello, from, with};
@@ -25,8 +25,8 @@ fn app(limit: Limit) -> Router {
 }
 
 /// Starts a server with one request for each client. The peer is 127.0.0.1.
-async fn serve(address: ClientAddress) -> Server {
-    Server::axum(app(one_each(key::client_ip(address)))).await
+async fn serve(address: ClientIp) -> Server {
+    Server::axum(app(one_each(address))).await
 }
 
 async fn send(server: &Server, headers: &[(&str, &str)]) -> Answer {
@@ -82,7 +82,7 @@ async fn a_request_that_bypasses_the_proxies_has_no_key() {
 
 #[tokio::test]
 async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
-    let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+    let by = || TrustedProxies::hops(1).x_forwarded_for();
     let server = Server::axum(app(one_each(by().or(key::peer_ip())))).await;
     assert!(!is_refused(&server, &[]).await);
     assert!(is_refused(&server, &[(XFF, "unknown")]).await);
@@ -96,15 +96,14 @@ async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
 
 #[tokio::test]
 async fn a_missing_peer_is_an_error_of_the_server() {
-    let service =
-        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
+    let service = RateLimitLayer::builder([one_each(local().x_forwarded_for())]).store(paused_store()).build();
     let answer = ask(&service.layer(Hello::default()), with(&[(XFF, "192.0.2.1")])).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 /// Returns whether two clients share a bucket with one token, by the header of a proxy.
 async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> bool {
-    let limit = one_each(by(key::client_ip(local().x_forwarded_for())));
+    let limit = one_each(by(local().x_forwarded_for()));
     let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let request = |client: &str| {
         let mut request = from("127.0.0.1");
@@ -132,20 +131,19 @@ async fn the_address_prefix_is_configurable() {
 #[test]
 #[should_panic(expected = "an IPv4 prefix has 0 bits: use 1 to 32")]
 fn an_address_prefix_of_0_is_an_error() {
-    let _ = key::client_ip(local().forwarded()).ipv4_prefix(0);
+    let _ = local().forwarded().ipv4_prefix(0);
 }
 
 #[test]
 #[should_panic(expected = "an IPv6 prefix has 129 bits: use 1 to 128")]
 fn an_address_prefix_that_is_too_long_is_an_error() {
-    let _ = key::client_ip(local().forwarded()).ipv6_prefix(129);
+    let _ = local().forwarded().ipv6_prefix(129);
 }
 
 /// A client has the same key with and without a proxy.
 #[tokio::test]
 async fn a_client_is_the_same_with_and_without_a_proxy() {
-    let service =
-        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
+    let service = RateLimitLayer::builder([one_each(local().x_forwarded_for())]).store(paused_store()).build();
     let service = service.layer(Hello::default());
     let mut behind = from("127.0.0.1");
     behind.headers_mut().insert(XFF, "192.0.2.1".parse().unwrap());
@@ -172,8 +170,7 @@ async fn mapped_addresses_share_the_bucket_of_their_ipv4_address() {
 /// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not contain mapped ones.
 #[tokio::test]
 async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
-    let service =
-        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
+    let service = RateLimitLayer::builder([one_each(local().x_forwarded_for())]).store(paused_store()).build();
     let service = service.layer(Hello::default());
     for client in ["192.0.2.1, ::ffff:10.0.0.7", "192.0.2.2"] {
         let mut request = from("::ffff:127.0.0.1");
@@ -296,7 +293,7 @@ async fn unix_peers_are_trusted_if_configured() {
     use hyper_util::rt::TokioIo;
     use tokio::net::{UnixListener, UnixStream};
 
-    let limit = one_each(key::client_ip(local().trust_unix_peers().x_forwarded_for()));
+    let limit = one_each(local().trust_unix_peers().x_forwarded_for());
     let app = app(limit).layer(axum::Extension(key::UnixPeer));
     let path = std::env::temp_dir().join(format!("tower-ratelimit-{}.sock", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();

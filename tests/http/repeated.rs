@@ -184,7 +184,7 @@ async fn another_size_applies_if_all_header_lines_match() {
 #[tokio::test]
 async fn an_address_that_is_given_twice_is_a_bad_request() {
     let address = || TrustedProxies::hops(1).single_valued("x-real-ip");
-    let limit = one().by(key::client_ip(address()).or(key::peer_ip()));
+    let limit = one().by(address().or(key::peer_ip()));
     let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let status = async |values: &[&str]| ask(&service, lines("x-real-ip", values)).await.status.as_u16();
     assert_eq!(status(&["198.51.100.1"]).await, 200);
@@ -214,7 +214,7 @@ async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
 /// The lines of a list are joined, so an address that a proxy adds is not a repetition.
 #[tokio::test]
 async fn forwarding_headers_may_have_many_lines() {
-    let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
+    let limit = one().by(TrustedProxies::hops(1).x_forwarded_for());
     let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let request = || lines("x-forwarded-for", &["203.0.113.9", "198.51.100.1"]);
     assert!(!ask(&service, request()).await.is_refused());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Request};
 use tower_ratelimit::RequestHead;
-use tower_ratelimit::key::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
+use tower_ratelimit::key::{AddressError, ClientIp, PeerAddr, TrustedProxies, UnixPeer};
 
 use crate::service::{from, get};
 
@@ -14,7 +14,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("it is an address")
 }
 
-fn resolve(by: &ClientAddress, mut request: Request<()>, name: &str, lines: &[&str]) -> Result<IpAddr, AddressError> {
+fn resolve(by: &ClientIp, mut request: Request<()>, name: &str, lines: &[&str]) -> Result<IpAddr, AddressError> {
     for line in lines {
         let value = HeaderValue::from_bytes(line.as_bytes()).expect("it is a header's value");
         request.headers_mut().append(name.parse::<HeaderName>().unwrap(), value);
@@ -44,7 +44,7 @@ fn forwarded(lines: &[&str], client: &str) {
 fn a_peer_that_is_not_trusted_is_the_client() {
     for peer in ["192.0.2.1", "11.0.0.0", "2001:db8::1", "::1", "::10.0.0.1"] {
         for lines in [&["10.0.0.1"][..], &["198.51.100.1"], &["for=198.51.100.1"], &["unknown"], &[]] {
-            let found = |by: ClientAddress, name| resolve(&by, from(peer), name, lines);
+            let found = |by: ClientIp, name| resolve(&by, from(peer), name, lines);
             assert_eq!(found(private().x_forwarded_for(), "x-forwarded-for"), Ok(address(peer)));
             assert_eq!(found(private().forwarded(), "forwarded"), Ok(address(peer)));
             assert_eq!(found(private().single_valued("x-real-ip"), "x-real-ip"), Ok(address(peer)));
@@ -258,7 +258,7 @@ fn a_single_valued_header_is_one_address() {
             assert_eq!(found(&[bad]), Err(AddressError::Unreadable), "{bad}");
         }
     }
-    let absent = |by: ClientAddress| resolve(&by, from("10.0.0.1"), "x-forwarded-for", &["192.0.2.1"]);
+    let absent = |by: ClientIp| resolve(&by, from("10.0.0.1"), "x-forwarded-for", &["192.0.2.1"]);
     assert_eq!(absent(private().single_valued("x-real-ip")), Ok(address("10.0.0.1")));
     assert_eq!(absent(TrustedProxies::hops(1).single_valued("x-real-ip")), Err(TOO_FEW));
 }
@@ -282,7 +282,7 @@ fn unix_peers_are_trusted_only_if_configured() {
         request.extensions_mut().insert(UnixPeer);
         request
     };
-    let list = |by: ClientAddress, lines: &[&str]| resolve(&by, unix(), "x-forwarded-for", lines);
+    let list = |by: ClientIp, lines: &[&str]| resolve(&by, unix(), "x-forwarded-for", lines);
     let trusting = || private().trust_unix_peers();
     assert_eq!(list(private().x_forwarded_for(), &["192.0.2.1"]), Err(AddressError::NoPeer));
     assert_eq!(list(trusting().x_forwarded_for(), &["198.51.100.1, 192.0.2.1, 10.0.0.1"]), Ok(address("192.0.2.1")));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::{HeaderValue, Request};
 use proptest::prelude::*;
 use tower_ratelimit::RequestHead;
-use tower_ratelimit::key::{AddressError, ClientAddress, PeerAddr, TrustedProxies};
+use tower_ratelimit::key::{AddressError, ClientIp, PeerAddr, TrustedProxies};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
@@ -23,7 +23,7 @@ impl List {
         }
     }
 
-    fn by(self, proxies: TrustedProxies) -> ClientAddress {
+    fn by(self, proxies: TrustedProxies) -> ClientIp {
         match self {
             Self::XForwardedFor => proxies.x_forwarded_for(),
             Self::Forwarded => proxies.forwarded(),
@@ -59,7 +59,7 @@ fn is_trusted(address: IpAddr) -> bool {
     }
 }
 
-fn resolve(by: &ClientAddress, list: List, lines: &[Vec<u8>]) -> Result<IpAddr, AddressError> {
+fn resolve(by: &ClientIp, list: List, lines: &[Vec<u8>]) -> Result<IpAddr, AddressError> {
     let mut request = Request::new(());
     request.extensions_mut().insert(PeerAddr((PEER, 40_000).into()));
     for line in lines {

@@ -266,7 +266,7 @@ descriptors:
 
 /// Returns the rules of a service behind one proxy.
 fn behind_a_proxy(rules: &str) -> Limited {
-    let address = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+    let address = || TrustedProxies::hops(1).x_forwarded_for();
     Limited::with(rules, &Extractors::new().register_address("remote_address", address(), 64))
 }
 

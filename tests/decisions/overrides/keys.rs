@@ -105,7 +105,7 @@ async fn addresses_are_named_by_their_networks() {
     })
     .await;
     on_each_backend(async |backend| {
-        let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+        let by = || TrustedProxies::hops(1).x_forwarded_for();
         let others: [&dyn Key; 3] = [&client, &by().network(other_network), &peer];
         is_of(backend, "client", daily().by(by()), by().network(same_network), &others).await;
     })
