@@ -5,9 +5,9 @@ use std::task::Poll;
 
 use http::{Request, StatusCode};
 use tower_ratelimit::explain::LimitStatus;
-use tower_ratelimit::key::{self, Extracted, KeyBuf, KeyError, KeyExtractor};
+use tower_ratelimit::key::{self, KeyError};
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{Limit, LiveLimits, RateLimitLayer, RequestHead, when};
+use tower_ratelimit::{Limit, LiveLimits, RateLimitLayer, when};
 
 use crate::service::{Limited, with};
 
