@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
-use crate::select::Description;
+use crate::select::Condition;
 use crate::store::decision::{Cell, Verdict};
 #[cfg(feature = "serde")]
 use crate::time::Timestamp;
@@ -80,7 +80,7 @@ impl LimitExplanation {
         Self {
             name: limit.name.clone(),
             rule: limit.rule_path.clone(),
-            condition: limit.condition.as_deref().map(|condition| Description(condition).to_string()),
+            condition: limit.condition.as_deref().map(Condition::describe),
             key: Vec::new(),
             status: LimitStatus::NotReached,
         }

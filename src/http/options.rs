@@ -14,7 +14,7 @@ use crate::key::heads::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
 use crate::recorder::Rejection;
-use crate::select::{Condition, Description, ListAction};
+use crate::select::{Condition, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).
@@ -283,7 +283,7 @@ impl Lists {
     pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
         let explain = |list: &(ListKind, Arc<dyn Condition>)| ListExplanation {
             kind: list.0,
-            condition: Description(&*list.1).to_string(),
+            condition: list.1.describe(),
             matches: is_on(list, head),
         };
         self.0.iter().map(explain).collect()

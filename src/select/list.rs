@@ -102,8 +102,8 @@ impl Condition for AddressList {
         self.holds(head) || self.source.resolve(head) == Err(AddressError::Repeated)
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "address is in a list of {} networks", self.networks.load().len())
+    fn describe(&self) -> String {
+        format!("address is in a list of {} networks", self.networks.load().len())
     }
 }
 
@@ -212,8 +212,8 @@ impl Condition for KeyList {
         }
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "key is in a list of {} keys", self.hashes.load().len())
+    fn describe(&self) -> String {
+        format!("key is in a list of {} keys", self.hashes.load().len())
     }
 }
 

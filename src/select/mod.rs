@@ -6,7 +6,6 @@ mod time_of_day;
 pub mod when;
 
 use std::borrow::Cow;
-use std::fmt;
 
 pub use self::list::{AddressList, KeyList, ListAction};
 use crate::key::heads::RequestHead;
@@ -51,14 +50,10 @@ pub trait Condition: Send + Sync + 'static {
         self.holds(head)
     }
 
-    /// Writes the condition in words for [explanations](crate::explain), such as `method is POST`. Defaults to `custom
-    /// condition`; see also [`label`](Self::label). It should contain no credentials.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error only if the formatter does.
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("custom condition")
+    /// Describes the condition in words for [explanations](crate::explain), such as `method is POST`. Defaults to
+    /// `custom condition`; see also [`label`](Self::label). It should contain no credentials.
+    fn describe(&self) -> String {
+        "custom condition".to_owned()
     }
 
     /// Sets the words in which [explanations](crate::explain) describe the condition.
@@ -100,15 +95,6 @@ pub const fn not(condition: impl Condition) -> impl Condition {
     Not(condition)
 }
 
-/// The description of a condition, for explanations.
-pub(crate) struct Description<'a>(pub(crate) &'a dyn Condition);
-
-impl fmt::Display for Description<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.describe(f)
-    }
-}
-
 /// Two conditions, combined by `or` or by `and`.
 struct Pair<A, B> {
     is_or: bool,
@@ -127,9 +113,9 @@ impl<A: Condition, B: Condition> Condition for Pair<A, B> {
         if self.first.may_hold(head) == self.is_or { self.is_or } else { self.second.may_hold(head) }
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [first, second] = [Description(&self.first), Description(&self.second)];
-        if self.is_or { write!(f, "({first} or {second})") } else { write!(f, "{first} and {second}") }
+    fn describe(&self) -> String {
+        let (first, second) = (self.first.describe(), self.second.describe());
+        if self.is_or { format!("({first} or {second})") } else { format!("{first} and {second}") }
     }
 }
 
@@ -142,8 +128,8 @@ impl<A: Condition> Condition for Not<A> {
         !self.0.holds(head)
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not ({})", Description(&self.0))
+    fn describe(&self) -> String {
+        format!("not ({})", self.0.describe())
     }
 }
 
@@ -173,8 +159,8 @@ where
         (self.holds)(head, false)
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.description)
+    fn describe(&self) -> String {
+        self.description.to_string()
     }
 }
 

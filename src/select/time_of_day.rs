@@ -1,6 +1,5 @@
 //! A condition on the time of day in a time zone.
 
-use std::fmt;
 use std::sync::Arc;
 
 use jiff::civil::Time;
@@ -82,9 +81,9 @@ impl Condition for TimeOfDay {
         }
     }
 
-    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn describe(&self) -> String {
         let zone = self.zone.iana_name().unwrap_or("UTC");
-        write!(f, "time of day is {} to {} in {zone}", self.from, self.until)
+        format!("time of day is {} to {} in {zone}", self.from, self.until)
     }
 }
 
@@ -141,10 +140,7 @@ mod tests {
     #[test]
     fn the_description_names_the_span_and_the_zone() {
         let span = time_of_day("Europe/Berlin", "22:00", "6:30:15");
-        assert_eq!(
-            crate::select::Description(&span).to_string(),
-            "time of day is 22:00:00 to 06:30:15 in Europe/Berlin"
-        );
+        assert_eq!(span.describe(), "time of day is 22:00:00 to 06:30:15 in Europe/Berlin");
     }
 
     #[test]

@@ -131,7 +131,6 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::select::Description;
 
     fn holds(condition: &impl Condition, request: http::request::Builder) -> bool {
         condition.holds(&RequestHead::of(&request.body(()).unwrap()))
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn conditions_describe_themselves() {
-        let describe = |condition: &dyn Condition| Description(condition).to_string();
+        let describe = |condition: &dyn Condition| condition.describe();
         let login = || route("/login");
         for (condition, expected) in [
             (&method(Method::POST) as &dyn Condition, "method is POST"),
