@@ -1,6 +1,6 @@
 //! IP networks: sets of them in CIDR notation, and the prefixes that make keys of addresses.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -145,25 +145,21 @@ impl Prefixes {
     /// Returns the first address of the network of `address`.
     #[inline(always)]
     pub(crate) fn network(self, address: IpAddr) -> IpAddr {
-        // Canonicalized before it is masked: otherwise all IPv4-mapped addresses would be one key.
-        match address.to_canonical() {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX << (32 - u32::from(self.ipv4));
-                Ipv4Addr::from_bits(address.to_bits() & mask).into()
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX << (128 - u32::from(self.ipv6));
-                Ipv6Addr::from_bits(address.to_bits() & mask).into()
-            }
-        }
+        self.of(address).network()
     }
 
-    /// Writes a network, with the length of its prefix if it has several addresses.
-    pub(super) fn text(self, network: IpAddr) -> String {
-        match network {
-            IpAddr::V4(network) if self.ipv4 < 32 => format!("{network}/{}", self.ipv4),
-            IpAddr::V6(network) if self.ipv6 < 128 => format!("{network}/{}", self.ipv6),
-            address => address.to_string(),
+    /// Writes the network of `address`, with the length of its prefix if it has several addresses.
+    pub(super) fn text(self, address: IpAddr) -> String {
+        let network = self.of(address).trunc();
+        if network.prefix_len() < network.max_prefix_len() { network.to_string() } else { network.addr().to_string() }
+    }
+
+    #[inline(always)]
+    fn of(self, address: IpAddr) -> IpNet {
+        // Canonicalized before it is masked: otherwise all IPv4-mapped addresses would be one key.
+        match address.to_canonical() {
+            IpAddr::V4(address) => Ipv4Net::new_assert(address, self.ipv4).into(),
+            IpAddr::V6(address) => Ipv6Net::new_assert(address, self.ipv6).into(),
         }
     }
 }
