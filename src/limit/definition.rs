@@ -5,8 +5,6 @@ use std::{fmt, iter};
 
 use super::cost::CostRule;
 use super::index::IndexPosition;
-#[cfg(feature = "rules")]
-use super::index::LimitIndex;
 use super::policy::{OnMissingKey, OnStoreError};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
@@ -31,11 +29,11 @@ pub struct Limit {
     pub(super) algorithm: Algorithm,
     pub(crate) key: Option<Arc<dyn KeyExtractor>>,
     /// The position in an index, which then also finds the key.
-    pub(super) position: Option<IndexPosition>,
+    pub(crate) position: Option<IndexPosition>,
     /// The path of its descriptor, if it comes from a rules file.
     pub(crate) rule_path: Option<Arc<str>>,
     /// Its position in that file.
-    pub(super) rule_position: Option<Arc<RulePosition>>,
+    pub(crate) rule_position: Option<Arc<RulePosition>>,
     pub(super) on_missing_key: OnMissingKey,
     pub(crate) cost: Option<CostRule>,
     pub(crate) condition: Option<Arc<dyn Condition>>,
@@ -127,25 +125,6 @@ impl Limit {
         self.key = Some(Arc::new(key));
         self.position = None;
         self
-    }
-
-    /// Has `index` find the limit and its key, at `position`.
-    #[cfg(feature = "rules")]
-    pub(crate) fn indexed(mut self, index: Arc<dyn LimitIndex>, position: usize) -> Self {
-        self.position = Some(IndexPosition { index, position });
-        self
-    }
-
-    /// Sets the name, which must be valid in the end.
-    #[cfg(feature = "rules")]
-    pub(crate) fn with_name(self, name: String) -> Self {
-        Self { name: name.into(), ..self }
-    }
-
-    /// Sets the path of the limit's descriptor in a rules file, and the position of the limit.
-    #[cfg(feature = "rules")]
-    pub(crate) fn with_rule(self, path: String, position: RulePosition) -> Self {
-        Self { rule_path: Some(path.into()), rule_position: Some(position.into()), ..self }
     }
 
     /// Sets the policy for requests without a key. Defaults to [`OnMissingKey::Reject`].

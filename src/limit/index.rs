@@ -45,9 +45,9 @@ pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Match<K
 
 /// The position of a limit in an index.
 #[derive(Clone)]
-pub(super) struct IndexPosition {
-    pub(super) index: Arc<dyn LimitIndex>,
-    pub(super) position: usize,
+pub(crate) struct IndexPosition {
+    pub(crate) index: Arc<dyn LimitIndex>,
+    pub(crate) position: usize,
 }
 
 /// An index, and the limits of a limiter that are in it.

@@ -18,9 +18,9 @@ mod spare_capacity;
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 pub use self::definition::Limit;
-pub(crate) use self::index::{IndexedLimits, Match, PendingMatches};
 #[cfg(feature = "rules")]
-pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};
+pub(crate) use self::index::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch};
+pub(crate) use self::index::{IndexedLimits, Match, PendingMatches};
 pub(crate) use self::limits::Limits;
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;

@@ -16,7 +16,7 @@ use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
 use crate::key::{KeyExtractor, KeyPart};
-use crate::limit::{Limit, LimitIndex, OnMissingKey};
+use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey};
 
 /// A descriptor: the value that a request must have, the limit that then applies, and nested descriptors.
 #[derive(Clone, Debug)]
@@ -92,10 +92,10 @@ pub(super) fn limits(
     let complete = |(number, mut limit, path_hash): (_, Limit, _)| {
         let name = limit.name();
         if name.len() > MAX_LENGTH || !name.chars().all(is_printable) || uses[name] > 1 {
-            let name = hashed_name(name, path_hash);
-            limit = limit.with_name(name);
+            limit.name = hashed_name(name, path_hash).into();
         }
-        limit.indexed(index.clone(), number)
+        limit.position = Some(IndexPosition { index: index.clone(), position: number });
+        limit
     };
     Ok(limits.into_iter().map(complete).collect())
 }
@@ -154,7 +154,9 @@ impl<'a> Compiler<'a> {
             let mut hasher = SipHasher13::new();
             let values = path.iter().map(|descriptor| (&descriptor.key, &descriptor.value));
             (self.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
-            let limit = self.limit(limit.clone().with_name(name), rule, path);
+            let mut limit = limit.clone();
+            limit.name = name.into();
+            let limit = self.limit(limit, rule, path);
             self.limits.push((number, limit, hasher.finish()));
         } else {
             key.clear();
@@ -193,9 +195,9 @@ impl<'a> Compiler<'a> {
         };
         let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
-        limit
-            .with_rule(display(path, "=", " > "), RulePosition { file: self.file.clone(), at: rule.at })
-            .on_missing_key(rule.on_missing_key.unwrap_or(missing))
+        limit.rule_path = Some(display(path, "=", " > ").into());
+        limit.rule_position = Some(Arc::new(RulePosition { file: self.file.clone(), at: rule.at }));
+        limit.on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 
     /// Returns the position of an extractor in the tree. Adds the extractor if it is new.
