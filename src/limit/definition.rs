@@ -39,13 +39,13 @@ pub struct Limit {
     pub(crate) condition: Option<Arc<dyn Condition>>,
     pub(crate) on_store_error: Option<OnStoreError>,
     /// The percentage that may be used beyond the limit.
-    pub(super) overage: Option<u32>,
+    pub(crate) overage: Option<u32>,
     /// The condition of the overage. If there is none, it is always available.
     pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
-    pub(super) penalty: Option<Penalty>,
-    pub(super) is_overridable: bool,
+    pub(crate) penalty: Option<Penalty>,
+    pub(crate) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
     pub(super) metric_detail: Option<Arc<DetailFn>>,
     pub(crate) actual_cost: Option<Arc<ActualCostFn>>,

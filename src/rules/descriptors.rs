@@ -52,12 +52,10 @@ impl Descriptor {
     fn read(node: &YamlNode, problems: &mut Vec<Problem>) -> Result<Self, Problem> {
         let descriptors = Self::read_all(node, problems)?;
         node.check_fields("a descriptor", fields::DESCRIPTOR)?;
-        let value = node.text("value")?.filter(|value| !value.is_empty());
+        let value = node.text("value")?;
         let is_shared = node.flag("share_threshold")?;
-        if is_shared && !value.is_some_and(is_pattern) {
-            let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
-            node.reject("share_threshold", message)?;
-        }
+        let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
+        node.reject_if(is_shared && !value.is_some_and(is_pattern), "share_threshold", message)?;
         let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
         Ok(Self {
             key: key.to_owned(),

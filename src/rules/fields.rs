@@ -121,9 +121,9 @@ impl YamlNode {
         result.map_err(|error| self.problem(name, error))
     }
 
-    /// Returns a problem if a field exists.
-    pub(super) fn reject(&self, name: &str, message: impl ToString) -> Result<(), Problem> {
-        self.get(name).map_or(Ok(()), |node| Err(Problem::new(node.at, message)))
+    /// Returns a problem with a field if it exists and `is_wrong`.
+    pub(super) fn reject_if(&self, is_wrong: bool, name: &str, message: impl ToString) -> Result<(), Problem> {
+        if is_wrong && self.has(name) { Err(self.problem(name, message)) } else { Ok(()) }
     }
 
     /// Parses this node, which is a field called `name` or an item of it. The error of `parse` says what to write.
@@ -144,13 +144,14 @@ impl YamlNode {
         self.get(name).map(|node| node.parse_as(name, parse)).transpose()
     }
 
+    /// Returns the text of a field, unless it is empty.
     pub(super) fn text(&self, name: &str) -> Result<Option<&str>, Problem> {
-        self.parse(name, Self::as_text)
+        Ok(self.parse(name, Self::as_text)?.filter(|text| !text.is_empty()))
     }
 
     /// Returns the text of a required field, which must not be empty.
     pub(super) fn required(&self, name: &str, otherwise: &str) -> Result<&str, Problem> {
-        self.text(name)?.filter(|text| !text.is_empty()).ok_or_else(|| self.problem(name, otherwise))
+        self.text(name)?.ok_or_else(|| self.problem(name, otherwise))
     }
 
     pub(super) fn integer(&self, name: &str) -> Result<Option<u32>, Problem> {

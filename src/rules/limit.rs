@@ -67,41 +67,30 @@ impl Rule {
         let Some(rule) = descriptor.written("rate_limit") else { return Ok(None) };
         rule.check_fields("`rate_limit`", &[fields::LIMIT, fields::RULE].concat())?;
         let is_shadow = rule.flag("shadow_mode")? || is_shadow;
-        if is_quota && is_shadow {
-            let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: \
-                           leave out `quota_mode` or `shadow_mode`";
-            descriptor.reject("quota_mode", message)?;
+        let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: \
+                       leave out `quota_mode` or `shadow_mode`";
+        descriptor.reject_if(is_quota && is_shadow, "quota_mode", message)?;
+        let message = "a limit in quota mode does not deny requests by itself, so it can't have a `penalty`: \
+                       leave one of them out";
+        descriptor.reject_if(is_quota && rule.has("penalty"), "quota_mode", message)?;
+        let is_unlimited = rule.flag("unlimited")?;
+        for name in fields::LIMIT.iter().filter(|_| is_unlimited) {
+            let message = format!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out");
+            rule.reject_if(true, name, message)?;
         }
-        if is_quota && rule.has("penalty") {
-            let message = "a limit in quota mode does not deny requests by itself, so it can't have a `penalty`: \
-                           leave one of them out";
-            descriptor.reject("quota_mode", message)?;
-        }
-        let limit = if rule.flag("unlimited")? {
-            for name in fields::LIMIT {
-                rule.reject(
-                    name,
-                    format_args!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out"),
-                )?;
-            }
-            None
-        } else {
-            Some(match read_limit(rule)? {
-                limit if is_shadow => limit.shadow(),
-                limit if is_quota => limit.quota_mode(),
-                limit => limit,
-            })
-        };
-        let name = rule.text("name")?.filter(|name| !name.is_empty());
+        let limit = (!is_unlimited).then(|| read_limit(rule)).transpose()?.map(|limit| match (is_shadow, is_quota) {
+            (true, _) => limit.shadow(),
+            (_, true) => limit.quota_mode(),
+            _ => limit,
+        });
+        let name = rule.text("name")?;
         let mut replaces = Vec::new();
         for item in rule.list("replaces")? {
             item.check_fields("an item of `replaces`", &["name"])?;
             let nameless = "an item of `replaces` has no name: write `name: …`, or leave it out";
             let replaced = item.required("name", nameless)?;
-            if name == Some(replaced) {
-                let message = format_args!("a limit can't replace itself: write another name than {replaced:?}");
-                item.reject("name", message)?;
-            }
+            let message = format!("a limit can't replace itself: write another name than {replaced:?}");
+            item.reject_if(name == Some(replaced), "name", message)?;
             replaces.push(replaced.to_owned());
         }
         Ok(Some(Self {
@@ -123,9 +112,8 @@ fn read_key(rule: &YamlNode) -> Result<Vec<(String, Position)>, Problem> {
         Some(Value::List(names)) => names,
         _ => key.map(slice::from_ref).unwrap_or_default(),
     };
-    if names.is_empty() {
-        rule.reject("key", "`key` is an empty list: name at least one extractor, or leave it out")?;
-    }
+    let message = "`key` is an empty list: name at least one extractor, or leave it out";
+    rule.reject_if(names.is_empty(), "key", message)?;
     names.iter().map(|name| Ok((name.parse_as("key", YamlNode::as_text)?.to_owned(), name.at))).collect()
 }
 
@@ -139,27 +127,17 @@ fn read_limit(rule: &YamlNode) -> Result<Limit, Problem> {
     if tokens == 0 {
         // A cost over the capacity is always denied.
         limit = limit.cost_by(|_| u64::MAX);
-    } else {
+    } else if let Some(cost) = cost.map(u64::from) {
         let capacity = algorithm.capacity();
-        if let Some(cost) = cost {
-            if u64::from(cost) > capacity {
-                let message =
-                    format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
-                rule.reject("cost", message)?;
-            }
-            limit = limit.cost(cost.into());
-        }
-        if let Some(percent) = overage {
-            limit = limit.soft(percent);
-        }
+        let message = format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
+        rule.reject_if(cost > capacity, "cost", message)?;
+        limit = limit.cost(cost);
     }
-    if let Some(penalty) = read_penalty(rule)? {
-        limit = limit.penalty(penalty);
-    }
-    if let Some(policy) = read_store_error_policy(rule)? {
-        limit = limit.on_store_error(policy);
-    }
-    Ok(if rule.flag("overridable")? { limit.overridable() } else { limit })
+    limit.overage = overage.filter(|_| tokens > 0);
+    limit.penalty = read_penalty(rule)?;
+    limit.on_store_error = read_store_error_policy(rule)?;
+    limit.is_overridable = rule.flag("overridable")?;
+    Ok(limit)
 }
 
 /// Reads a percentage: `20` or `20%`.
@@ -175,11 +153,9 @@ fn percent(node: &YamlNode) -> Result<u32, String> {
 fn read_store_error_policy(rule: &YamlNode) -> Result<Option<OnStoreError>, Problem> {
     let policy = rule.choice("on_store_error", ON_STORE_ERROR, "")?;
     let Some(nodes) = rule.positive("nodes")? else { return Ok(policy) };
-    if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
-        let message = "`nodes` divides a limit among nodes that decide locally: \
-                       write `on_store_error: decide_locally`, or leave it out";
-        rule.reject("nodes", message)?;
-    }
+    let message = "`nodes` divides a limit among nodes that decide locally: \
+                   write `on_store_error: decide_locally`, or leave it out";
+    rule.reject_if(!matches!(policy, Some(OnStoreError::DecideLocally(_))), "nodes", message)?;
     Ok(Some(OnStoreError::DecideLocally(Share::one_of(nodes))))
 }
 
@@ -221,17 +197,16 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 
 /// Reads the algorithm. If no requests are allowed, it allows one.
 fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
-    if tokens == 0 && rule.has("algorithm") {
-        let message = "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; \
-                       to deny all requests, leave `algorithm` out";
-        rule.reject("requests_per_unit", message)?;
-    }
+    let message = "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; \
+                   to deny all requests, leave `algorithm` out";
+    rule.reject_if(tokens == 0 && rule.has("algorithm"), "requests_per_unit", message)?;
     let own = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
     let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0).to_ascii_lowercase();
-    for field in ALGORITHMS.iter().flat_map(|(_, fields)| *fields).filter(|field| !own.contains(field)) {
+    for field in ALGORITHMS.iter().flat_map(|(_, fields)| *fields).filter(|field| rule.has(field)) {
         let owners = ALGORITHMS.iter().filter(|(_, fields)| fields.contains(field));
         let owners: Vec<&str> = owners.map(|(name, _)| *name).collect();
-        rule.reject(field, format_args!("{name} has no `{field}`: leave it out, or use {}", one_of(&owners)))?;
+        let message = format!("{name} has no `{field}`: leave it out, or use {}", one_of(&owners));
+        rule.reject_if(!own.contains(field), field, message)?;
     }
     let period_at = rule.position(if rule.has("unit") { "unit" } else { "period" });
     build(rule, &name, tokens.max(1), read_period(rule)?).map_err(|problem| problem.or_at(period_at))
@@ -269,32 +244,28 @@ fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<A
 
 /// Reads `unit` or `period`, whichever exists.
 fn read_period(rule: &YamlNode) -> Result<Duration, Problem> {
-    let (mut units, mut otherwise) = (UNITS, ", or `period`, as in `period: 90s`");
-    if rule.has("calendar") {
-        (units, otherwise) = (&UNITS[3..], ", or leave `calendar` out");
-        rule.reject("period", "a calendar has no `period`: use `unit: month`, for example")?;
-    } else if rule.has("unit") {
-        rule.reject("period", "`unit` and `period` are both given: keep one")?;
-    }
-    let period = rule.choice("unit", units, otherwise)?.or(rule.duration("period")?);
+    let is_calendar = rule.has("calendar");
+    rule.reject_if(is_calendar, "period", "a calendar has no `period`: use `unit: month`, for example")?;
+    rule.reject_if(rule.has("unit"), "period", "`unit` and `period` are both given: keep one")?;
+    let period = if is_calendar {
+        rule.choice("unit", &UNITS[3..], ", or leave `calendar` out")?
+    } else {
+        rule.choice("unit", UNITS, ", or `period`, as in `period: 90s`")?.or(rule.duration("period")?)
+    };
     let missing = "`unit` is missing: write `unit: minute`, for example, or `period: 90s`";
     period.ok_or_else(|| rule.problem("unit", missing))
 }
 
 /// Reads a calendar window that allows `limit` requests in each `unit`, if there is a `calendar`.
 fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, Problem> {
-    let zone = rule.text("calendar")?;
+    let zone = rule.parse("calendar", YamlNode::as_text)?;
     let unit = rule.text("unit")?.unwrap_or_default().to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
-        if zone.is_none() {
-            let message = format!(
-                "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, \
-                 or leave it out"
-            );
-            rule.reject(name, message)?;
-        } else if unit != owner {
-            rule.reject(name, format_args!("`{name}` needs `unit: {owner}`: leave it out"))?;
-        }
+        let message = format!(
+            "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, or leave it out"
+        );
+        rule.reject_if(zone.is_none(), name, message)?;
+        rule.reject_if(unit != owner, name, format_args!("`{name}` needs `unit: {owner}`: leave it out"))?;
     }
     let Some(zone) = zone else { return Ok(None) };
     let window = match unit.as_str() {
