@@ -57,7 +57,7 @@
 //! | `redis-tls` | | `rediss://` URLs, through rustls |
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
-//! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
+//! | `rules` | | `rules`: limits from a file or from Redis, reloaded at runtime |
 //! | `serde` | | serialization of explanations (`explain`) and of reports of dry runs (`dry_run`) |
 //! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |

@@ -281,7 +281,7 @@ fn keys_without_an_override_do_not_allocate() {
 
 #[test]
 fn limits_from_a_file_do_not_allocate() {
-    use tower_ratelimit::rules::{Extractors, Rules};
+    use tower_ratelimit::rules::{self, Extractors};
 
     let yaml = "
 domain: shop
@@ -297,7 +297,7 @@ descriptors:
   - { key: method, rate_limit: { unit: day, requests_per_unit: 1000, key: [remote_address, header.x-api-key] } }
 - { key: query.page, rate_limit: { unit: day, requests_per_unit: 1000 } }
 ";
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     assert_eq!(limits.len(), 4);
     allocates("rules", &layer(limits).headers([]).build(), ALLOWED, SEVERAL);
 }

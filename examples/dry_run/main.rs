@@ -22,7 +22,7 @@ use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
 use tower_ratelimit::dry_run::{Comparison, DryRun};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{RateLimitLayer, RequestHead};
 
 use crate::recording::Recorded;
@@ -65,7 +65,7 @@ async fn compare(old: &str, new: &str, requests: &str) -> Result<(), Box<dyn Err
 }
 
 fn load(rules: &str) -> Result<DryRun, Box<dyn Error>> {
-    let limits = Rules::from_file(rules)?.limits(&Extractors::new())?;
+    let limits = rules::from_file(rules, &Extractors::new())?;
     Ok(DryRun::from_builder(RateLimitLayer::builder(limits))?)
 }
 

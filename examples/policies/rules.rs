@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 use tower_ratelimit::key::{self, TrustedProxies};
-use tower_ratelimit::rules::{Extractors, Rules, RulesError};
+use tower_ratelimit::rules::{self, Extractors, RulesError};
 use tower_ratelimit::{Limit, RateLimitLayer, Store};
 
 pub(crate) const TRY: &str = "
@@ -32,5 +32,5 @@ fn limits() -> Result<Vec<Limit>, RulesError> {
         .register_address("remote_address", address, 64)
         .register("user", key::header("x-user"))
         .register("plan", key::header("x-plan"));
-    Rules::from_file("examples/limits.yaml")?.limits(&extractors)
+    rules::from_file("examples/limits.yaml", &extractors)
 }

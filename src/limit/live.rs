@@ -16,7 +16,7 @@ use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Observer, Recorder, Recorders};
 
-/// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
+/// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`rules::watch`), or by the
 /// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.
 ///
 /// ```
@@ -129,7 +129,7 @@ impl LiveLimits {
     /// Replaces the limits for all layers and limiters that use them.
     ///
     /// Takes some µs per limit and layer in use. From async code, call it in
-    /// [`spawn_blocking`](tokio::task::spawn_blocking) if there are thousands of limits; `Rules::watch` and
+    /// [`spawn_blocking`](tokio::task::spawn_blocking) if there are thousands of limits; `rules::watch` and
     /// `RedisStore::follow_rules` do so.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::error::{Problem, RulesError};
-use super::extractors::{Extractors, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
+use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
 use super::limit::Rule;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
@@ -18,70 +18,37 @@ use crate::key::heads::RequestHead;
 use crate::key::{KeyExtractor, KeyPart};
 use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey};
 
-/// A descriptor: the value that a request must have, the limit that then applies, and nested descriptors.
-#[derive(Clone, Debug)]
-pub(super) struct Descriptor {
-    /// The name of an extractor, and its position.
-    key: String,
-    key_at: Position,
+/// A descriptor of a path.
+#[derive(Clone, Copy)]
+struct Descriptor<'a> {
+    key: &'a str,
     /// The value or the pattern that it matches, or `None` for any value.
-    value: Option<String>,
-    /// The position of the value, or of the key if it has none.
-    value_at: Position,
-    rule: Option<Rule>,
-    descriptors: Vec<Descriptor>,
+    value: Option<&'a str>,
+    /// The position of its extractor in the tree.
+    extractor: usize,
     /// Whether each value that it matches has its own bucket.
     has_bucket_per_value: bool,
     detailed_metric: bool,
     value_to_metric: bool,
 }
 
-impl Descriptor {
-    /// Reads the descriptors of a mapping. Adds a problem of each that is invalid to `problems`.
-    pub(super) fn read_all(parent: &YamlNode, problems: &mut Vec<Problem>) -> Result<Vec<Self>, Problem> {
-        let mut descriptors = Vec::new();
-        for node in parent.list("descriptors")? {
-            match Self::read(node, problems) {
-                Ok(descriptor) => descriptors.push(descriptor),
-                Err(problem) => problems.push(problem),
-            }
-        }
-        Ok(descriptors)
-    }
-
-    fn read(node: &YamlNode, problems: &mut Vec<Problem>) -> Result<Self, Problem> {
-        let descriptors = Self::read_all(node, problems)?;
-        node.check_fields("a descriptor", fields::DESCRIPTOR)?;
-        let value = node.text("value")?;
-        let is_shared = node.flag("share_threshold")?;
-        let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
-        node.reject_if(is_shared && !value.is_some_and(is_pattern), "share_threshold", message)?;
-        let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
-        Ok(Self {
-            key: key.to_owned(),
-            key_at: node.position("key"),
-            value: value.map(str::to_owned),
-            value_at: node.position(if value.is_some() { "value" } else { "key" }),
-            rule: Rule::read(node)?,
-            descriptors,
-            has_bucket_per_value: !is_shared && value.is_none_or(is_pattern),
-            detailed_metric: node.flag("detailed_metric")?,
-            value_to_metric: node.flag("value_to_metric")?,
-        })
-    }
-}
-
-/// Compiles descriptors to limits, in the order of the file.
+/// Compiles the descriptors of a document to limits, in the order of the document.
 pub(super) fn limits(
-    domain: &str,
-    descriptors: &[Descriptor],
+    root: &YamlNode,
     extractors: &Extractors,
     file: &Option<Arc<Path>>,
 ) -> Result<Vec<Limit>, RulesError> {
-    let (problems, tree, positions) = (Vec::new(), Tree::default(), HashMap::new());
-    let mut compiler =
-        Compiler { domain, file, extractors, problems, tree, positions, limits: Vec::new(), uses: HashMap::new() };
-    compiler.tree.groups = compiler.groups(descriptors, &[]);
+    let mut compiler = Compiler {
+        domain: "",
+        file,
+        extractors,
+        problems: Vec::new(),
+        tree: Tree::default(),
+        positions: HashMap::new(),
+        limits: Vec::new(),
+        uses: HashMap::new(),
+    };
+    compiler.compile(root).unwrap_or_else(|problem| compiler.problems.push(problem));
     let Compiler { problems, tree, limits, uses, .. } = compiler;
     if !problems.is_empty() {
         return Err(RulesError::new(file.clone(), problems));
@@ -112,68 +79,122 @@ struct Compiler<'a> {
     uses: HashMap<String, usize>,
 }
 
+/// The lines of the descriptors in a list, by their extractors and values. As compiled, because the same address can be
+/// written in several ways.
+type Lines = HashMap<(usize, Matcher), usize>;
+
 impl<'a> Compiler<'a> {
-    /// Compiles the descriptors of a list, which is nested in the descriptors `outer`.
-    fn groups(&mut self, descriptors: &'a [Descriptor], outer: &[&'a Descriptor]) -> Groups {
-        let mut groups = BTreeMap::<_, Group>::new();
-        // As compiled, because the same address can be written in several ways.
-        let mut lines = HashMap::new();
-        for descriptor in descriptors {
-            let Descriptor { key, value, value_at, .. } = descriptor;
-            let Some(extractor) = self.extractor(key, descriptor.key_at) else { continue };
-            let matcher = self.named(descriptor).format.matcher(value.as_deref());
-            let Some(matcher) = self.check(*value_at, matcher) else { continue };
-            if let Some(line) = lines.insert((extractor, matcher.clone()), descriptor.key_at.line) {
-                let value = value.as_ref().map_or(String::new(), |value| format!(" = {value:?}"));
-                let message = format!("`{key}`{value} is the same as on line {line}: keep one");
-                self.problems.push(Problem::new(*value_at, message));
+    /// Compiles a document. Like the other methods, returns a problem or adds several to the others.
+    fn compile(&mut self, root: &'a YamlNode) -> Result<(), Problem> {
+        let domain = root
+            .check_fields("the file", fields::FILE)
+            .and_then(|()| root.required("domain", "the domain is missing: write `domain: shop`, for example"));
+        self.domain = domain.as_ref().copied().unwrap_or_default();
+        self.tree.groups = self.groups(root, &[])?;
+        domain.map(drop)
+    }
+
+    /// Compiles the descriptors that a mapping lists, which are nested in the descriptors `outer`. Also reports the
+    /// problems of descriptors that are nested in invalid ones.
+    fn groups(&mut self, parent: &'a YamlNode, outer: &[Descriptor<'a>]) -> Result<Groups, Problem> {
+        let (mut groups, mut lines) = (BTreeMap::<_, Group>::new(), Lines::new());
+        for node in parent.list("descriptors")? {
+            let mut path = outer.to_vec();
+            let own = self.descriptor(node, &mut path, &mut lines);
+            let children = self.groups(node, &path);
+            match own
+                .and_then(|(extractor, matcher, rule)| Ok((extractor, matcher, Branch { rule, children: children? })))
+            {
+                Ok((extractor, matcher, branch)) => groups.entry(extractor).or_default().add(matcher, branch),
+                Err(problem) => self.problems.push(problem),
             }
-            let path = [outer, &[descriptor]].concat();
-            let rule = descriptor.rule.as_ref().map(|rule| self.rule(rule, &path));
-            let branch = Branch { rule, children: self.groups(&descriptor.descriptors, &path) };
-            groups.entry(extractor).or_default().add(matcher, branch);
         }
-        groups.into_iter().collect()
+        Ok(groups.into_iter().collect())
+    }
+
+    /// Compiles a descriptor without those that are nested in it, and adds it to the path. Returns its extractor, the
+    /// value that it matches, and the number of its rule, if it has one.
+    fn descriptor(
+        &mut self,
+        node: &'a YamlNode,
+        path: &mut Vec<Descriptor<'a>>,
+        lines: &mut Lines,
+    ) -> Result<(usize, Matcher, Option<usize>), Problem> {
+        node.check_fields("a descriptor", fields::DESCRIPTOR)?;
+        let value = node.text("value")?;
+        let is_shared = node.flag("share_threshold")?;
+        let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
+        node.reject_if(is_shared && !value.is_some_and(is_pattern), "share_threshold", message)?;
+        let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
+        let key_at = node.position("key");
+        let value_at = node.position(if value.is_some() { "value" } else { "key" });
+        let extractor = self.extractor(key, key_at)?;
+        path.push(Descriptor {
+            key,
+            value,
+            extractor,
+            has_bucket_per_value: !is_shared && value.is_none_or(is_pattern),
+            detailed_metric: node.flag("detailed_metric")?,
+            value_to_metric: node.flag("value_to_metric")?,
+        });
+        let matcher = self.tree.extractors[extractor].format.matcher(value);
+        let matcher = matcher.map_err(|message| Problem::new(value_at, message))?;
+        if let Some(line) = lines.insert((extractor, matcher.clone()), key_at.line) {
+            let value = value.map_or(String::new(), |value| format!(" = {value:?}"));
+            let message = format!("`{key}`{value} is the same as on line {line}: keep one");
+            self.problems.push(Problem::new(value_at, message));
+        }
+        let rule = Rule::read(node)?.map(|rule| self.rule(rule, path));
+        Ok((extractor, matcher, rule))
     }
 
     /// Compiles the rule of the last descriptor of a path. Returns its number.
-    fn rule(&mut self, rule: &'a Rule, path: &[&'a Descriptor]) -> usize {
+    fn rule(&mut self, mut rule: Rule<'a>, path: &[Descriptor<'a>]) -> usize {
         let number = self.tree.rules.len();
-        let mut key: Vec<usize> = rule.key.iter().filter_map(|(name, at)| self.extractor(name, *at)).collect();
-        let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
-        let name = rule.name.clone().unwrap_or_else(generated);
-        if let Some(limit) = &rule.limit {
+        let mut key = Vec::new();
+        for (name, at) in &rule.key {
+            match self.extractor(name, *at) {
+                Ok(extractor) => key.push(extractor),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        let is_unlimited = rule.limit.is_none();
+        if let Some(limit) = rule.limit.take() {
+            let generated = || format!("{}.{}", self.domain, display(path, "_", "."));
+            let name = rule.name.map_or_else(generated, str::to_owned);
             *self.uses.entry(name.clone()).or_default() += 1;
             if rule.key.is_empty() {
                 let distinct = path.iter().filter(|descriptor| descriptor.has_bucket_per_value);
-                key.extend(distinct.map(|descriptor| self.positions[&*descriptor.key]));
+                key.extend(distinct.map(|descriptor| descriptor.extractor));
             }
             // The hash is the same on all machines and in all versions, because buckets are stored by the name.
             let mut hasher = SipHasher13::new();
-            let values = path.iter().map(|descriptor| (&descriptor.key, &descriptor.value));
+            let values = path.iter().map(|descriptor| (descriptor.key, descriptor.value));
             (self.domain, values.collect::<Vec<_>>()).hash(&mut hasher);
-            let mut limit = limit.clone();
-            limit.name = name.into();
-            let limit = self.limit(limit, rule, path);
+            let limit = self.limit(limit, name, &rule, path);
             self.limits.push((number, limit, hasher.finish()));
         } else {
             key.clear();
         }
-        let (name, replaces) = (rule.name.clone(), rule.replaces.clone());
-        self.tree.rules.push(TreeRule { is_unlimited: rule.limit.is_none(), name, replaces, key });
+        let name = rule.name.map(str::to_owned);
+        self.tree.rules.push(TreeRule { is_unlimited, name, replaces: rule.replaces, key });
         number
     }
 
-    /// Completes a limit by the properties of its path.
-    fn limit(&mut self, mut limit: Limit, rule: &Rule, path: &[&Descriptor]) -> Limit {
-        self.check(rule.soft_at, limit.check_overage(limit.algorithm()));
+    /// Completes a limit by its name and the properties of its path.
+    fn limit(&mut self, mut limit: Limit, name: String, rule: &Rule<'_>, path: &[Descriptor<'_>]) -> Limit {
+        limit.name = name.into();
+        if let Err(error) = limit.check_overage(limit.algorithm()) {
+            self.problems.push(rule.node.problem("soft", error));
+        }
         // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
-        let part = |descriptor: &&Descriptor| {
+        let extractor = |descriptor: &Descriptor<'_>| &self.tree.extractors[descriptor.extractor];
+        let part = |descriptor: &Descriptor<'_>| {
             let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
-            let text = if asks { descriptor.key.clone() } else { display(&[descriptor], "_", ".") };
-            (text, asks.then(|| self.named(descriptor).extractor.clone()))
+            let text = if asks { descriptor.key.to_owned() } else { display(&[*descriptor], "_", ".") };
+            (text, asks.then(|| extractor(descriptor).extractor.clone()))
         };
         let parts: Vec<_> = path.iter().map(part).collect();
         if parts.iter().any(|(_, extractor)| extractor.is_some()) {
@@ -188,42 +209,32 @@ impl<'a> Compiler<'a> {
         // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of
         // its own is meant for all requests. So is one by the client's address: a request without it has bypassed the
         // proxy, or the server is misconfigured.
-        let is_address = |descriptor: &&Descriptor| {
-            descriptor.key == REMOTE_ADDRESS || matches!(self.named(descriptor).format, ValueFormat::Address { .. })
+        let is_address = |descriptor: &Descriptor<'_>| {
+            descriptor.key == REMOTE_ADDRESS || matches!(extractor(descriptor).format, ValueFormat::Address { .. })
         };
         let is_for_all = !rule.key.is_empty() || path.iter().any(is_address);
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
         limit.rule_path = Some(display(path, "=", " > ").into());
-        limit.rule_position = Some(Arc::new(RulePosition { file: self.file.clone(), at: rule.at }));
+        limit.rule_position = Some(Arc::new(RulePosition { file: self.file.clone(), at: rule.node.at }));
         limit.on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 
     /// Returns the position of an extractor in the tree. Adds the extractor if it is new.
-    fn extractor(&mut self, name: &'a str, at: Position) -> Option<usize> {
+    fn extractor(&mut self, name: &'a str, at: Position) -> Result<usize, Problem> {
         if let Some(known) = self.positions.get(name) {
-            return Some(*known);
+            return Ok(*known);
         }
-        let named = self.check(at, self.extractors.find(name))?;
+        let named = self.extractors.find(name).map_err(|message| Problem::new(at, message))?;
         let position = self.tree.extractors.len();
         self.tree.extractors.push(named);
         self.positions.insert(name, position);
-        Some(position)
-    }
-
-    /// Returns the value of a result, or adds its error to the problems.
-    fn check<T>(&mut self, at: Position, result: Result<T, impl ToString>) -> Option<T> {
-        result.map_err(|error| self.problems.push(Problem::new(at, error))).ok()
-    }
-
-    /// Returns the extractor of a descriptor, which is in the tree.
-    fn named(&self, descriptor: &Descriptor) -> &Named {
-        &self.tree.extractors[self.positions[&*descriptor.key]]
+        Ok(position)
     }
 }
 
 /// Writes the keys and values of a path.
-fn display(path: &[&Descriptor], between: &str, separator: &str) -> String {
-    let parts = path.iter().map(|Descriptor { key, value, .. }| join(key, between, value.as_deref()));
+fn display(path: &[Descriptor<'_>], between: &str, separator: &str) -> String {
+    let parts = path.iter().map(|descriptor| join(descriptor.key, between, descriptor.value));
     parts.collect::<Vec<_>>().join(separator)
 }
 

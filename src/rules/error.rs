@@ -52,9 +52,9 @@ impl From<ConfigError> for Problem {
 /// An invalid rules file, with its errors.
 ///
 /// ```
-/// use tower_ratelimit::rules::Rules;
+/// use tower_ratelimit::rules::{self, Extractors};
 ///
-/// let error = Rules::from_yaml("domain: auth\ndescriptor: []").unwrap_err();
+/// let error = rules::from_yaml("domain: auth\ndescriptor: []", &Extractors::new()).unwrap_err();
 /// assert_eq!(error.to_string(), "2:1: there is no field `descriptor` here: did you mean `descriptors`?");
 /// assert_eq!(error.problems()[0].line(), 2);
 /// ```

@@ -15,19 +15,17 @@ use crate::error::{ConfigError, Fault, Position};
 use crate::limit::{Limit, OnMissingKey, OnStoreError, Share};
 
 /// A `rate_limit` block.
-#[derive(Clone, Debug)]
-pub(super) struct Rule {
-    pub(super) at: Position,
+pub(super) struct Rule<'a> {
+    pub(super) node: &'a YamlNode,
     /// The limit, without its final name and key. `None` if it is unlimited.
     pub(super) limit: Option<Limit>,
     /// The name by which other rules replace this one.
-    pub(super) name: Option<String>,
+    pub(super) name: Option<&'a str>,
     /// The names of the rules that do not apply where this one does.
     pub(super) replaces: Vec<String>,
     /// The extractors of the bucket key, with their positions. If empty, the descriptors' values are the key.
-    pub(super) key: Vec<(String, Position)>,
+    pub(super) key: Vec<(&'a str, Position)>,
     pub(super) on_missing_key: Option<OnMissingKey>,
-    pub(super) soft_at: Position,
 }
 
 /// The units of Envoy's service, in which a month has 30 days and a year 365.
@@ -60,9 +58,9 @@ const ON_STORE_ERROR: &[(&str, OnStoreError)] = &[
     ("decide_locally", OnStoreError::DecideLocally(Share::whole())),
 ];
 
-impl Rule {
+impl<'a> Rule<'a> {
     /// Reads the `rate_limit` of a descriptor, if it has one.
-    pub(super) fn read(descriptor: &YamlNode) -> Result<Option<Self>, Problem> {
+    pub(super) fn read(descriptor: &'a YamlNode) -> Result<Option<Self>, Problem> {
         let (is_shadow, is_quota) = (descriptor.flag("shadow_mode")?, descriptor.flag("quota_mode")?);
         let Some(rule) = descriptor.written("rate_limit") else { return Ok(None) };
         rule.check_fields("`rate_limit`", &[fields::LIMIT, fields::RULE].concat())?;
@@ -94,19 +92,18 @@ impl Rule {
             replaces.push(replaced.to_owned());
         }
         Ok(Some(Self {
-            at: rule.at,
+            node: rule,
             limit,
-            name: name.map(str::to_owned),
+            name,
             replaces,
             key: read_key(rule)?,
             on_missing_key: rule.choice("on_missing_key", ON_MISSING_KEY, "")?,
-            soft_at: rule.position("soft"),
         }))
     }
 }
 
 /// Reads `key`: a name, or a list of names.
-fn read_key(rule: &YamlNode) -> Result<Vec<(String, Position)>, Problem> {
+fn read_key(rule: &YamlNode) -> Result<Vec<(&str, Position)>, Problem> {
     let key = rule.get("key");
     let names = match key.map(|key| &key.value) {
         Some(Value::List(names)) => names,
@@ -114,7 +111,7 @@ fn read_key(rule: &YamlNode) -> Result<Vec<(String, Position)>, Problem> {
     };
     let message = "`key` is an empty list: name at least one extractor, or leave it out";
     rule.reject_if(names.is_empty(), "key", message)?;
-    names.iter().map(|name| Ok((name.parse_as("key", YamlNode::as_text)?.to_owned(), name.at))).collect()
+    names.iter().map(|name| Ok((name.parse_as("key", YamlNode::as_text)?, name.at))).collect()
 }
 
 /// Reads a limit, whose name is not known yet.

@@ -3,9 +3,9 @@
 //! ```
 //! # #[cfg(feature = "axum")] {
 //! use tower_ratelimit::RateLimitLayer;
-//! use tower_ratelimit::rules::{Extractors, Rules};
+//! use tower_ratelimit::rules::{self, Extractors};
 //!
-//! let rules = Rules::from_yaml("
+//! let limits = rules::from_yaml("
 //! domain: shop
 //! descriptors:
 //! ## 10 a second from each address,
@@ -21,8 +21,8 @@
 //!   descriptors:
 //!   - key: remote_address
 //!     rate_limit: { name: login, period: 15m, requests_per_unit: 5, algorithm: sliding_log }
-//! ")?;
-//! let limits = RateLimitLayer::builder(rules.limits(&Extractors::new())?).try_build()?;
+//! ", &Extractors::new())?;
+//! let limits = RateLimitLayer::builder(limits).try_build()?;
 //! # let _ = limits;
 //! # }
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -54,7 +54,7 @@
 //!
 //! # Changes at runtime
 //!
-//! [`Rules::watch`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares
+//! [`watch()`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares
 //! in Redis. Both return [`LiveLimits`](crate::LiveLimits).
 //!
 //! # Rejected files
@@ -67,86 +67,12 @@ mod error;
 mod extractors;
 mod fields;
 mod limit;
+mod load;
 #[cfg(feature = "redis")]
 mod publish;
 mod tree;
-mod watch;
 mod yaml;
-
-use std::path::Path;
-use std::sync::Arc;
 
 pub use error::{Problem, RulesError};
 pub use extractors::Extractors;
-
-use crate::error::ConfigError;
-use crate::limit::Limit;
-use descriptors::Descriptor;
-
-/// The contents of a rules file.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// The name of the rule set, with which generated names of limits begin.
-    domain: String,
-    descriptors: Vec<Descriptor>,
-    file: Option<Arc<Path>>,
-}
-
-impl Rules {
-    /// Parses the text of a file.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first error of each invalid descriptor, or only the first one if the text is not YAML.
-    pub fn from_yaml(text: &str) -> Result<Self, RulesError> {
-        Self::read(text, None)
-    }
-
-    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`](crate::LiveLimits), in the
-    /// order of the file.
-    /// Unlimited rules are left out. At most 64 limits may apply to one request.
-    ///
-    /// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
-    /// thousands of limits. The limits can still be modified, reordered and left out one by one.
-    ///
-    /// The name of a limit is its `name`, or else the domain and the path of the descriptor, as in
-    /// `shop.path_/login.remote_address`. Names that are not unique, or not valid in a header, are shortened and end
-    /// in a hash of the path.
-    ///
-    /// # Errors
-    ///
-    /// Returns all errors if a key has no extractor, if its extractor can't find a value of the file, or if descriptors
-    /// of one list have the same key and value.
-    pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-        descriptors::limits(&self.domain, &self.descriptors, extractors, &self.file)
-    }
-
-    /// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it
-    /// concerns.
-    fn load<T>(
-        text: &str,
-        file: Option<Arc<Path>>,
-        extractors: &Extractors,
-        apply: impl FnOnce(Vec<Limit>) -> Result<T, ConfigError>,
-    ) -> Result<T, RulesError> {
-        let limits = Self::read(text, file.clone())?.limits(extractors)?;
-        apply(limits).map_err(|error| RulesError::new(file, vec![error.into()]))
-    }
-
-    fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {
-        let mut problems = Vec::new();
-        let contents = yaml::read(text).and_then(|root| {
-            let descriptors = Descriptor::read_all(&root, &mut problems)?;
-            root.check_fields("the file", fields::FILE)?;
-            let domain = root.required("domain", "the domain is missing: write `domain: shop`, for example")?;
-            Ok((domain.to_owned(), descriptors))
-        });
-        match contents {
-            Ok((domain, descriptors)) if problems.is_empty() => Ok(Self { domain, descriptors, file }),
-            _ => {
-                problems.extend(contents.err());
-                Err(RulesError::new(file, problems))
-            }
-        }
-    }
-}
+pub use load::{from_file, from_yaml, watch};

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
-use super::Rules;
 use super::error::RulesError;
 use super::extractors::Extractors;
-use super::watch::{Document, Text, follow};
+use super::load::{Document, Text, follow, load};
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Limit, LiveLimits};
 use crate::store::RedisStore;
@@ -41,7 +40,7 @@ impl RedisStore {
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
-        let check = move || Rules::load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
+        let check = move || load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
         spawn_blocking(check).await.map_err(StoreError::invalid_call)?.map_err(StoreError::invalid_call)?;
         self.publish(NAME, text).await.map_err(StoreError::not_published)
     }
@@ -51,12 +50,12 @@ impl RedisStore {
     ///
     /// ```no_run
     /// use tower_ratelimit::{RateLimitLayer, RedisStore};
-    /// use tower_ratelimit::rules::{Extractors, Rules};
+    /// use tower_ratelimit::rules::{self, Extractors};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.prefix("shop");
     /// let extractors = Extractors::new();
-    /// let shipped = Rules::from_file("limits.yaml")?.limits(&extractors)?;
+    /// let shipped = rules::from_file("limits.yaml", &extractors)?;
     /// let rules = store.follow_rules(extractors, shipped).await?;
     /// let limits = RateLimitLayer::live_builder(&rules).store(store).try_build()?;
     /// # let _ = limits;
@@ -88,8 +87,7 @@ impl RedisStore {
         let mut published = PublishedRules { store: self.clone(), seen: None, outages: Outages::new() };
         if let Some(text) = published.poll_change().await {
             let (live, extractors) = (rules.clone(), extractors.clone());
-            let apply =
-                move || text.and_then(|text| Rules::load(&text, None, &extractors, |limits| live.replace(limits)));
+            let apply = move || text.and_then(|text| load(&text, None, &extractors, |limits| live.replace(limits)));
             if !spawn_blocking(apply).await.is_ok_and(|applied| applied.is_ok()) {
                 // Invalid rules are reported in a second, when there may be a recorder.
                 published.seen = None;

@@ -344,14 +344,14 @@ async fn unknown_paths_of_a_router_share_a_bucket_also_with_the_content_type_of_
 #[tokio::test]
 async fn rules_and_explanations_know_the_path_of_a_grpc_request() {
     use tower_ratelimit::RequestHead;
-    use tower_ratelimit::rules::{Extractors, Rules};
+    use tower_ratelimit::rules::{self, Extractors};
 
     let yaml = "
 domain: shop
 descriptors:
 - { key: path, value: /package.Service/Method, rate_limit: { name: method, unit: year, requests_per_unit: 1 } }
 ";
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     let layer = RateLimitLayer::builder(limits).store(paused_store()).build();
     let explanation = layer.explain(&RequestHead::of(&call("application/grpc"))).await;
     assert!(explanation.limits[0].applied().is_some(), "{explanation}");

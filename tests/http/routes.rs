@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::routing::get as route;
 use http::Method;
 use tower::Layer;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, RequestHead, key, when};
 
 use crate::service::{Hello, get};
@@ -110,7 +110,7 @@ async fn the_path_of_a_rules_file_is_the_route() {
             "domain: shop\ndescriptors:\n- key: path\n  value: '{path}'\n  rate_limit: {{ unit: minute, \
              requests_per_unit: 100 }}\n"
         );
-        layer(Rules::from_yaml(&yaml).unwrap().limits(&Extractors::new()).unwrap())
+        layer(rules::from_yaml(&yaml, &Extractors::new()).unwrap())
     };
     assert_eq!(left(users().layer(rule("/api/users/{id}")), PATHS).await, [99, 98]);
 }
@@ -141,7 +141,7 @@ domain: shop
 descriptors:
 - { key: path, value: '/users/{id}', rate_limit: { unit: day, requests_per_unit: 1 } }
 ";
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&extractors).unwrap();
+    let limits = rules::from_yaml(yaml, &extractors).unwrap();
     let service = layer(limits).layer(Hello::default());
     for (path, status) in [("/users/1", 200), ("/users/2", 429)] {
         let mut request = get(path);

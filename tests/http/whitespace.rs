@@ -11,7 +11,7 @@ use support::answer::{Answer, ask};
 use support::server::Server;
 use tower::{Layer, service_fn};
 use tower_ratelimit::key::KeyExtractor;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when;
 use tower_ratelimit::{
     Builder, FixedWindow, HttpOptions, KeyList, Limit, OnMissingKey, RateLimitLayer, RequestHead, key,
@@ -131,7 +131,7 @@ descriptors:
 - { key: header.x-api-key, value: 'b*b', rate_limit: { name: pattern, unit: second, requests_per_unit: 0 } }
 - { key: header.x-api-key, value: free }
 ";
-    let rules = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let rules = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     let requests: [&[&str]; 9] = [
         &["leaked"],
         &["leaked "],

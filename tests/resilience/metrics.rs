@@ -7,7 +7,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::redis_server::Folder;
 use support::split_mix::Random;
 use tower::Layer;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{
     FixedWindow, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder, OnStoreError, Penalty, RateLimitLayer,
     Recorder, TokenBucket, key, when,
@@ -223,7 +223,7 @@ async fn a_rejected_rules_file_is_counted() {
     let (recorder, local) = (MetricsRecorder::new(), exporter.clone());
     let folder = Folder::new();
     let path = folder.write("limits.yaml", "domain: shop");
-    let limits = Rules::watch(path, Extractors::new()).expect("a file");
+    let limits = rules::watch(path, Extractors::new()).expect("a file");
     // Files are applied on another thread.
     let limits = limits.observe(move |event| metrics::with_local_recorder(&*local, || recorder.event(event)));
     folder.write("limits.yaml", "domain:");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use tower_ratelimit::key;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules/broken");
@@ -18,8 +18,7 @@ fn files() -> Vec<PathBuf> {
 /// With paths relative to the folder of the file.
 fn said(file: &Path) -> String {
     let extractors = Extractors::new().register("plan", key::header("x-plan"));
-    let error =
-        Rules::from_file(file).and_then(|rules| rules.limits(&extractors)).expect_err(&format!("{file:?} is right"));
+    let error = rules::from_file(file, &extractors).expect_err(&format!("{file:?} is right"));
     let folder = format!("{}/", file.parent().unwrap().display());
     format!("{error}\n").replace(&folder, "")
 }
@@ -45,13 +44,13 @@ fn a_problem_of_each_invalid_descriptor_is_reported() {
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
-    let error = Rules::from_file("no/such/file.yaml").unwrap_err();
+    let error = rules::from_file("no/such/file.yaml", &Extractors::new()).unwrap_err();
     assert!(error.to_string().starts_with("no/such/file.yaml: the file can't be read: "), "{error}");
     assert_eq!((error.problems()[0].line(), error.problems()[0].column()), (0, 0));
 }
 
 #[test]
 fn without_a_file_errors_begin_with_the_line() {
-    let error = Rules::from_yaml("domain: shop\ndescriptors: 5").unwrap_err();
+    let error = rules::from_yaml("domain: shop\ndescriptors: 5", &Extractors::new()).unwrap_err();
     assert_eq!(error.to_string(), "2:14: `descriptors` is \"5\": write a list, with a dash before each item");
 }

@@ -1,6 +1,6 @@
 //! Costs of layers and routes that exceed the capacity of limits from a file.
 
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{CostTable, Limit, LiveLimits, RateLimitLayer};
 
 use support::redis_server::Folder;
@@ -13,7 +13,7 @@ fn yaml(fields: &str) -> String {
 }
 
 fn limits(fields: &str) -> Vec<Limit> {
-    Rules::from_yaml(&yaml(fields)).unwrap().limits(&Extractors::new()).unwrap()
+    rules::from_yaml(&yaml(fields), &Extractors::new()).unwrap()
 }
 
 fn table() -> CostTable {
@@ -34,7 +34,7 @@ fn a_limit_that_is_too_small_for_a_cost_is_an_error_with_its_position_at_start()
 
     let folder = Folder::new();
     let path = folder.write("limits.yaml", yaml(""));
-    let limits = Rules::from_file(&path).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = rules::from_file(&path, &Extractors::new()).unwrap();
     let error = RateLimitLayer::builder(limits).costs(table()).try_build().unwrap_err();
     assert_eq!(error.to_string(), format!("{path}:{TOO_SMALL}"));
 }

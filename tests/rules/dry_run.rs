@@ -3,12 +3,11 @@
 use http::Request;
 use tower_ratelimit::dry_run::{Comparison, DryRun};
 use tower_ratelimit::key::{self, PeerAddr};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, RequestHead, Stats, Timestamp, when};
 
 fn rules(yaml: &str) -> DryRun {
-    let rules = Rules::from_yaml(yaml).unwrap();
-    DryRun::new(rules.limits(&Extractors::new().register("path", key::path())).unwrap())
+    DryRun::new(rules::from_yaml(yaml, &Extractors::new().register("path", key::path())).unwrap())
 }
 
 fn seconds(seconds: u64) -> Timestamp {

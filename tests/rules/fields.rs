@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket, Weekday,
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 fn limits(descriptors: &str) -> Vec<Limit> {
     let yaml = format!("domain: shop\ndescriptors:\n{descriptors}");
-    Rules::from_yaml(&yaml).unwrap().limits(&Extractors::new()).unwrap()
+    rules::from_yaml(&yaml, &Extractors::new()).unwrap()
 }
 
 /// Returns the algorithm of a `rate_limit` block.
@@ -125,7 +125,7 @@ fn fields_of_calendars_select_the_zone_and_the_day() {
 fn a_time_zone_needs_a_feature() {
     let yaml = "{ domain: a, descriptors: [{ key: method, rate_limit: \
                 { unit: day, requests_per_unit: 7, calendar: Europe/Berlin } }] }";
-    let error = Rules::from_yaml(yaml).unwrap_err().to_string();
+    let error = rules::from_yaml(yaml, &Extractors::new()).unwrap_err().to_string();
     let reported = "the time zone \"Europe/Berlin\" needs the feature `time-zones`: turn it on, or use \"UTC\"";
     assert!(error.contains(reported), "{error}");
 }
@@ -216,11 +216,9 @@ fn limits_have_the_path_and_the_modes_of_the_file() {
 fn json_and_aliases_load() {
     let json = r#"{"domain":"shop","descriptors":[{"key":"method","value":"GET",
         "rate_limit":{"unit":"day","requests_per_unit":5,"unlimited":false,"replaces":[{"name":"x"}]}}]}"#;
-    let rules = Rules::from_yaml(json).unwrap();
-    assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 1);
+    assert_eq!(rules::from_yaml(json, &Extractors::new()).unwrap().len(), 1);
     let yaml = "\u{feff}---\r\ndomain: shop\r\ndescriptors:\r\n- key: path\r\n  rate_limit: &five {unit: day, requests_per_unit: 5}\r\n- key: method\r\n  rate_limit: *five\r\n...\r\n";
-    let rules = Rules::from_yaml(yaml).unwrap();
-    assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 2);
+    assert_eq!(rules::from_yaml(yaml, &Extractors::new()).unwrap().len(), 2);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use http::{Request, Response, StatusCode};
 use tower::util::service_fn;
 use tower::{Layer, ServiceExt};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, key};
 
 /// The names and details of the limits that were decided.
@@ -25,7 +25,7 @@ impl Recorder for Details {
 /// Returns the names and details of the limits that decide about a request with these headers.
 async fn details(yaml: &str, path: &str, headers: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
     let extractors = Extractors::new().register("path", key::path());
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&extractors).unwrap();
+    let limits = rules::from_yaml(yaml, &extractors).unwrap();
     let recorder = Arc::new(Details::default());
     let layer = RateLimitLayer::builder(limits).recorder(recorder.clone()).build();
     let response = |_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) };
@@ -139,7 +139,7 @@ async fn details_read_values_only_for_rules_that_match() {
     });
     let extractors = Extractors::new().register("path", key::path()).register("plan", plan);
     let recorder = Arc::new(Details::default());
-    let limits = Rules::from_yaml(&rules).unwrap().limits(&extractors).unwrap();
+    let limits = rules::from_yaml(&rules, &extractors).unwrap();
     let layer = RateLimitLayer::builder(limits).recorder(recorder.clone()).build();
     let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     for (path, details, calls) in [("/other", 0, 0), ("/7", 1, 2)] {

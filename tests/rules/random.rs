@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 
 /// Loads a text. Every error has a message and a position in the text.
 fn load(text: &str) {
     let started = Instant::now();
-    let loaded = Rules::from_yaml(text).and_then(|rules| rules.limits(&Extractors::new()));
+    let loaded = rules::from_yaml(text, &Extractors::new());
     assert!(started.elapsed() < Duration::from_secs(60), "{} bytes took {:?}", text.len(), started.elapsed());
     if let Err(error) = loaded {
         let lines = text.lines().count();
@@ -86,17 +86,19 @@ fn endless_repetition_is_rejected_early() {
 #[test]
 fn a_file_may_be_long_but_not_endless() {
     let rule = "- { key: header.x, rate_limit: { unit: day, requests_per_unit: 5 } }\n";
-    let error = Rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", rule.repeat(70_000))).unwrap_err();
+    let error =
+        rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", rule.repeat(70_000)), &Extractors::new()).unwrap_err();
     assert_eq!(error.to_string(), "the file has more than 4194304 bytes: use several files");
     let rules = (0..5_000)
         .map(|id| format!("- {{ key: header.x, value: '{id}', rate_limit: {{ unit: day, requests_per_unit: 5 }} }}\n"));
-    let rules = Rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", rules.collect::<String>())).unwrap();
-    assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 5_000);
+    let yaml = format!("domain: d\ndescriptors:\n{}", rules.collect::<String>());
+    assert_eq!(rules::from_yaml(&yaml, &Extractors::new()).unwrap().len(), 5_000);
 }
 
 #[test]
 fn at_most_a_hundred_problems_are_reported() {
-    let error = Rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", "- a: b\n".repeat(1_000))).unwrap_err();
+    let error = rules::from_yaml(&format!("domain: d\ndescriptors:\n{}", "- a: b\n".repeat(1_000)), &Extractors::new())
+        .unwrap_err();
     assert_eq!(error.problems().len(), 100);
     let error = error.to_string();
     let last = error.lines().nth(99).unwrap();
@@ -108,7 +110,7 @@ fn at_most_a_hundred_problems_are_reported() {
 #[cfg(unix)]
 #[test]
 fn an_endless_file_is_an_error() {
-    assert!(Rules::from_file("/dev/zero").is_err());
+    assert!(rules::from_file("/dev/zero", &Extractors::new()).is_err());
 }
 
 proptest! {

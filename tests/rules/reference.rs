@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{Limit, key};
 
 fn files() -> Vec<PathBuf> {
@@ -27,7 +27,7 @@ fn extractors(text: &str) -> Extractors {
 /// Returns the limits, or the errors.
 fn outcome(file: &Path) -> String {
     let extractors = extractors(&fs::read_to_string(file).unwrap());
-    match Rules::from_file(file).and_then(|rules| rules.limits(&extractors)) {
+    match rules::from_file(file, &extractors) {
         Ok(limits) => {
             limits.iter().map(|limit| format!("{}: {}{}\n", limit.name(), limit.algorithm(), mode(limit))).collect()
         }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use http::{Request, StatusCode};
 use tower_ratelimit::explain::LimitStatus;
 use tower_ratelimit::key::{self, KeyError};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{Limit, LiveLimits, RateLimitLayer, when};
 
 use crate::service::{Limited, with};
@@ -36,7 +36,7 @@ descriptors:
 const LIMITED: &str = "unit: year, requests_per_unit: 1000";
 
 fn limits(special: &str) -> Vec<Limit> {
-    Rules::from_yaml(&file(special)).unwrap().limits(&extractors()).unwrap()
+    rules::from_yaml(&file(special), &extractors()).unwrap()
 }
 
 /// Returns the number of 100 requests that are allowed.

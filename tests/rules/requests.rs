@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, StatusCode};
 use tower_ratelimit::key::{self, PeerAddr, TrustedProxies};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, RequestHead};
 
 use crate::service::{Limited, from, with};
@@ -396,7 +396,7 @@ descriptors:
 - { key: header.a, rate_limit: { name: first, unit: year, requests_per_unit: 9 } }
 - { key: header.b, rate_limit: { name: second, unit: year, requests_per_unit: 9 } }
 ";
-    let mut limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let mut limits = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     limits.reverse();
     let names = Arc::new(Names::default());
     let limited = Limited::of_builder(RateLimitLayer::builder(limits).recorder(names.clone()));
@@ -472,14 +472,13 @@ async fn path_is_the_matched_route() {
     use axum::routing::get;
     use tower::ServiceExt;
     use tower_ratelimit::RateLimitLayer;
-    use tower_ratelimit::rules::Rules;
 
     let yaml = "
 domain: shop
 descriptors:
 - { key: path, value: '/users/{id}', rate_limit: { unit: year, requests_per_unit: 1 } }
 ";
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     let app = Router::new().route("/users/{id}", get(|| async {})).route("/", get(|| async {}));
     let app = app.layer(RateLimitLayer::new(limits));
     let mut answers = Vec::new();

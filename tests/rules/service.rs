@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::explain::Explanation;
 use tower_ratelimit::key::PeerAddr;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{HttpOptions, Limit, RateLimitLayer, RequestHead, Store};
 
 pub(crate) struct Limited {
@@ -32,7 +32,7 @@ impl Limited {
     }
 
     pub(crate) fn with(yaml: &str, extractors: &Extractors) -> Self {
-        Self::of(Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap())
+        Self::of(rules::from_yaml(yaml, extractors).unwrap())
     }
 
     pub(crate) fn of(limits: Vec<Limit>) -> Self {

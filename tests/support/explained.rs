@@ -13,7 +13,7 @@ use http_body_util::Full;
 use tower::{Layer, service_fn};
 use tower_ratelimit::explain::{Conclusion, ExpectedOutcome, Explanation};
 use tower_ratelimit::key::{KeyExtractor, PeerAddr};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
     AddressList, Algorithm, CostTable, Decision, KeyList, Limit, Limiter, ListAction, LiveLimits, ManualClock,
@@ -277,10 +277,10 @@ fn limits(seed: u64, choices: Choices, is_spare: &Arc<AtomicBool>) -> Vec<Limit>
     let mut limits = if kind == 0 { Vec::new() } else { plain_limits(random.next(), choices, is_spare) };
     limits = limits.into_iter().map(|limit| with_request(limit, &mut random)).collect();
     if kind < 2 {
-        let rules = Rules::from_yaml(&file(&mut random)).expect("a file");
+        let yaml = file(&mut random);
         let extractors = Extractors::new().register("path", key::path()).register("later", later("x-user"));
         let place = random.below(limits.len() as u64 + 1) as usize;
-        let mut rules = rules.limits(&extractors).expect("limits");
+        let mut rules = rules::from_yaml(&yaml, &extractors).expect("limits");
         rules.retain(|_| random.below(8) > 0);
         let rules = rules.into_iter().map(|limit| match random.below(6) {
             0 => limit.when(when::header("x-plan", "pro")),

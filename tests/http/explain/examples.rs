@@ -7,7 +7,7 @@ use http::{Method, Request};
 use serde_json::json;
 use tower_ratelimit::explain::{Conclusion, LimitExplanation, LimitStatus};
 use tower_ratelimit::key::{KeyError, KeyExtractor, TrustedProxies};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
     AddressList, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, OnMissingKey, Penalty,
@@ -56,7 +56,8 @@ not send the key, by cookie cart (missing), fingerprint #
 
 #[tokio::test]
 async fn the_descriptors_of_rules_files_are_named_by_their_paths() {
-    let rules = Rules::from_yaml(
+    let extractors = Extractors::new().register("path", key::path());
+    let rules = rules::from_yaml(
         "
 domain: shop
 descriptors:
@@ -68,9 +69,9 @@ descriptors:
 - { key: remote_address, rate_limit: { name: visits, unit: hour, requests_per_unit: 60 } }
 - { key: header.x-plan, value: 'p*', rate_limit: { unit: day, requests_per_unit: 9 } }
 ",
+        &extractors,
     );
-    let extractors = Extractors::new().register("path", key::path());
-    let limits = layer(rules.unwrap().limits(&extractors).unwrap());
+    let limits = layer(rules.unwrap());
     let mut request = from("192.0.2.7");
     *request.uri_mut() = "/login".parse().unwrap();
     assert_eq!(
@@ -187,8 +188,8 @@ async fn few_of_many_rules_that_do_not_match_are_listed() {
     let descriptors = (0..12).map(|number| {
         format!("- {{ key: method, value: M{number}, rate_limit: {{ unit: hour, requests_per_unit: 1 }} }}\n")
     });
-    let rules = Rules::from_yaml(&format!("domain: shop\ndescriptors:\n{}", descriptors.collect::<String>()));
-    let text = text(&layer(rules.unwrap().limits(&Extractors::new()).unwrap()), &get("/")).await;
+    let yaml = format!("domain: shop\ndescriptors:\n{}", descriptors.collect::<String>());
+    let text = text(&layer(rules::from_yaml(&yaml, &Extractors::new()).unwrap()), &get("/")).await;
     assert_eq!(text.matches(": does not match the request").count(), 10, "{text}");
     assert!(text.ends_with("\n  2 more limits do not match the request"), "{text}");
 }

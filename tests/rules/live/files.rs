@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::runtime::Handle;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{Event, LiveLimits, RateLimitLayer};
 
 use crate::live::{app, left};
@@ -37,7 +37,7 @@ impl Watched {
     fn at(folder: Folder, path: String) -> Self {
         let reported: Arc<Mutex<Vec<String>>> = Arc::default();
         let (report, within) = (reported.clone(), format!("{}/", folder.path().display()));
-        let rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+        let rules = rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
             report.lock().unwrap().push(match event {
                 Event::LimitsRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
                 other => format!("{other:?}"),
@@ -175,8 +175,8 @@ async fn a_watcher_stops_when_its_limits_are_dropped() {
 async fn a_file_that_is_invalid_at_the_start_is_an_error() {
     let folder = Folder::new();
     let path = folder.write("limits.yaml", "domain: shop\ndescriptors: 5");
-    assert!(Rules::watch(&path, Extractors::new()).unwrap_err().to_string().contains("limits.yaml:2:14: "));
-    let error = Rules::watch(folder.path().join("none.yaml"), Extractors::new()).unwrap_err();
+    assert!(rules::watch(&path, Extractors::new()).unwrap_err().to_string().contains("limits.yaml:2:14: "));
+    let error = rules::watch(folder.path().join("none.yaml"), Extractors::new()).unwrap_err();
     assert!(error.to_string().contains("the file can't be read"), "{error}");
 }
 
@@ -184,7 +184,7 @@ async fn a_file_that_is_invalid_at_the_start_is_an_error() {
 fn watching_needs_a_runtime() {
     let folder = Folder::new();
     let path = folder.write("limits.yaml", yaml("a", 1));
-    let error = Rules::watch(path, Extractors::new()).unwrap_err();
+    let error = rules::watch(path, Extractors::new()).unwrap_err();
     assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
 }
 
@@ -199,7 +199,7 @@ async fn parsing_a_file_does_not_block_the_runtime() {
     let (proceed, may_proceed) = mpsc::channel();
     let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
     let may_proceed = Mutex::new(may_proceed);
-    let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |_| {
+    let _rules = rules::watch(&path, Extractors::new()).unwrap().observe(move |_| {
         // Sent by the thread that has parsed the file.
         reloading.send(()).unwrap();
         let went_on = may_proceed.lock().unwrap().recv_timeout(Duration::from_secs(30)).is_ok();
@@ -236,7 +236,7 @@ fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
             let folder = Folder::new();
             let path = folder.write("limits.yaml", yaml("a", 9));
             let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
-            let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+            let _rules = rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
                 let _ = report.send(match event {
                     Event::LimitsRejected { error, .. } => error.to_string(),
                     other => format!("{other:?}"),
@@ -267,7 +267,7 @@ fn only_regular_files_are_read() {
     let folder = Folder::new();
     let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
     make_fifo(&pipe);
-    let of = |path: &str| Rules::from_file(path).unwrap_err().to_string();
+    let of = |path: &str| rules::from_file(path, &Extractors::new()).unwrap_err().to_string();
     let is = |what: &str| format!(": the file can't be read: it is {what}: use a regular file, or a link to one");
     // On a failure, this test hangs until the test runner stops it.
     assert!(of(&pipe).ends_with(&is("a pipe or a device")), "{}", of(&pipe));
@@ -277,8 +277,8 @@ fn only_regular_files_are_read() {
 
 #[tokio::test]
 async fn an_empty_file_removes_all_limits() {
-    let rules = Rules::from_yaml("domain: shop\ndescriptors: []").unwrap();
-    let app = app(RateLimitLayer::new(rules.limits(&Extractors::new()).unwrap()));
+    let limits = rules::from_yaml("domain: shop\ndescriptors: []", &Extractors::new()).unwrap();
+    let app = app(RateLimitLayer::new(limits));
     for _ in 0..3 {
         let answer = visit(&app, "/", "ann").await;
         assert_eq!(answer.status, http::StatusCode::OK);

@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
 
 use crate::live::{app, are, by, left};
@@ -42,7 +42,7 @@ fn counting() -> (Extractors, Arc<AtomicUsize>) {
 
 async fn hundreds_of_limits_of_a_file_are_searched_by_value(fixture: StoreFixture) {
     let (extractors, count) = counting();
-    let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
+    let limits = |users| rules::from_yaml(&of_users(users), &extractors).unwrap();
     let rules = LiveLimits::new(limits(700));
     let live = app(by(&rules, &fixture).build());
     // The limits of a layer without replacements are searched in the same way.
@@ -64,12 +64,12 @@ async fn hundreds_of_limits_of_a_file_are_searched_by_value(fixture: StoreFixtur
 async fn headers_list_limits_of_a_file_and_of_code_in_order(fixture: StoreFixture) {
     let later = key::from_async_fn(|head| std::future::ready(head.header("x-user").map(str::to_owned)));
     for extractors in [counting().0, Extractors::new().register("user", later)] {
-        let mut limits = Rules::from_yaml(&of_users(3)).unwrap().limits(&extractors).unwrap();
+        let mut limits = rules::from_yaml(&of_users(3), &extractors).unwrap();
         limits.insert(1, Limit::new("first", FixedWindow::per_day(9)));
         limits.push(Limit::new("last", FixedWindow::per_day(9)).by(key::header("x-other")));
         let more =
             "domain: e\ndescriptors:\n- { key: user, rate_limit: { name: any, unit: day, requests_per_unit: 9 } }";
-        limits.splice(2..2, Rules::from_yaml(more).unwrap().limits(&extractors).unwrap());
+        limits.splice(2..2, rules::from_yaml(more, &extractors).unwrap());
         let limits = limits.into_iter().map(|limit| {
             let name = limit.name().to_owned();
             // The limit can still have a condition and its own key.
@@ -118,7 +118,7 @@ async fn thousands_of_replaced_limits_are_dropped_on_a_blocking_thread() {
     });
     let rules = LiveLimits::new([]);
     let app = app(RateLimitLayer::live_builder(&rules).build());
-    let limits = Rules::from_yaml(&of_users(1_001)).unwrap().limits(&Extractors::new().register("user", user)).unwrap();
+    let limits = rules::from_yaml(&of_users(1_001), &Extractors::new().register("user", user)).unwrap();
     rules.replace(limits).unwrap();
     assert_eq!(left(&visit(&app, "/", "u1001").await), are(&[("n1001", 1_000)]));
     rules.replace([]).unwrap();
@@ -130,7 +130,7 @@ async fn thousands_of_replaced_limits_are_dropped_on_a_blocking_thread() {
 #[tokio::test]
 async fn the_most_limits_possible_are_distinct() {
     let (extractors, _) = counting();
-    let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
+    let limits = |users| rules::from_yaml(&of_users(users), &extractors).unwrap();
     // The file also has a limit for another user.
     let app = app(RateLimitLayer::new(limits(8_191)));
     for user in [1, 8_191] {
@@ -152,7 +152,7 @@ fn at_most_64_may_apply_to_one_request() {
             writeln!(yaml, "- {{ key: header.h{number}, {limit} }}\n- {{ key: header.h{number}, value: x, {limit} }}")
                 .unwrap();
         }
-        Rules::from_yaml(&(yaml + more)).unwrap().limits(&Extractors::new()).unwrap()
+        rules::from_yaml(&(yaml + more), &Extractors::new()).unwrap()
     };
     assert_eq!(keys(64, "").len(), 128);
     assert!(LiveLimits::try_new(keys(64, "")).is_ok());
@@ -180,7 +180,7 @@ fn limits_that_share_a_bucket_without_a_value_count_together() {
         let limit = format!("rate_limit: {{ unit: day, requests_per_unit: 9, on_missing_key: {policy} }}");
         let of = |number: usize| format!("- {{ key: remote_address, value: 192.0.2.{number}, {limit} }}\n");
         let yaml = (0..65).map(of).collect::<String>();
-        Rules::from_yaml(&format!("domain: d\ndescriptors:\n{yaml}")).unwrap().limits(&Extractors::new()).unwrap()
+        rules::from_yaml(&format!("domain: d\ndescriptors:\n{yaml}"), &Extractors::new()).unwrap()
     };
     assert!(LiveLimits::try_new(yaml("skip")).is_ok());
     assert!(LiveLimits::try_new(yaml("reject")).is_ok());

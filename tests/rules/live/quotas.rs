@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use support::limits::acquire_costs;
-use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitLayer, TokenBucket, key};
 
 use crate::live::app;
@@ -87,7 +87,7 @@ async fn headers_describe_the_quotas_with_capacity(fixture: StoreFixture) {
     let document = include_str!("../../../src/guide/rules.md");
     let (_, section) = document.split_once("# Quotas\n").expect("a section");
     let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
-    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = rules::from_yaml(yaml, &Extractors::new()).unwrap();
     let limits = RateLimitLayer::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build();
     let app = app(limits);
     let request = || {

@@ -1,4 +1,4 @@
-//! Reads rules files, and follows documents that change: a file, or the rules in Redis.
+//! Loads rules from text and from files, and follows documents that change: a file, or the rules in Redis.
 
 use std::fs::{self, File};
 use std::future::Future;
@@ -13,8 +13,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::error::RulesError;
 use super::extractors::Extractors;
-use super::{Rules, yaml};
-use crate::limit::LiveLimits;
+use super::{descriptors, yaml};
+use crate::error::ConfigError;
+use crate::limit::{Limit, LiveLimits};
 
 /// The interval at which a document is read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -22,58 +23,94 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which a file must stay unchanged before it is used, because it may be written in several steps.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-impl Rules {
-    /// Reads a file. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
-        let file: Arc<Path> = path.as_ref().into();
-        Self::read(&read(&file)?, Some(file))
-    }
+/// Creates limits from the text of a file, for a [`RateLimitLayer`](crate::RateLimitLayer) or
+/// [`LiveLimits`](crate::LiveLimits), in the order of the file. Unlimited rules are left out. At most 64 limits may
+/// apply to one request.
+///
+/// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
+/// thousands of limits. The limits can still be modified, reordered and left out one by one.
+///
+/// The name of a limit is its `name`, or else the domain and the path of the descriptor, as in
+/// `shop.path_/login.remote_address`. Names that are not unique, or not valid in a header, are shortened and end in a
+/// hash of the path.
+///
+/// # Errors
+///
+/// Returns the first error of each invalid descriptor, or only the first one if the text is not YAML. Descriptors are
+/// also invalid if a key has no extractor, if its extractor can't find their value, or if those of one list have the
+/// same key and value.
+pub fn from_yaml(text: &str, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
+    read(text, None, extractors)
+}
 
-    /// Reads limits from a file, and replaces them within about a second when it changes.
-    ///
-    /// ```no_run
-    /// use tower_ratelimit::RateLimitLayer;
-    /// use tower_ratelimit::rules::{Extractors, Rules};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
-    /// let limits = RateLimitLayer::live_builder(&rules).try_build()?;
-    /// # let _ = limits;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
-    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by
-    /// another, or switched by a symbolic link (as Kubernetes does).
-    ///
-    /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
-    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and
-    /// as an error in the log with the feature `tracing`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if
-    ///
-    /// - the file is invalid,
-    /// - the file can't be read or is not a regular file,
-    /// - more than 64 limits may apply to one request, or
-    /// - there is no Tokio runtime.
-    pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
-        let file: Arc<Path> = path.as_ref().into();
-        if Handle::try_current().is_err() {
-            let message = "there is no Tokio runtime to watch the file in: call this from within one";
-            return Err(RulesError::for_file(Some(file), message));
-        }
-        let text = read(&file)?;
-        let rules = Self::load(&text, Some(file.clone()), &extractors, LiveLimits::try_new)?;
-        follow(&rules, extractors, Some(file.clone()), WatchedFile { file, seen: Ok(text) });
-        Ok(rules)
+/// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it concerns.
+pub(super) fn load<T>(
+    text: &str,
+    file: Option<Arc<Path>>,
+    extractors: &Extractors,
+    apply: impl FnOnce(Vec<Limit>) -> Result<T, ConfigError>,
+) -> Result<T, RulesError> {
+    let limits = read(text, file.clone(), extractors)?;
+    apply(limits).map_err(|error| RulesError::new(file, vec![error.into()]))
+}
+
+fn read(text: &str, file: Option<Arc<Path>>, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
+    match yaml::read(text) {
+        Ok(root) => descriptors::limits(&root, extractors, &file),
+        Err(problem) => Err(RulesError::new(file, vec![problem])),
     }
+}
+
+/// Creates limits from a file, as [`from_yaml`] does. Blocks the thread.
+///
+/// # Errors
+///
+/// Returns an error if the file can't be read, or is invalid as for [`from_yaml`].
+pub fn from_file(path: impl AsRef<Path>, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
+    let file: Arc<Path> = path.as_ref().into();
+    read(&read_text(&file)?, Some(file), extractors)
+}
+
+/// Reads limits from a file, and replaces them within about a second when it changes.
+///
+/// ```no_run
+/// use tower_ratelimit::RateLimitLayer;
+/// use tower_ratelimit::rules::{self, Extractors};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let rules = rules::watch("limits.yaml", Extractors::new())?;
+/// let limits = RateLimitLayer::live_builder(&rules).try_build()?;
+/// # let _ = limits;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
+/// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by
+/// another, or switched by a symbolic link (as Kubernetes does).
+///
+/// An invalid or missing file changes nothing. It is reported once until its content changes: as an
+/// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and
+/// as an error in the log with the feature `tracing`.
+///
+/// # Errors
+///
+/// Returns an error if
+///
+/// - the file is invalid,
+/// - the file can't be read or is not a regular file,
+/// - more than 64 limits may apply to one request, or
+/// - there is no Tokio runtime.
+pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
+    let file: Arc<Path> = path.as_ref().into();
+    if Handle::try_current().is_err() {
+        let message = "there is no Tokio runtime to watch the file in: call this from within one";
+        return Err(RulesError::for_file(Some(file), message));
+    }
+    let text = read_text(&file)?;
+    let rules = load(&text, Some(file.clone()), &extractors, LiveLimits::try_new)?;
+    follow(&rules, extractors, Some(file.clone()), WatchedFile { file, seen: Ok(text) });
+    Ok(rules)
 }
 
 /// The text of a document, or the reason why there is none.
@@ -103,7 +140,7 @@ pub(super) fn follow(
             let Some(limits) = inner.upgrade().map(|inner| LiveLimits { inner }) else { return };
             let (file, extractors) = (file.clone(), extractors.clone());
             let apply = move || {
-                let applied = text.and_then(|text| Rules::load(&text, file, &extractors, |new| limits.replace(new)));
+                let applied = text.and_then(|text| load(&text, file, &extractors, |new| limits.replace(new)));
                 applied.unwrap_or_else(|error| limits.report_rejected(&error));
             };
             // On a blocking thread, because large documents take long.
@@ -134,7 +171,7 @@ impl WatchedFile {
     /// Reads the file on a blocking thread, since it may have millions of bytes.
     async fn read(&self) -> Option<Text> {
         let file = self.file.clone();
-        spawn_blocking(move || read(&file)).await.ok()
+        spawn_blocking(move || read_text(&file)).await.ok()
     }
 }
 
@@ -148,7 +185,7 @@ impl Document for WatchedFile {
 }
 
 /// Reads a regular file. Does not open pipes and devices, which could block.
-fn read(file: &Arc<Path>) -> Result<String, RulesError> {
+fn read_text(file: &Arc<Path>) -> Result<String, RulesError> {
     let read = || {
         let kind = fs::metadata(file)?.file_type();
         if !kind.is_file() {
