@@ -1,16 +1,18 @@
-//! The type of a limit: its name, algorithm, key, cost, condition and policies.
+//! The type of a limit: its name, algorithm, key, cost, condition and policies; and indexes, which find limits that are not
+//! checked one by one.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::{fmt, iter};
 
 use super::cost::CostRule;
-use super::index::IndexPosition;
 use super::policy::{OnMissingKey, OnStoreError};
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::{ConfigError, RulePosition, or_panic};
 use crate::key::heads::{RequestHead, ResponseHead};
-use crate::key::{KeyExtractor, KeyPart};
+use crate::key::{KeyBuf, KeyError, KeyExtractor, KeyPart};
 use crate::select::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
@@ -283,6 +285,48 @@ impl Limit {
         }
         Ok(())
     }
+}
+
+/// Finds the limits that apply to a request, among limits that are numbered by position.
+pub(crate) trait LimitIndex: Send + Sync + 'static {
+    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None`
+    /// when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the
+    /// returned future resolves to all matches.
+    ///
+    /// A limit replaces others only if `policy` returns its policy for missing keys, and it has a key by that policy.
+    fn find(
+        &self,
+        head: &RequestHead<'_>,
+        policy: &MissingKeyPolicy<'_>,
+        on_match: &mut OnMatch<'_>,
+    ) -> Option<PendingMatches>;
+
+    /// Describes the key of the limit at a position, for explanations.
+    fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart>;
+
+    /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the
+    /// limit's policy for missing keys.
+    fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize;
+}
+
+/// The key of a limit that matches a request, unless the key is missing. `None` if another match replaces the limit.
+pub(crate) type Match<K> = Option<Result<K, KeyError>>;
+
+/// Returns the policy for missing keys of the limit at a position, or `None` if the limiter lacks the limit or its
+/// condition does not hold.
+pub(crate) type MissingKeyPolicy<'a> = dyn Fn(usize) -> Option<OnMissingKey> + 'a;
+
+/// Receives the position of a limit that matches.
+pub(crate) type OnMatch<'a> = dyn FnMut(usize, Match<&KeyBuf>) + 'a;
+
+/// The matches of a request with asynchronous keys.
+pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Match<KeyBuf>)>> + Send>>;
+
+/// The position of a limit in an index.
+#[derive(Clone)]
+pub(crate) struct IndexPosition {
+    pub(crate) index: Arc<dyn LimitIndex>,
+    pub(crate) position: usize,
 }
 
 /// Yields the limit itself, so that a single limit is accepted instead of a list.

@@ -6,8 +6,7 @@ use std::{fmt, mem};
 
 use tokio::runtime::Handle;
 
-use super::definition::Limit;
-use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
+use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -204,7 +203,7 @@ impl Limits {
         self.unindexed.iter().map(|index| (usize::from(*index), &self.limits[usize::from(*index)]))
     }
 
-    /// Finds the limits of an index that match a request. See [`LimitIndex::find`](super::index::LimitIndex::find). A
+    /// Finds the limits of an index that match a request. See [`LimitIndex::find`]. A
     /// limit replaces others only if the limiter has it and its condition holds.
     pub(crate) fn find(
         &self,
@@ -252,6 +251,26 @@ impl Limits {
     }
 }
 
+/// An index, and the limits of a limiter that are in it.
+#[derive(Clone)]
+pub(crate) struct IndexedLimits {
+    index: Arc<dyn LimitIndex>,
+    /// The number of the limit at each position. `None` if the limiter does not have it.
+    limits: Vec<Option<u16>>,
+}
+
+impl IndexedLimits {
+    /// Returns the numbers of the limiter's limits in the index.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.limits.iter().copied().flatten().map(usize::from)
+    }
+
+    /// Returns the number of the limiter's limit at `position`.
+    pub(crate) fn get(&self, position: usize) -> Option<usize> {
+        self.limits.get(position).copied().flatten().map(usize::from)
+    }
+}
+
 /// Checks each limit, and the number and the names of all.
 fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
     if limits.len() > MAX_LIMITS {
@@ -286,14 +305,13 @@ fn partition(limits: &[Limit]) -> (Vec<u16>, Vec<IndexedLimits>) {
             unindexed.push(number);
             continue;
         };
-        let known = match indexed.iter().position(|known| Arc::ptr_eq(&known.index, index)) {
-            Some(known) => known,
-            None => {
-                indexed.push(IndexedLimits::new(index.clone()));
-                indexed.len() - 1
-            }
-        };
-        indexed[known].insert(*position, number);
+        let known = indexed.iter().position(|known| Arc::ptr_eq(&known.index, index)).unwrap_or(indexed.len());
+        if known == indexed.len() {
+            indexed.push(IndexedLimits { index: index.clone(), limits: Vec::new() });
+        }
+        let limits = &mut indexed[known].limits;
+        limits.resize(limits.len().max(position + 1), None);
+        limits[*position] = Some(number);
     }
     (unindexed, indexed)
 }

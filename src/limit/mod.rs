@@ -3,12 +3,11 @@
 //! | subject | modules |
 //! | --- | --- |
 //! | One limit | [`definition`], [`options`], [`policy`], [`spare_capacity`] |
-//! | The limits of a limiter | [`limits`], [`index`] |
+//! | The limits of a limiter | [`limits`] |
 //! | Live limits | [`live`] |
 
 mod cost;
 mod definition;
-mod index;
 mod limits;
 mod live;
 mod options;
@@ -19,9 +18,9 @@ pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 pub use self::definition::Limit;
 #[cfg(feature = "rules")]
-pub(crate) use self::index::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch};
-pub(crate) use self::index::{IndexedLimits, Match, PendingMatches};
-pub(crate) use self::limits::Limits;
+pub(crate) use self::definition::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch};
+pub(crate) use self::definition::{Match, PendingMatches};
+pub(crate) use self::limits::{IndexedLimits, Limits};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
 pub use self::policy::{OnMissingKey, OnStoreError, Share};
