@@ -275,18 +275,11 @@ fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, 
         }
         _ => CalendarWindow::yearly(limit),
     };
-    rule.check("calendar", in_zone(window, zone)).map(Some)
-}
-
-#[cfg(feature = "time-zones")]
-fn in_zone(window: CalendarWindow, zone: &str) -> Result<CalendarWindow, ConfigError> {
-    window.try_in_zone(zone)
-}
-
-#[cfg(not(feature = "time-zones"))]
-fn in_zone(window: CalendarWindow, zone: &str) -> Result<CalendarWindow, ConfigError> {
-    if zone.eq_ignore_ascii_case("UTC") {
-        return Ok(window);
-    }
-    Err(ConfigError::new(format!("the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")))
+    #[cfg(feature = "time-zones")]
+    let window = window.try_in_zone(zone);
+    #[cfg(not(feature = "time-zones"))]
+    let window = zone.eq_ignore_ascii_case("UTC").then_some(window).ok_or_else(|| {
+        ConfigError::new(format!("the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\""))
+    });
+    rule.check("calendar", window).map(Some)
 }
