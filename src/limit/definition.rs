@@ -86,19 +86,7 @@ impl Limit {
     /// Returns an error if the name is empty, longer than 64 characters, or not printable ASCII.
     pub fn try_new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Result<Self, ConfigError> {
         let name = name.into();
-        if name.is_empty() {
-            return Err(ConfigError::new("a limit's name is empty: give it 1 to 64 characters"));
-        }
-        let length = name.chars().count();
-        if length > MAX_NAME_LEN {
-            return Err(ConfigError::new(format!("the limit's name {name:?} has {length} characters: use at most 64")));
-        }
-        if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {
-            return Err(ConfigError::new(format!(
-                "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, punctuation and \
-                 spaces, which HTTP headers can carry"
-            )));
-        }
+        check_name(&name)?;
         Ok(Self {
             name: name.into(),
             algorithm: algorithm.into(),
@@ -285,6 +273,24 @@ impl Limit {
         }
         Ok(())
     }
+}
+
+/// Returns an error unless HTTP headers can carry a limit's name.
+pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
+    if name.is_empty() {
+        return Err(ConfigError::new("a limit's name is empty: give it 1 to 64 characters"));
+    }
+    let length = name.chars().count();
+    if length > MAX_NAME_LEN {
+        return Err(ConfigError::new(format!("the limit's name {name:?} has {length} characters: use at most 64")));
+    }
+    if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {
+        return Err(ConfigError::new(format!(
+            "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, punctuation and \
+             spaces, which HTTP headers can carry"
+        )));
+    }
+    Ok(())
 }
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.

@@ -18,7 +18,7 @@ pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 pub use self::definition::Limit;
 #[cfg(feature = "rules")]
-pub(crate) use self::definition::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch};
+pub(crate) use self::definition::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch, check_name};
 pub(crate) use self::definition::{Match, PendingMatches};
 pub(crate) use self::limits::{IndexedLimits, Limits};
 pub(crate) use self::live::Live;

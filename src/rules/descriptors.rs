@@ -16,7 +16,7 @@ use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::heads::RequestHead;
 use crate::key::{KeyExtractor, KeyPart};
-use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey};
+use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey, check_name};
 
 /// A descriptor of a path.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ pub(super) fn limits(
     let index: Arc<dyn LimitIndex> = Arc::new(Arc::new(tree));
     let complete = |(number, mut limit, path_hash): (_, Limit, _)| {
         let name = limit.name();
-        if name.len() > MAX_LENGTH || !name.chars().all(is_printable) || uses[name] > 1 {
+        if check_name(name).is_err() || uses[name] > 1 {
             limit.name = hashed_name(name, path_hash).into();
         }
         limit.position = Some(IndexPosition { index: index.clone(), position: number });
@@ -250,18 +250,10 @@ fn value_of(extractor: &dyn KeyExtractor, head: &RequestHead<'_>) -> Option<Stri
     values.filter(|values| !values.is_empty()).map(|values| values.join(","))
 }
 
-/// The maximum length of a limit's name.
-const MAX_LENGTH: usize = 64;
-/// The length of the suffix: `~` and 64 bits in hexadecimal.
-const SUFFIX: usize = 17;
-
 /// Returns a name that is valid in a header, with a hash of the limit's path as a suffix.
 fn hashed_name(name: &str, path_hash: u64) -> String {
-    let printable = |character| if is_printable(character) { character } else { '?' };
-    let start: String = name.chars().map(printable).take(MAX_LENGTH - SUFFIX).collect();
+    let printable = |character| if matches!(character, ' '..='~') { character } else { '?' };
+    // With the suffix, 64 characters.
+    let start: String = name.chars().map(printable).take(47).collect();
     format!("{start}~{path_hash:016x}")
-}
-
-fn is_printable(character: char) -> bool {
-    matches!(character, ' '..='~')
 }
