@@ -275,20 +275,15 @@ impl Limit {
         Ok(())
     }
 
-    /// Returns an error if the limit has no overrides.
-    pub(crate) fn check_overridable(&self) -> Result<(), ConfigError> {
-        match self.is_overridable {
-            true => Ok(()),
-            false => Err(ConfigError::new(format!(
+    /// Returns an error if the limit has no overrides, or if `size` can't be one.
+    pub(crate) fn check_override(&self, size: Option<&Algorithm>) -> Result<(), ConfigError> {
+        if !self.is_overridable {
+            return Err(ConfigError::new(format!(
                 "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
                 self.name
-            ))),
+            )));
         }
-    }
-
-    /// Returns an error if `algorithm` can't be an override of this limit.
-    pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
-        self.check_overridable()?;
+        let Some(algorithm) = size else { return Ok(()) };
         if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::to_string);
             return Err(ConfigError::new(format!(

@@ -243,10 +243,11 @@ impl LimitHandle {
     }
 
     fn access_override(&self, key: &impl Key, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let check = |limit: &Limit| match &operation {
-            OverrideOperation::Set(value) => limit.check_override(&value.algorithm),
-            OverrideOperation::Get | OverrideOperation::Remove => limit.check_overridable(),
+        let size = match &operation {
+            OverrideOperation::Set(value) => Some(value.algorithm),
+            OverrideOperation::Get | OverrideOperation::Remove => None,
         };
+        let check = |limit: &Limit| limit.check_override(size.as_ref());
         self.call(key, 0, check, |client, cells| {
             client.call(cells, |store, cells| store.access_override(&cells[0], operation))
         })
