@@ -112,7 +112,7 @@ impl TrustedProxies {
         I: IntoIterator<Item: AsRef<str>>,
     {
         let cidrs = Cidrs::parse(cidrs)?;
-        if cidrs.is_empty() {
+        if cidrs.len() == 0 {
             return Err(ConfigError::new(NO_PROXIES));
         }
         if let Some(family) = cidrs.covered_family() {

@@ -36,10 +36,6 @@ impl Cidrs {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the address family that the set covers, if any: IPv4, or the global unicast addresses of IPv6
     /// (`2000::/3`).
     pub(crate) fn covered_family(&self) -> Option<&'static str> {
