@@ -20,8 +20,7 @@ pub struct LimitExplanation {
     /// The path of its descriptor, if the limit comes from a rules file: keys and values from the outermost descriptor
     /// inwards, as in `path=/login > remote_address`.
     pub rule: Option<Arc<str>>,
-    /// The condition, if the limit has one, as in `method is POST`. See
-    /// [`Condition::describe`](crate::when::Condition::describe).
+    /// The condition, if the limit has one, as in `method is POST`. See [`Condition::describe`].
     pub condition: Option<String>,
     /// The parts of the key, if the limit applies or the key is missing. Empty for a limit with one bucket for all
     /// requests.

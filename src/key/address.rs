@@ -141,8 +141,8 @@ impl TrustedProxies {
         Self { trust: Trust::Hops(count), unix_peers: false }
     }
 
-    /// Trusts peers on Unix sockets, too, which the server marks by [`UnixPeer`]. By default, their requests have no
-    /// address. [`hops`](Self::hops) needs no peer, so this has no effect there.
+    /// Trusts peers on Unix sockets, too, which the server marks by [`UnixPeer`](super::UnixPeer). By default, their
+    /// requests have no address. [`hops`](Self::hops) needs no peer, so this has no effect there.
     pub fn trust_unix_peers(self) -> Self {
         Self { unix_peers: true, ..self }
     }

@@ -59,7 +59,6 @@ impl Limits {
         let limits: Vec<Limit> = limits.into_iter().collect();
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
-        check_max_matches(&limits, &unindexed, &indexed)?;
         let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some();
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let mut limits = Self {
@@ -74,8 +73,21 @@ impl Limits {
             hasher: KeyHasher::with_secret([0; 16]),
             has_names: false,
         };
+        limits.check_max_matches()?;
         limits.derive_cells();
         Ok(limits)
+    }
+
+    /// Checks the number of limits that may apply to one request.
+    fn check_max_matches(&self) -> Result<(), ConfigError> {
+        let max_matches = |indexed: &IndexedLimits| {
+            indexed.index.max_matches(&|position| Some(self.get(indexed.get(position)?).missing_key()))
+        };
+        let most = self.indexed.iter().map(max_matches).sum::<usize>() + self.unindexed.len();
+        if most > MAX_PER_REQUEST {
+            return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
+        }
+        Ok(())
     }
 
     /// Derives the cells for a store, and puts all limits into shadow mode if `is_shadow` is set.
@@ -314,17 +326,6 @@ fn partition(limits: &[Limit]) -> (Vec<u16>, Vec<IndexedLimits>) {
         limits[*position] = Some(number);
     }
     (unindexed, indexed)
-}
-
-/// Checks the number of limits that may apply to one request.
-fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimits]) -> Result<(), ConfigError> {
-    let policy = |indexed: &IndexedLimits, position| Some(limits[indexed.get(position)?].missing_key());
-    let matches = indexed.iter().map(|indexed| indexed.index.max_matches(&|position| policy(indexed, position)));
-    let most = matches.sum::<usize>() + unindexed.len();
-    if most > MAX_PER_REQUEST {
-        return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
-    }
-    Ok(())
 }
 
 impl Drop for Limits {

@@ -23,9 +23,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time for which a file must stay unchanged before it is used, because it may be written in several steps.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// Creates limits from the text of a file, for a [`RateLimitLayer`](crate::RateLimitLayer) or
-/// [`LiveLimits`](crate::LiveLimits), in the order of the file. Unlimited rules are left out. At most 64 limits may
-/// apply to one request.
+/// Creates limits from the text of a file, for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`], in the
+/// order of the file. Unlimited rules are left out. At most 64 limits may apply to one request.
 ///
 /// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
 /// thousands of limits. The limits can still be modified, reordered and left out one by one.
