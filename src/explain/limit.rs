@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::select::Condition;
-use crate::store::decision::{Cell, Verdict};
+use crate::store::decision::Cell;
 #[cfg(feature = "serde")]
 use crate::time::Timestamp;
 
@@ -159,15 +159,12 @@ pub struct ExpectedOutcome {
 
 impl From<&Cell> for ExpectedOutcome {
     fn from(outcome: &Cell) -> Self {
-        let (delay, retry_after) = match outcome.verdict() {
-            Verdict::Allow { delay } => (delay, None),
-            Verdict::Deny { retry_after } => (Duration::ZERO, retry_after),
-        };
+        let verdict = outcome.verdict();
         Self {
-            allowed: outcome.verdict().is_allowed(),
+            allowed: verdict.is_allowed(),
             enforced: outcome.is_enforced(),
-            delay,
-            retry_after,
+            delay: verdict.delay(),
+            retry_after: verdict.retry_after(),
             remaining: outcome.remaining(),
             more_after: outcome.more_after(),
             reset_after: outcome.reset_after(),

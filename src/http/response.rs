@@ -143,7 +143,7 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
         text.extend_from_slice(if end == b"}" { br#","violated-policies":[""# } else { br#",""# });
         end = b"]}";
         // Names are printable ASCII, of which only two characters need an escape.
-        for byte in limit.limit().bytes() {
+        for byte in limit.name.bytes() {
             if matches!(byte, b'\\' | b'"') {
                 text.push(b'\\');
             }
@@ -242,7 +242,7 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
     headers.reserve(7 + more_headers);
     insert(headers, CONTENT_TYPE, HeaderValue::from_static(content_type));
     insert(headers, GRPC_STATUS, number(status));
-    let wait = match rejection.reason() {
+    let wait = match rejection.reason {
         Reason::MissingKey(_) => None,
         _ => Some(rejection.jittered_wait()),
     };
@@ -288,7 +288,7 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &
     }
     if denied_by.peek().is_some() {
         let violation = |limit: LimitRecord<'_>| {
-            let name = limit.limit();
+            let name = limit.name;
             let fields = [bytes(1, format!("limit:{name}")), bytes(2, format!("Limit \"{name}\" exceeded."))];
             bytes(1, fields.concat())
         };

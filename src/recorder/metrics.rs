@@ -1,7 +1,6 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
-use std::collections::HashSet;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{
@@ -9,7 +8,7 @@ use metrics::{
     histogram,
 };
 
-use super::per_label::PerLabel;
+use super::per_label::{OTHER, PerLabel};
 use super::{
     BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Recorder,
     Rejection,
@@ -73,9 +72,9 @@ impl MetricsRecorder {
         describe();
         Self {
             labels: Vec::new(),
-            limits: PerLabel::new(),
+            limits: PerLabel::new(usize::MAX),
             durations: Default::default(),
-            counters: PerLabel::new(),
+            counters: PerLabel::new(usize::MAX),
             usage: OnceLock::new(),
             usage_reading: Cooldown::new(),
         }
@@ -105,7 +104,7 @@ impl MetricsRecorder {
     /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
     /// that no series is exported that can't occur.
     fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
-        let counters = self.counters.get(name, |_| PerLabel::new());
+        let counters = self.counters.get(name, |_| PerLabel::new(usize::MAX));
         counters.get(value, |value| counter!(name, self.labels([(label, value)]))).increment(by);
     }
 }
@@ -118,16 +117,16 @@ impl Default for MetricsRecorder {
 
 impl Recorder for MetricsRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        let source = decision.source();
+        let source = decision.source;
         for limit in decision.limits() {
-            let handles = self.limits.get(limit.limit(), |name| LimitHandles::new(self.labels([("limit", name)])));
+            let handles = self.limits.get(limit.name, |name| LimitHandles::new(self.labels([("limit", name)])));
             handles.count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || self.labels([("decided_by", source.as_str())]);
             let duration = &self.durations[source as usize];
             let duration = duration.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
-            duration.record(decision.duration().as_secs_f64());
+            duration.record(decision.duration.as_secs_f64());
         }
         if self.usage_reading.try_start(USAGE_INTERVAL) {
             self.read_usage(decision);
@@ -135,7 +134,7 @@ impl Recorder for MetricsRecorder {
     }
 
     fn rejection(&self, rejection: &Rejection<'_>) {
-        let reason = match rejection.reason() {
+        let reason = match rejection.reason {
             Reason::Limited { .. } => "limited",
             Reason::MissingKey(KeyError::Ambiguous) => "ambiguous_key",
             Reason::MissingKey(KeyError::NotProvided) => "no_peer_address",
@@ -207,8 +206,6 @@ const MAX_DETAILS: usize = 100;
 /// The maximum length of a detail, in bytes. Longer ones are counted as [`OTHER`].
 const MAX_LEN: usize = 128;
 
-const OTHER: &str = "other";
-
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
 const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
@@ -220,8 +217,6 @@ struct LimitHandles {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
     details: PerLabel<LimitHandles>,
-    /// The details that have handles, without [`OTHER`]. Exporters keep their series, so they are never removed.
-    kept_details: RwLock<HashSet<Box<str>>>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
@@ -230,8 +225,7 @@ struct LimitHandles {
 impl LimitHandles {
     fn new(labels: Vec<Label>) -> Self {
         Self {
-            details: PerLabel::new(),
-            kept_details: RwLock::default(),
+            details: PerLabel::new(MAX_DETAILS),
             decisions: Default::default(),
             tokens: OnceLock::new(),
             near_limit: OnceLock::new(),
@@ -241,28 +235,10 @@ impl LimitHandles {
 
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
-        let Some(detail) = limit.detail() else { return self.count_here(limit, source) };
-        let detail = if self.keeps_detail(detail) { detail } else { OTHER };
+        let Some(detail) = limit.cell.detail() else { return self.count_here(limit, source) };
+        let detail = if detail.len() <= MAX_LEN { detail } else { OTHER };
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
         self.details.get(detail, create).count_here(limit, source);
-    }
-
-    /// Returns whether a detail is counted by itself, and keeps a new one if possible.
-    fn keeps_detail(&self, detail: &str) -> bool {
-        if detail.len() > MAX_LEN {
-            return false;
-        }
-        {
-            // A read lock, so that requests do not wait for each other, even if clients always send new values.
-            let kept = self.kept_details.read().unwrap_or_else(PoisonError::into_inner);
-            let is_known = kept.contains(detail);
-            if is_known || kept.len() >= MAX_DETAILS {
-                return is_known;
-            }
-        }
-        let mut kept = self.kept_details.write().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have added the detail, or the last one that fits.
-        kept.contains(detail) || kept.len() < MAX_DETAILS && kept.insert(detail.into())
     }
 
     fn count_here(&self, limit: &LimitRecord<'_>, source: DecisionSource) {

@@ -40,7 +40,7 @@ pub use self::trace::TraceRecorder;
 /// impl Recorder for DeniedTokens {
 ///     fn decision(&self, decision: &DecisionRecord<'_>) {
 ///         for limit in decision.limits().filter(|limit| limit.outcome() == LimitOutcome::Denied) {
-///             self.0.fetch_add(limit.cost(), Ordering::Relaxed);
+///             self.0.fetch_add(limit.cell.cost(), Ordering::Relaxed);
 ///         }
 ///     }
 /// }

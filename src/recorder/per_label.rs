@@ -1,65 +1,43 @@
 //! Entries per value of a label, such as the name of a limit.
 
-use std::fmt;
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use ahash::RandomState;
+/// The entry of the labels that do not fit.
+pub(super) const OTHER: &str = "other";
 
-/// A map from the values of a label to entries, such as counters. Entries are never removed, so readers take no lock,
-/// and a new entry copies nothing: it is a leaf of a hash tree.
-pub(super) struct PerLabel<T>(Slot<T>);
-
-type Slot<T> = OnceLock<Box<LabelNode<T>>>;
-
-struct LabelNode<T> {
-    label: Box<str>,
-    entry: T,
-    /// The nodes below, by the next digit of their labels' hashes.
-    children: [Slot<T>; BASE],
+/// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their series.
+#[derive(Debug)]
+pub(super) struct PerLabel<T> {
+    entries: RwLock<BTreeMap<Box<str>, Arc<T>>>,
+    /// The maximum number of labels. Further ones share the entry [`OTHER`].
+    most: usize,
 }
 
-/// The base of a hash's digits. 8,000 labels have a depth of about 6.
-const BASE: usize = 8;
-
-/// Clients choose at most a bounded number of values, so a fast hash is sufficient.
-const HASHER: RandomState = RandomState::with_seeds(1, 2, 3, 4);
-
 impl<T> PerLabel<T> {
-    pub(super) fn new() -> Self {
-        Self(OnceLock::new())
+    pub(super) const fn new(most: usize) -> Self {
+        Self { entries: RwLock::new(BTreeMap::new()), most }
     }
 
     /// Returns the entry of a label. `create` makes the entry of a new label.
-    pub(super) fn get(&self, label: &str, create: impl Fn(&str) -> T) -> &T {
-        let node = || Box::new(LabelNode { label: label.into(), entry: create(label), children: Default::default() });
-        let (mut slot, mut hash) = (&self.0, HASHER.hash_one(label) as usize);
-        loop {
-            let node = slot.get_or_init(node);
-            if *node.label == *label {
-                return &node.entry;
-            }
-            (slot, hash) = (&node.children[hash % BASE], hash / BASE);
+    pub(super) fn get(&self, label: &str, create: impl FnOnce(&str) -> T) -> Arc<T> {
+        let kept = |entries: &BTreeMap<Box<str>, Arc<T>>| {
+            if entries.len() < self.most || entries.contains_key(label) { label } else { OTHER }
+        };
+        // A read lock, so that requests do not wait for each other, even if clients always send new values.
+        let entries = self.entries();
+        if let Some(entry) = entries.get(kept(&entries)) {
+            return entry.clone();
         }
+        drop(entries);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let label = kept(&entries);
+        entries.entry(label.into()).or_insert_with(|| Arc::new(create(label))).clone()
     }
 
-    /// Returns all entries with their labels, ordered by label.
-    pub(super) fn all(&self) -> Vec<(&str, &T)> {
-        let mut all = Vec::new();
-        let mut slots = vec![&self.0];
-        while let Some(slot) = slots.pop() {
-            if let Some(node) = slot.get() {
-                all.push((&*node.label, &node.entry));
-                slots.extend(&node.children);
-            }
-        }
-        all.sort_unstable_by_key(|(label, _)| *label);
-        all
-    }
-}
-
-impl<T> fmt::Debug for PerLabel<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.all().iter().map(|(label, _)| label)).finish()
+    /// Returns the entries by their labels.
+    pub(super) fn entries(&self) -> RwLockReadGuard<'_, BTreeMap<Box<str>, Arc<T>>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,13 +47,20 @@ mod tests {
 
     #[test]
     fn each_label_has_one_entry() {
-        let lengths = PerLabel::new();
+        let lengths = PerLabel::new(usize::MAX);
         let mut labels: Vec<String> = (0..10_000).map(|number: u32| number.to_string()).collect();
         for _ in 0..2 {
             let len = |label: &String| *lengths.get(label, str::len);
             assert!(labels.iter().all(|label| len(label) == label.len()));
         }
         labels.sort_unstable();
-        assert!(lengths.all().into_iter().map(|(label, _)| label).eq(&labels));
+        assert!(lengths.entries().keys().map(|label| &**label).eq(&labels));
+    }
+
+    #[test]
+    fn labels_that_do_not_fit_share_an_entry() {
+        let labels = PerLabel::new(2);
+        let entry = |label: &str| labels.get(label, str::to_owned).to_string();
+        assert_eq!(["a", "b", "c", "a", "d"].map(entry), ["a", "b", "other", "a", "other"]);
     }
 }

@@ -14,11 +14,14 @@ use crate::store::{Store, StoreUsage};
 /// A decision about a request, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRecord<'a> {
-    pub(crate) decision: &'a Decision,
+    /// The decision.
+    pub decision: &'a Decision,
+    /// The source of the decision.
+    pub source: DecisionSource,
+    /// The time that the decision took, including the wait for the store.
+    pub duration: Duration,
     /// The names of the limits, by position.
     pub(crate) names: &'a [Arc<str>],
-    pub(crate) source: DecisionSource,
-    pub(crate) duration: Duration,
     pub(crate) near_percent: u32,
     pub(crate) store: &'a dyn Store,
 }
@@ -84,24 +87,6 @@ impl LimitOutcome {
 }
 
 impl<'a> DecisionRecord<'a> {
-    /// Returns whether the request was allowed.
-    #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        self.decision.is_allowed()
-    }
-
-    /// Returns the source of the decision.
-    #[must_use]
-    pub fn source(&self) -> DecisionSource {
-        self.source
-    }
-
-    /// Returns the time that the decision took, including the wait for the store.
-    #[must_use]
-    pub fn duration(&self) -> Duration {
-        self.duration
-    }
-
     /// Returns the limits that applied to the request, with their outcomes.
     ///
     /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
@@ -120,8 +105,11 @@ impl<'a> DecisionRecord<'a> {
 /// The record of one limit in a decision, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct LimitRecord<'a> {
-    name: &'a str,
-    outcome: &'a Cell,
+    /// The name of the limit.
+    pub name: &'a str,
+    /// The answer of the limit: its verdict, the cost of the request, and the fingerprint of its key. The verdict allows
+    /// the request if the limit has capacity, even if another limit denies it.
+    pub cell: &'a Cell,
     is_charged: bool,
     near_percent: u32,
 }
@@ -130,90 +118,38 @@ impl<'a> LimitRecord<'a> {
     /// Returns the records of the limits of a decision.
     fn of_decision(decision: &'a Decision, names: &'a [Arc<str>], near_percent: u32) -> impl Iterator<Item = Self> {
         let is_charged = decision.is_charged();
-        decision.outcomes().iter().filter_map(move |outcome| {
-            Some(Self { name: names.get(outcome.limit())?, outcome, is_charged, near_percent })
-        })
+        decision
+            .outcomes()
+            .iter()
+            .filter_map(move |cell| Some(Self { name: names.get(cell.limit())?, cell, is_charged, near_percent }))
     }
 
-    /// Returns the name of the limit.
-    #[must_use]
-    pub fn limit(&self) -> &'a str {
-        self.name
-    }
-
-    /// Returns the detail of the request, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed it. Clients
-    /// may choose it, so bound the number and the length of the details that you keep.
-    #[must_use]
-    pub fn detail(&self) -> Option<&'a str> {
-        self.outcome.detail()
-    }
-
-    /// Returns the outcome. A limit that has capacity allows the request, even if another limit denies it.
+    /// Returns the outcome.
     #[must_use]
     pub fn outcome(&self) -> LimitOutcome {
-        match self.outcome.verdict() {
-            Verdict::Deny { .. } if self.outcome.is_enforced() => LimitOutcome::Denied,
-            Verdict::Deny { .. } if self.outcome.veto() == Veto::Quota => LimitOutcome::QuotaExceeded,
+        match self.cell.verdict() {
+            Verdict::Deny { .. } if self.cell.is_enforced() => LimitOutcome::Denied,
+            Verdict::Deny { .. } if self.cell.veto() == Veto::Quota => LimitOutcome::QuotaExceeded,
             Verdict::Deny { .. } => LimitOutcome::ShadowDenied,
-            Verdict::Allow { .. } if self.outcome.uses_overage() => LimitOutcome::Overage,
+            Verdict::Allow { .. } if self.cell.uses_overage() => LimitOutcome::Overage,
             Verdict::Allow { delay: Duration::ZERO } => LimitOutcome::Allowed,
             Verdict::Allow { .. } => LimitOutcome::Delayed,
         }
     }
 
-    /// Returns the cost of the request under this limit, in tokens.
-    #[must_use]
-    pub fn cost(&self) -> u64 {
-        self.outcome.cost()
-    }
-
     /// Returns the tokens that the request was charged: its cost, or 0 if it was not charged.
     #[must_use]
     pub fn charged(&self) -> u64 {
-        if self.is_charged && self.outcome.is_allowed() { self.cost() } else { 0 }
-    }
-
-    /// Returns the largest cost that the limit would still allow, without overage.
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.outcome.remaining()
-    }
-
-    /// Returns the most tokens that the limit allows at once, without overage.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        self.outcome.algorithm().capacity()
+        if self.is_charged && self.cell.is_allowed() { self.cell.cost() } else { 0 }
     }
 
     /// Returns whether the request was allowed, and its key has now used the share of the limit that
     /// [`Builder::near_limit`](crate::Builder::near_limit) sets.
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
-        let (capacity, used) = (self.capacity(), self.capacity().saturating_sub(self.remaining()));
-        self.is_charged && self.outcome.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
-    }
-
-    /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty).
-    #[must_use]
-    pub fn is_locked_out(&self) -> bool {
-        self.outcome.is_locked_out()
-    }
-
-    /// Returns the wait after which the limit would allow a request that it has denied. `None` if it has not denied it,
-    /// or if waiting cannot help.
-    #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self.outcome.verdict() {
-            Verdict::Allow { .. } => None,
-            Verdict::Deny { retry_after } => retry_after,
-        }
-    }
-
-    /// Returns the fingerprint of the key under this limit. It is the same for each request with this key, and does not
-    /// reveal the key.
-    #[must_use]
-    pub fn fingerprint(&self) -> u128 {
-        self.outcome.fingerprint()
+        let capacity = self.cell.algorithm().capacity();
+        let used = capacity.saturating_sub(self.cell.remaining());
+        self.is_charged && self.cell.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
     }
 }
 
@@ -239,29 +175,19 @@ pub enum Reason {
 /// see [`on_reject`](crate::Builder::on_reject).
 #[derive(Clone, Copy, Debug)]
 pub struct Rejection<'a> {
-    pub(crate) reason: Reason,
+    /// The reason for the rejection.
+    pub reason: Reason,
+    /// The head of the request.
+    pub head: RequestHead<'a>,
     /// The decision, if a limit denied the request.
     pub(crate) decision: Option<&'a Decision>,
     /// The limits of the limiter, in order.
     pub(crate) names: &'a [Arc<str>],
     /// The random part of `Retry-After`.
     pub(crate) jitter: Duration,
-    pub(crate) head: RequestHead<'a>,
 }
 
 impl<'a> Rejection<'a> {
-    /// Returns the reason for the rejection.
-    #[must_use]
-    pub fn reason(&self) -> Reason {
-        self.reason
-    }
-
-    /// Returns the head of the request.
-    #[must_use]
-    pub fn head(&self) -> &RequestHead<'a> {
-        &self.head
-    }
-
     /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
         let Self { decision, names, .. } = *self;

@@ -87,7 +87,7 @@ impl Stats {
     /// Creates a recorder whose counts are 0.
     #[must_use]
     pub fn new() -> Self {
-        Self { limits: Arc::new(PerLabel::new()), top_keys: 0, display: None }
+        Self { limits: Arc::new(PerLabel::new(usize::MAX)), top_keys: 0, display: None }
     }
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
@@ -130,11 +130,11 @@ impl Stats {
     /// Returns the counts of all limits that have decided a request, ordered by name.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStats> {
-        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
+        self.limits.entries().iter().map(|(limit, counters)| counters.read(limit)).collect()
     }
 
-    fn counters(&self, limit: &LimitRecord<'_>) -> &Counters {
-        self.limits.get(limit.limit(), |_| Counters::default())
+    fn counters(&self, limit: &LimitRecord<'_>) -> Arc<Counters> {
+        self.limits.get(limit.name, |_| Counters::default())
     }
 }
 
@@ -144,7 +144,7 @@ impl Recorder for Stats {
             let counters = self.counters(&limit);
             counters.count(&limit);
             if self.top_keys > 0 && limit.outcome() == LimitOutcome::Denied {
-                count_key(&mut counters.top_keys(), limit.fingerprint(), self.top_keys);
+                count_key(&mut counters.top_keys(), limit.cell.fingerprint(), self.top_keys);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Recorder for Stats {
     fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {
-            self.counters(&limit).display(limit.fingerprint(), || display(limit.limit(), rejection.head()));
+            self.counters(&limit).display(limit.cell.fingerprint(), || display(limit.name, &rejection.head));
         }
     }
 }

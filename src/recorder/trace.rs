@@ -70,13 +70,13 @@ impl TraceRecorder {
     }
 
     fn log_denial(&self, limit: &LimitRecord<'_>) {
-        let Some(suppressed) = self.first_denial(limit.fingerprint()) else { return };
+        let Some(suppressed) = self.first_denial(limit.cell.fingerprint()) else { return };
         tracing::info!(
-            limit = limit.limit(),
-            key = format_args!("{:032x}", limit.fingerprint()),
-            cost = limit.cost(),
-            retry_after = limit.retry_after().map(|wait| wait.as_secs_f64()),
-            penalty = limit.is_locked_out(),
+            limit = limit.name,
+            key = format_args!("{:032x}", limit.cell.fingerprint()),
+            cost = limit.cell.cost(),
+            retry_after = limit.cell.verdict().retry_after().map(|wait| wait.as_secs_f64()),
+            penalty = limit.cell.is_locked_out(),
             suppressed,
             "a limit denied a key"
         );
@@ -106,14 +106,14 @@ impl Recorder for TraceRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let denied = |limit: &LimitRecord<'_>| limit.outcome() == LimitOutcome::Denied;
         // An enforced limit first: one in shadow mode concerns no client.
-        let deciding = decision.limits().min_by_key(|limit| (!denied(limit), limit.remaining()));
+        let deciding = decision.limits().min_by_key(|limit| (!denied(limit), limit.cell.remaining()));
         let span = Span::current();
         if !span.is_disabled() {
-            span.record("ratelimit.allowed", decision.is_allowed());
-            span.record("ratelimit.decided_by", decision.source().as_str());
+            span.record("ratelimit.allowed", decision.decision.is_allowed());
+            span.record("ratelimit.decided_by", decision.source.as_str());
             if let Some(limit) = &deciding {
-                span.record("ratelimit.limit", limit.limit());
-                span.record("ratelimit.remaining", limit.remaining());
+                span.record("ratelimit.limit", limit.name);
+                span.record("ratelimit.remaining", limit.cell.remaining());
             }
         }
         decision.limits().filter(denied).for_each(|limit| self.log_denial(&limit));

@@ -158,9 +158,9 @@ async fn a_closure_writes_the_rejection() {
         .on_reject({
             let seen = seen.clone();
             move |rejection| {
-                let violated: Vec<String> = rejection.denied_by().map(|limit| limit.limit().to_owned()).collect();
-                let path = rejection.head().uri.path().to_owned();
-                *seen.lock().unwrap() = Some((rejection.reason(), violated, path, rejection.retry_after_seconds()));
+                let violated: Vec<String> = rejection.denied_by().map(|limit| limit.name.to_owned()).collect();
+                let path = rejection.head.uri.path().to_owned();
+                *seen.lock().unwrap() = Some((rejection.reason, violated, path, rejection.retry_after_seconds()));
                 let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
                 *response.status_mut() = StatusCode::IM_A_TEAPOT;
                 response
@@ -199,7 +199,7 @@ async fn headers_set_by_a_closure_are_not_repeated() {
 #[tokio::test]
 async fn a_closure_formats_every_rejection() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
-    let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason()));
+    let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason));
     let body = async |limit: Limit| {
         let service =
             RateLimitLayer::builder([limit]).store(paused_store()).on_reject(words).build().layer(Hello::default());

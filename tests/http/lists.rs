@@ -191,7 +191,7 @@ async fn lists_have_a_rejection_in_every_format() {
 
     let worded = layer.clone().on_reject(|rejection| {
         assert!(rejection.denied_by().next().is_none());
-        Response::new(format!("{:?} {:?}", rejection.reason(), rejection.retry_after_seconds()))
+        Response::new(format!("{:?} {:?}", rejection.reason, rejection.retry_after_seconds()))
     });
     let answer = ask(&worded.build().layer(Hello::default()), with(&[("x-plan", "late")])).await;
     assert_eq!(answer.body, format!("{:?} None", Reason::Listed(ListAction::TooManyRequests)));

@@ -31,18 +31,18 @@ impl Recorder for Recorded {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
             let near = if limit.is_near_limit() { " near" } else { "" };
-            let (source, outcome) = (decision.source().as_str(), limit.outcome().as_str());
+            let (source, outcome) = (decision.source.as_str(), limit.outcome().as_str());
             let (charged, cost, remaining, capacity) =
-                (limit.charged(), limit.cost(), limit.remaining(), limit.capacity());
-            self.push(format!("{} {outcome} {source} {charged}/{cost} {remaining}/{capacity}{near}", limit.limit()));
+                (limit.charged(), limit.cell.cost(), limit.cell.remaining(), limit.cell.algorithm().capacity());
+            self.push(format!("{} {outcome} {source} {charged}/{cost} {remaining}/{capacity}{near}", limit.name));
         }
     }
 
     fn rejection(&self, rejection: &Rejection<'_>) {
-        let limits: Vec<&str> = rejection.denied_by().map(|limit| limit.limit()).collect();
-        match rejection.reason() {
-            Reason::Limited { .. } => self.push(format!("rejected {} by {}", rejection.head().uri, limits.join(", "))),
-            reason => self.push(format!("rejected {}: {reason:?} {limits:?}", rejection.head().uri)),
+        let limits: Vec<&str> = rejection.denied_by().map(|limit| limit.name).collect();
+        match rejection.reason {
+            Reason::Limited { .. } => self.push(format!("rejected {} by {}", rejection.head.uri, limits.join(", "))),
+            reason => self.push(format!("rejected {}: {reason:?} {limits:?}", rejection.head.uri)),
         }
     }
 
@@ -130,7 +130,7 @@ async fn a_request_allowed_by_policy_is_recorded_without_limits() {
     struct Sources(Mutex<Vec<(DecisionSource, usize)>>);
     impl Recorder for Sources {
         fn decision(&self, decision: &DecisionRecord<'_>) {
-            let record = (decision.source(), decision.limits().count());
+            let record = (decision.source, decision.limits().count());
             self.0.lock().expect("no test panicked while recording").push(record);
         }
     }
@@ -148,7 +148,7 @@ async fn the_duration_includes_the_wait_for_the_store() {
     impl Recorder for Longest {
         fn decision(&self, decision: &DecisionRecord<'_>) {
             let mut longest = self.0.lock().expect("no test panicked while recording");
-            *longest = decision.duration().max(*longest);
+            *longest = decision.duration.max(*longest);
         }
     }
     let longest = Arc::new(Longest::default());

@@ -384,7 +384,7 @@ struct Names(Mutex<Vec<String>>);
 
 impl Recorder for Names {
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        self.0.lock().unwrap().extend(decision.limits().map(|limit| limit.limit().to_owned()));
+        self.0.lock().unwrap().extend(decision.limits().map(|limit| limit.name.to_owned()));
     }
 }
 

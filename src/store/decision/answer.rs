@@ -165,8 +165,10 @@ impl Cell {
 
 /// The outcome of a decision.
 impl Cell {
-    /// Returns the detail of the request in metrics.
-    pub(crate) fn detail(&self) -> Option<&str> {
+    /// Returns the detail of the request in metrics, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed
+    /// it. Clients may choose it, so bound the number and the length of the details that you keep.
+    #[must_use]
+    pub fn detail(&self) -> Option<&str> {
         self.texts.as_ref()?.detail.as_deref()
     }
 

@@ -134,6 +134,19 @@ impl Verdict {
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow { .. })
     }
+
+    /// Returns the time for which an allowed request waits before it proceeds. Zero if the limit has no capacity.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        if let Self::Allow { delay } = *self { delay } else { Duration::ZERO }
+    }
+
+    /// Returns the wait after which a denied request would be allowed. `None` if the limit has capacity, or if waiting
+    /// cannot help.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        if let Self::Deny { retry_after } = *self { retry_after } else { None }
+    }
 }
 
 /// Creates cells.

@@ -105,10 +105,7 @@ impl Decision {
     /// request.
     #[must_use]
     pub fn delay(&self) -> Duration {
-        match self.verdict() {
-            Verdict::Allow { delay } => delay,
-            Verdict::Deny { .. } => Duration::ZERO,
-        }
+        self.verdict().delay()
     }
 
     /// Returns the shortest wait after which a denied request would be allowed if no other request arrived: the longest
@@ -116,13 +113,7 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.is_allowed() {
-            return None;
-        }
-        match self.verdict() {
-            Verdict::Allow { .. } => None,
-            Verdict::Deny { retry_after } => retry_after,
-        }
+        if self.is_allowed() { None } else { self.verdict().retry_after() }
     }
 
     /// Returns the outcome of each limit, in the order of the limits.

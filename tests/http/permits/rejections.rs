@@ -53,7 +53,7 @@ async fn a_denied_charge_has_the_limiters_response() {
 
 #[tokio::test]
 async fn a_denied_charge_in_a_nested_router_has_the_path_that_the_client_sent() {
-    let reject = |rejection: &Rejection<'_>| (rejection.status(), rejection.head().path().to_owned());
+    let reject = |rejection: &Rejection<'_>| (rejection.status(), rejection.head.path().to_owned());
     let app: Router = Router::new().route("/", post(handler)).layer(builder().on_reject(reject).build());
     let app = Router::new().nest("/api", app);
     let nested = || {
@@ -93,9 +93,9 @@ async fn a_denied_charge_names_its_limit_in_problem_json() {
 #[tokio::test]
 async fn a_custom_rejection_of_a_charge_sees_the_requests_head() {
     let layer = builder().on_reject(|rejection| {
-        assert!(matches!(rejection.reason(), Reason::Limited { retry_after: Some(_) }));
-        let language = rejection.head().header("accept-language").unwrap_or("none").to_owned();
-        let text = format!("{} {} {language}", rejection.head().method, rejection.head().uri);
+        assert!(matches!(rejection.reason, Reason::Limited { retry_after: Some(_) }));
+        let language = rejection.head.header("accept-language").unwrap_or("none").to_owned();
+        let text = format!("{} {} {language}", rejection.head.method, rejection.head.uri);
         Response::builder().status(StatusCode::PAYMENT_REQUIRED).body(Body::from(text)).unwrap()
     });
     let answer = denied(layer.build(), request).await;
