@@ -2,8 +2,8 @@
 //! around routes with costs of their own.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{Extensions, Response};
@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 use crate::key::heads::RequestHead;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
-use crate::limit::{CostRule, Limits, Live, LiveLimits};
+use crate::limit::{CostRule, Live, LiveLimits};
 use crate::recorder::{Event, Reason};
 use crate::resilience::GuardedStore;
 use crate::select::ListAction;
@@ -76,7 +76,9 @@ impl LayerConfig {
     /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash.
     pub(super) fn following(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
-            let config = config.with_limits(limits);
+            let client = Arc::new(config.client.with_limits(limits));
+            let mut config = Self { client, live: None, ..config.clone() };
+            config.headers.set_limits(config.client.limits().as_slice());
             config.check_cost().map(|()| config)
         };
         match limits {
@@ -98,24 +100,6 @@ impl LayerConfig {
             None => self.clone(),
             Some(live) => live.current(),
         }
-    }
-
-    /// Returns the configuration for a request to which an outer layer has applied the limits of `outer`.
-    pub(super) fn current_beside(self: &Arc<Self>, outer: &Self) -> Arc<Self> {
-        let (current, then) = (self.current(), outer.client.limits());
-        if Arc::ptr_eq(&current.client.limits().names, &then.names) {
-            current
-        } else {
-            Arc::new(self.with_limits(then))
-        }
-    }
-
-    /// Derives the configuration for other limits.
-    fn with_limits(&self, limits: &Limits) -> Self {
-        let client = Arc::new(self.client.with_limits(limits));
-        let mut config = Self { client, live: None, ..self.clone() };
-        config.headers.set_limits(config.client.limits().as_slice());
-        config
     }
 
     /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there
@@ -155,9 +139,12 @@ impl LayerConfig {
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
-        if self.group.mark(self.layer, extensions) && !self.group.repeats_layer.swap(true, Ordering::Relaxed) {
+        if self.group.marked.load(Ordering::Relaxed) >= MARKED_REQUESTS || !self.group.mark(self.layer, extensions) {
+            return;
+        }
+        self.group.repeats_layer.get_or_init(|| {
             // Merging the headers would report this once more.
-            self.headers.repeats_name.store(true, Ordering::Relaxed);
+            self.headers.repeats_name.get_or_init(|| ());
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 limit = self.current().client.limits().as_slice().first().map_or("", Limit::name),
@@ -165,7 +152,7 @@ impl LayerConfig {
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",
             );
-        }
+        });
     }
 }
 
@@ -183,10 +170,10 @@ pub(super) struct LayerGroup {
     has_several_layers: AtomicBool,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
-    /// Whether this was logged: each once for each limiter.
-    repeats_layer: AtomicBool,
-    pub(super) lacks_address: AtomicBool,
-    pub(super) lacks_extension: AtomicBool,
+    /// Set when this is logged: each once for each limiter.
+    repeats_layer: OnceLock<()>,
+    pub(super) lacks_address: OnceLock<()>,
+    pub(super) lacks_extension: OnceLock<()>,
 }
 
 /// Returns the number of a new layer.
@@ -214,13 +201,8 @@ impl LayerGroup {
     }
 
     /// Marks one of the first requests as having passed `layer`. Returns whether it has passed `layer` before.
-    #[inline]
-    fn mark(&self, layer: u64, extensions: &mut Extensions) -> bool {
-        self.marked.load(Ordering::Relaxed) < MARKED_REQUESTS && self.mark_first(layer, extensions)
-    }
-
     #[cold]
-    fn mark_first(&self, layer: u64, extensions: &mut Extensions) -> bool {
+    fn mark(&self, layer: u64, extensions: &mut Extensions) -> bool {
         let PassedLayers(passed) = extensions.get_or_insert_default();
         if passed.is_empty() {
             self.marked.fetch_add(1, Ordering::Relaxed);

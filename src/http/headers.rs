@@ -2,8 +2,7 @@
 
 use std::cmp::Reverse;
 use std::iter;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -98,16 +97,6 @@ impl HeaderStyle {
     }
 }
 
-/// Yields the style itself, so that a single style is accepted instead of a list.
-impl IntoIterator for HeaderStyle {
-    type Item = Self;
-    type IntoIter = iter::Once<Self>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        iter::once(self)
-    }
-}
-
 /// The format of an `…-Reset` header, which reports when the limit is entirely unused again.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
@@ -147,8 +136,8 @@ pub(super) struct Headers {
     enforced: usize,
     /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
     policies: Option<HeaderValue>,
-    /// Whether it was logged that a limit has the name of another one. Shared by all layers of the limiter.
-    pub(super) repeats_name: Arc<AtomicBool>,
+    /// Set when it is logged that a limit has the name of another one. Shared by all layers of the limiter.
+    pub(super) repeats_name: Arc<OnceLock<()>>,
 }
 
 /// The parts of headers that are the same in all responses, for one limit.

@@ -33,7 +33,7 @@ struct Entries {
     last: Option<Decision>,
     /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
     /// own: either a handler created it with the extensions of the first, or the layer is applied twice.
-    layers: SmallVec<[Arc<LayerConfig>; 2]>,
+    layers: SmallVec<[u64; 2]>,
 }
 
 /// The charges of the request under one limit.
@@ -76,7 +76,7 @@ impl Ledger {
         let by = first.decided_by();
         let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
-        let mut entries = Entries { accounts, last: None, layers: smallvec![config.clone()] };
+        let mut entries = Entries { accounts, last: None, layers: smallvec![config.layer] };
         entries.add(first);
         let ledger = Arc::new(Self { config: config.clone(), by, head, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
@@ -92,11 +92,11 @@ impl Ledger {
         let is_own = |ledger: &&Arc<Self>| Arc::ptr_eq(&ledger.config.group, &config.group);
         let ledger = ledgers.iter().rev().find(is_own)?;
         let mut entries = ledger.entries();
-        if entries.accounts.is_empty() || entries.layers.iter().any(|known| known.layer == config.layer) {
+        if entries.accounts.is_empty() || entries.layers.contains(&config.layer) {
             return None;
         }
         // Within the same lock, so that only one of several requests with this ledger uses it.
-        entries.layers.push(config.clone());
+        entries.layers.push(config.layer);
         Some(ledger.clone())
     }
 

@@ -79,7 +79,7 @@ where
         let service = &mut self.inner;
         self.config.report_repeated_layer(request.extensions_mut());
         let limited = RequestContext::new(&self.config, request.extensions());
-        let state = match limited.first_step(&mut request) {
+        let state = match limited.first_step(&self.config, &mut request) {
             // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times,
             // which takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
             Step::Forward(Completion::None) => {
@@ -196,7 +196,8 @@ impl<S: Service<Request<B>>, B, P> fmt::Debug for ResponseFuture<S, B, P> {
     }
 }
 
-/// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.
+/// The configuration with the limits that apply to a request: the current ones, or those of the ledger, if an outer layer
+/// of the same limiter has opened one.
 struct RequestContext {
     config: Arc<LayerConfig>,
     ledger: Option<Arc<Ledger>>,
@@ -238,26 +239,25 @@ enum Pending {
 }
 
 impl RequestContext {
-    fn new(config: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
-        let ledger = Ledger::of_outer_layer(config, extensions);
+    fn new(layer: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
+        let ledger = Ledger::of_outer_layer(layer, extensions);
         let config = match &ledger {
-            None => config.current(),
-            Some(ledger) => config.current_beside(&ledger.config),
+            None => layer.current(),
+            Some(ledger) => ledger.config.clone(),
         };
         Self { config, ledger }
     }
 
-    /// Decides about the request, and charges it if it is allowed, unless it has to wait.
-    fn first_step<B>(&self, request: &mut Request<B>) -> Step {
-        let LayerConfig { client, lists, cost, .. } = &*self.config;
-        if !lists.is_empty()
-            && let Some(step) = self.check_lists(request)
+    /// Decides about the request in a layer, and charges it if it is allowed, unless it has to wait.
+    fn first_step<B>(&self, layer: &LayerConfig, request: &mut Request<B>) -> Step {
+        if !layer.lists.is_empty()
+            && let Some(step) = self.check_lists(layer, request)
         {
             return step;
         }
         let head = &RequestHead::of(request);
         if let Some(ledger) = &self.ledger {
-            return Pending::Route { ledger: ledger.clone(), cost: cost.of(head) }.into();
+            return Pending::Route { ledger: ledger.clone(), cost: layer.cost.of(head) }.into();
         }
         let mut finder = Finder::new(&self.config, head);
         let pending = finder.find();
@@ -268,7 +268,7 @@ impl RequestContext {
             return Pending::Limits { found: finder.cells, pending }.into();
         }
         finder.complete();
-        let decision = client.decide(finder.cells, Purpose::Take);
+        let decision = self.config.client.decide(finder.cells, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -280,10 +280,10 @@ impl RequestContext {
     }
 
     /// Returns the next step of a request that is on a list.
-    fn check_lists<B>(&self, request: &mut Request<B>) -> Option<Step> {
-        let (listed, matched) = self.config.lists.find(&RequestHead::of(request));
+    fn check_lists<B>(&self, layer: &LayerConfig, request: &mut Request<B>) -> Option<Step> {
+        let (listed, matched) = layer.lists.find(&RequestHead::of(request));
         if !matched.is_empty() {
-            self.config.report_lists(&matched, request.extensions_mut());
+            layer.report_lists(&matched, request.extensions_mut());
         }
         Some(match listed? {
             ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),

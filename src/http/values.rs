@@ -2,7 +2,7 @@
 //! response that already has as many headers as a `HeaderMap` can hold stays as it is.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -105,25 +105,23 @@ pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderVal
 
 /// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
 /// the last list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
-/// items, nothing is changed. Logs a repeated name, unless `is_reported` is set, and then sets that.
+/// items, nothing is changed. Logs a repeated name, unless `reported` is set, and then sets that.
 #[cold]
-pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBool) {
+pub(super) fn merge(fields: &[HeaderName], headers: &mut HeaderMap, reported: &OnceLock<()>) {
     let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
     let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
     let Some(lists @ [.., quotas]) = lists.as_deref() else { return };
     let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
     let repeated = quotas.iter().enumerate().find(|(index, item)| count(&quotas[..*index], item.name) > 0);
-    if repeated.is_none() {
-        return;
-    }
-    if !is_reported.swap(true, Ordering::Relaxed) {
+    let Some((_, _repeated)) = repeated else { return };
+    reported.get_or_init(|| {
         #[cfg(feature = "tracing")]
         tracing::warn!(
-            limit = repeated.map(|(_, item)| tracing::field::display(String::from_utf8_lossy(item.name))),
+            limit = %String::from_utf8_lossy(_repeated.name),
             "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
              limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
         );
-    }
+    });
     let merged: Vec<HeaderValue> = lists
         .iter()
         .map(|items| {
@@ -174,7 +172,7 @@ mod tests {
             headers.append(&quotas, HeaderValue::from_static(line));
             headers.append(&policies, HeaderValue::from_static(r#""a";q=10"#));
         }
-        merge(&[policies, quotas.clone()], &mut headers, &AtomicBool::new(false));
+        merge(&[policies, quotas.clone()], &mut headers, &OnceLock::new());
         assert_eq!(headers.get_all(quotas).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
     }
 }
