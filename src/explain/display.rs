@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::limit::{ExpectedOutcome, LimitExplanation, LimitStatus};
-use super::{Conclusion, Decider, Explanation, ListKind};
+use super::{Conclusion, Decider, ExpectedOutcome, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::{KeyError, KeyPart};
 
 /// The most limits of a rules file that are listed although the request does not match them.

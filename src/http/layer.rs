@@ -8,8 +8,7 @@ use tower_layer::Layer;
 
 use super::body::{KeepBody, WrapBody};
 use super::charges::explain;
-use super::config::LayerConfig;
-use super::options::HttpOptions;
+use super::config::{HttpOptions, LayerConfig};
 use super::service::RateLimit;
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;

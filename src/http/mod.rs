@@ -4,15 +4,14 @@
 //!
 //! | step | modules |
 //! | --- | --- |
-//! | Configure | [`options`], [`layer`], [`config`] |
+//! | Configure | [`layer`], [`config`] |
 //! | Accept a request | [`service`] (a request's way to its response) |
 //! | Decide or explain | [`charges`] |
-//! | Reject | [`rejection`], [`response`] |
-//! | Charge more or less later | [`ledger`], [`adjust`], [`permit`] |
-//! | Respond | [`headers`], [`values`], [`body`] |
+//! | Reject | [`response`] |
+//! | Charge more or less later | [`ledger`], [`permit`] |
+//! | Respond | [`headers`], [`body`] |
 //! | Decide recorded requests | [`dry_run`] |
 
-mod adjust;
 mod body;
 mod charges;
 mod config;
@@ -21,16 +20,13 @@ pub mod dry_run;
 mod headers;
 mod layer;
 mod ledger;
-mod options;
 mod permit;
-mod rejection;
 mod response;
 mod service;
-mod values;
 
 pub use body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
+pub use config::HttpOptions;
 pub use headers::{HeaderStyle, ResetFormat};
 pub use layer::RateLimitLayer;
-pub use options::HttpOptions;
 pub use permit::{ChargeError, Permit, Settled};
 pub use service::{RateLimit, ResponseFuture};

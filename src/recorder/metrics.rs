@@ -8,10 +8,9 @@ use metrics::{
     histogram,
 };
 
-use super::per_label::{OTHER, PerLabel};
 use super::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Recorder,
-    Rejection,
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, OTHER, PerLabel, Reason,
+    Recorder, Rejection,
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;

@@ -1,23 +1,26 @@
-//! Recorders of decisions, rejections and events, for metrics, traces and logs.
+//! Recorders of decisions, rejections and events, for metrics, traces and logs; and what they receive.
 
 #[cfg(feature = "metrics")]
 mod metrics;
-mod per_label;
-mod record;
 mod stats;
 #[cfg(feature = "tracing")]
 mod trace;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
-pub use self::record::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Reason, Rejection,
-};
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
 pub use self::trace::TraceRecorder;
+use crate::error::{Node, StoreError};
+use crate::key::KeyError;
+use crate::key::heads::RequestHead;
+use crate::select::ListAction;
+use crate::store::decision::{Cell, Decision, Verdict, Veto};
+use crate::store::{Store, StoreUsage};
 
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
@@ -97,5 +100,381 @@ pub(crate) struct Observer<F>(pub(crate) F);
 impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Recorder for Observer<F> {
     fn event(&self, event: &Event<'_>) {
         (self.0)(event);
+    }
+}
+
+/// A decision about a request, for a [`Recorder`].
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionRecord<'a> {
+    /// The decision.
+    pub decision: &'a Decision,
+    /// The source of the decision.
+    pub source: DecisionSource,
+    /// The time that the decision took, including the wait for the store.
+    pub duration: Duration,
+    /// The names of the limits, by position.
+    pub(crate) names: &'a [Arc<str>],
+    pub(crate) near_percent: u32,
+    pub(crate) store: &'a dyn Store,
+}
+
+/// The source of a decision.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum DecisionSource {
+    /// A store that decided without waiting, in this process.
+    Memory,
+    /// A store that the request waited for, such as Redis.
+    Store,
+    /// A remembered denial: its wait is not over, so the database was not called.
+    RememberedDenial,
+    /// The fallback policy, because the store failed: see [`OnStoreError`](crate::OnStoreError).
+    Fallback,
+}
+
+impl DecisionSource {
+    /// Returns the name of the source in metrics, such as `remembered_denial`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Store => "store",
+            Self::RememberedDenial => "remembered_denial",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
+/// The outcome of one limit for a request.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum LimitOutcome {
+    /// The limit had capacity.
+    Allowed,
+    /// The limit had capacity after a delay: see [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    Delayed,
+    /// The limit had capacity in its overage only: see [`Limit::soft`](crate::Limit::soft).
+    Overage,
+    /// The limit had no capacity, but is in [shadow mode](crate::Limit::shadow), so it denied nothing.
+    ShadowDenied,
+    /// The limit had no capacity, but another limit in [quota mode](crate::Limit::quota_mode) had.
+    QuotaExceeded,
+    /// The limit denied the request.
+    Denied,
+}
+
+impl LimitOutcome {
+    /// Returns the name of the outcome in metrics, such as `shadow_denied`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Delayed => "delayed",
+            Self::Overage => "overage",
+            Self::ShadowDenied => "shadow_denied",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+impl<'a> DecisionRecord<'a> {
+    /// Returns the limits that applied to the request, with their outcomes.
+    ///
+    /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
+    pub fn limits(&self) -> impl Iterator<Item = LimitRecord<'a>> {
+        LimitRecord::of_decision(self.decision, self.names, self.near_percent)
+    }
+
+    /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each
+    /// decision.
+    #[must_use]
+    pub fn store_usage(&self) -> StoreUsage {
+        self.store.usage()
+    }
+}
+
+/// The record of one limit in a decision, for a [`Recorder`].
+#[derive(Clone, Copy, Debug)]
+pub struct LimitRecord<'a> {
+    /// The name of the limit.
+    pub name: &'a str,
+    /// The answer of the limit: its verdict, the cost of the request, and the fingerprint of its key. The verdict allows
+    /// the request if the limit has capacity, even if another limit denies it.
+    pub cell: &'a Cell,
+    is_charged: bool,
+    near_percent: u32,
+}
+
+impl<'a> LimitRecord<'a> {
+    /// Returns the records of the limits of a decision.
+    fn of_decision(decision: &'a Decision, names: &'a [Arc<str>], near_percent: u32) -> impl Iterator<Item = Self> {
+        let is_charged = decision.is_charged();
+        decision
+            .outcomes()
+            .iter()
+            .filter_map(move |cell| Some(Self { name: names.get(cell.limit())?, cell, is_charged, near_percent }))
+    }
+
+    /// Returns the outcome.
+    #[must_use]
+    pub fn outcome(&self) -> LimitOutcome {
+        match self.cell.verdict() {
+            Verdict::Deny { .. } if self.cell.is_enforced() => LimitOutcome::Denied,
+            Verdict::Deny { .. } if self.cell.veto() == Veto::Quota => LimitOutcome::QuotaExceeded,
+            Verdict::Deny { .. } => LimitOutcome::ShadowDenied,
+            Verdict::Allow { .. } if self.cell.uses_overage() => LimitOutcome::Overage,
+            Verdict::Allow { delay: Duration::ZERO } => LimitOutcome::Allowed,
+            Verdict::Allow { .. } => LimitOutcome::Delayed,
+        }
+    }
+
+    /// Returns the tokens that the request was charged: its cost, or 0 if it was not charged.
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        if self.is_charged && self.cell.is_allowed() { self.cell.cost() } else { 0 }
+    }
+
+    /// Returns whether the request was allowed, and its key has now used the share of the limit that
+    /// [`Builder::near_limit`](crate::Builder::near_limit) sets.
+    #[must_use]
+    pub fn is_near_limit(&self) -> bool {
+        let capacity = self.cell.algorithm().capacity();
+        let used = capacity.saturating_sub(self.cell.remaining());
+        self.is_charged && self.cell.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
+    }
+}
+
+/// The reason why a request is rejected.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit denies the request.
+    Limited {
+        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can
+        /// help.
+        retry_after: Option<Duration>,
+    },
+    /// The request lacks the key of a limit.
+    MissingKey(KeyError),
+    /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
+    Listed(ListAction),
+    /// The store failed, and the policy is to reject.
+    StoreFailed,
+}
+
+/// A request that a layer rejects, for a [`Recorder`], and for the closure that builds the response:
+/// see [`on_reject`](crate::Builder::on_reject).
+#[derive(Clone, Copy, Debug)]
+pub struct Rejection<'a> {
+    /// The reason for the rejection.
+    pub reason: Reason,
+    /// The head of the request.
+    pub head: RequestHead<'a>,
+    /// The decision, if a limit denied the request.
+    pub(crate) decision: Option<&'a Decision>,
+    /// The limits of the limiter, in order.
+    pub(crate) names: &'a [Arc<str>],
+    /// The random part of `Retry-After`.
+    pub(crate) jitter: Duration,
+}
+
+impl<'a> Rejection<'a> {
+    /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
+    pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
+        let Self { decision, names, .. } = *self;
+        // A limit that was not charged is not near its limit.
+        let records = move |decision| LimitRecord::of_decision(decision, names, 100);
+        decision.into_iter().flat_map(records).filter(|limit| limit.outcome() == LimitOutcome::Denied)
+    }
+}
+
+/// An event that a limiter reports to its [recorders](crate::Recorder) and to the closures that
+/// [observe](crate::Builder::observe) it. More events may be added, so end a `match` with `_ => {}`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use tower_ratelimit::{Event, FixedWindow, Limit, RateLimitLayer};
+///
+/// let failures = Arc::new(AtomicUsize::new(0));
+/// let counted = failures.clone();
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
+///     match event {
+///         Event::StoreFailed { .. } => {
+///             counted.fetch_add(1, Ordering::Relaxed);
+///         }
+///         _ => {}
+///     }
+/// }).build();
+/// # let _ = limits;
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The store could not decide a request, or was not called. Reported once per request.
+    #[non_exhaustive]
+    StoreFailed {
+        /// The error. [`kind`](StoreError::kind) classifies it.
+        error: &'a StoreError,
+    },
+    /// A request that the store could not decide was handled by the policy, [`OnStoreError`](crate::OnStoreError).
+    #[non_exhaustive]
+    FellBack {
+        /// The way in which the request was handled.
+        to: Fallback,
+    },
+    /// A request was allowed by overage: see [`Limit::soft`](crate::Limit::soft).
+    #[non_exhaustive]
+    OverageUsed {
+        /// The limit's name.
+        limit: &'a str,
+        /// The limit's outcome.
+        outcome: &'a Cell,
+    },
+    /// A limit in shadow mode would have denied a request: see [`Limit::shadow`](crate::Limit::shadow).
+    #[non_exhaustive]
+    ShadowDenied {
+        /// The limit's name.
+        limit: &'a str,
+        /// The limit's outcome.
+        outcome: &'a Cell,
+    },
+    /// A lockout of a key began: see [`Limit::penalty`](crate::Limit::penalty). If several processes share a store, the
+    /// one that decided the last denial reports it.
+    #[non_exhaustive]
+    PenaltyBegan {
+        /// The limit's name.
+        limit: &'a str,
+        /// The number of consecutive lockouts, from 1.
+        level: u32,
+        /// The length of the lockout.
+        span: Duration,
+    },
+    /// A request matched a list: see [`always_reject`](crate::Builder::always_reject).
+    #[non_exhaustive]
+    ListMatched {
+        /// The action for the request.
+        action: ListAction,
+    },
+    /// The [circuit breaker](crate::CircuitBreaker) of a store or of one of its nodes changed its state.
+    #[non_exhaustive]
+    BreakerChanged {
+        /// The new state. The breaker of a node closes if no request has concerned the node for a minute, for example
+        /// because it has left the store.
+        state: BreakerState,
+        /// The node, for a store [with several](crate::Store::node), such as a master of a Redis Cluster. `None` means
+        /// the whole store.
+        node: Option<&'a Node>,
+    },
+    /// The actual cost of a request exceeded the capacity of a limit: see
+    /// [`Limit::settle_by`](crate::Limit::settle_by).
+    #[non_exhaustive]
+    Shortfall {
+        /// The limit's name.
+        limit: &'a str,
+        /// The tokens that could not be charged.
+        tokens: u64,
+    },
+    /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their recorders](crate::LiveLimits::recorder).
+    #[non_exhaustive]
+    LimitsReplaced {
+        /// The number of limits in force now.
+        limits: usize,
+    },
+    /// A document that defines [`LiveLimits`](crate::LiveLimits) can't be read or is invalid, so the previous limits
+    /// stay in force. Reported once, until the error changes.
+    #[non_exhaustive]
+    LimitsRejected {
+        /// The error.
+        error: &'a (dyn std::error::Error + 'static),
+    },
+}
+
+/// The handling of a request that the store could not decide.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// The request was rejected.
+    Rejected,
+    /// The request was allowed, uncounted.
+    Allowed,
+    /// This process decided by its share of the limits.
+    #[non_exhaustive]
+    DecidedLocally {
+        /// Whether the request was allowed.
+        allowed: bool,
+    },
+}
+
+/// The state of a [circuit breaker](crate::CircuitBreaker).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// The store is called for all requests.
+    Closed,
+    /// The store is called for one request at a time after each pause. If it answers, the breaker closes.
+    Open,
+}
+
+/// The entry of the labels that do not fit.
+const OTHER: &str = "other";
+
+/// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their series.
+#[derive(Debug)]
+struct PerLabel<T> {
+    entries: RwLock<BTreeMap<Box<str>, Arc<T>>>,
+    /// The maximum number of labels. Further ones share the entry [`OTHER`].
+    most: usize,
+}
+
+impl<T> PerLabel<T> {
+    const fn new(most: usize) -> Self {
+        Self { entries: RwLock::new(BTreeMap::new()), most }
+    }
+
+    /// Returns the entry of a label. `create` makes the entry of a new label.
+    fn get(&self, label: &str, create: impl FnOnce(&str) -> T) -> Arc<T> {
+        let kept = |entries: &BTreeMap<Box<str>, Arc<T>>| {
+            if entries.len() < self.most || entries.contains_key(label) { label } else { OTHER }
+        };
+        // A read lock, so that requests do not wait for each other, even if clients always send new values.
+        let entries = self.entries();
+        if let Some(entry) = entries.get(kept(&entries)) {
+            return entry.clone();
+        }
+        drop(entries);
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let label = kept(&entries);
+        entries.entry(label.into()).or_insert_with(|| Arc::new(create(label))).clone()
+    }
+
+    /// Returns the entries by their labels.
+    fn entries(&self) -> RwLockReadGuard<'_, BTreeMap<Box<str>, Arc<T>>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_label_has_one_entry() {
+        let lengths = PerLabel::new(usize::MAX);
+        let mut labels: Vec<String> = (0..10_000).map(|number: u32| number.to_string()).collect();
+        for _ in 0..2 {
+            let len = |label: &String| *lengths.get(label, str::len);
+            assert!(labels.iter().all(|label| len(label) == label.len()));
+        }
+        labels.sort_unstable();
+        assert!(lengths.entries().keys().map(|label| &**label).eq(&labels));
+    }
+
+    #[test]
+    fn labels_that_do_not_fit_share_an_entry() {
+        let labels = PerLabel::new(2);
+        let entry = |label: &str| labels.get(label, str::to_owned).to_string();
+        assert_eq!(["a", "b", "c", "a", "d"].map(entry), ["a", "b", "other", "a", "other"]);
     }
 }

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::per_label::PerLabel;
-use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, Rejection};
+use super::{DecisionRecord, LimitOutcome, LimitRecord, PerLabel, Recorder, Rejection};
 use crate::key::heads::RequestHead;
 
 /// The longest display of a key, in bytes. Clients may choose a part of it.
