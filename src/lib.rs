@@ -64,6 +64,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc(test(attr(deny(unused_must_use))))]
 #![forbid(unsafe_code)]
+#![allow(clippy::result_large_err, reason = "constructors that run at compile time can't box their errors")]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -350,7 +350,12 @@ impl SlidingWindow {
 
     const fn checked_buckets(mut self, buckets: u32) -> Result<Self, Fault> {
         if !self.0.span.is_multiple_of(buckets as u64) {
-            return Err(Fault::Buckets { period: Duration::from_micros(self.0.span), buckets });
+            return Err(Fault::new("period ")
+                .span(Duration::from_micros(self.0.span))
+                .text(" does not divide into ")
+                .number(buckets as u64)
+                .text(" buckets of whole microseconds: use a number that divides ")
+                .number(self.0.span));
         }
         self.0.kind = Kind::Log(Some(buckets));
         Ok(self)

@@ -98,7 +98,8 @@ impl Penalty {
 
     const fn checked_after(denials: u32, within: Duration) -> Result<Self, Fault> {
         if denials == 0 || denials > MAX_DENIALS {
-            return Err(Fault::Denials { denials });
+            let message = Fault::new("a lockout begins after ").number(denials as u64);
+            return Err(message.text(" denials: use 1 to 1,000, or leave the penalty out"));
         }
         match validation::span("a penalty's span", within) {
             Ok(within) => Ok(Self { denials: denials as u16, within, first: within, longest: 0, remembered: 0 }),
@@ -173,8 +174,11 @@ impl Penalty {
 
     const fn checked_order(self) -> Result<Self, Fault> {
         if self.longest > 0 && self.longest < self.first {
-            let [longest, first] = [Duration::from_micros(self.longest), Duration::from_micros(self.first)];
-            return Err(Fault::Doubling { first, longest });
+            return Err(Fault::new("the first lockout lasts ")
+                .span(Duration::from_micros(self.first))
+                .text(", longer than the longest, ")
+                .span(Duration::from_micros(self.longest))
+                .text(": shorten the first, or lengthen the longest"));
         }
         Ok(self)
     }

@@ -111,8 +111,13 @@ impl Algorithm {
         }
         self.capacity = capacity as u64 + self.is_queue() as u64;
         if self.capacity > self.most_tokens() {
-            let (amount, interval) = (self.amount, Duration::from_micros(self.span));
-            return Err(Fault::DrainTooLong { capacity: self.capacity, amount, interval });
+            return Err(Fault::new("a bucket of ")
+                .number(self.capacity)
+                .text(" tokens takes more than 142 years to fill or drain at ")
+                .number(self.amount as u64)
+                .text(" per ")
+                .span(Duration::from_micros(self.span))
+                .text(": lower the capacity, or raise the rate"));
         }
         Ok(self)
     }

@@ -21,7 +21,7 @@ pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// Returns `tokens` if there is at least one. `what` names the value in the error.
 pub(crate) const fn tokens(what: &'static str, tokens: u32) -> Result<u32, Fault> {
     if tokens == 0 {
-        return Err(Fault::Zero { what });
+        return Err(Fault::new(what).text(" is 0: allow at least 1 token, or leave the limit out"));
     }
     Ok(tokens)
 }
@@ -29,9 +29,17 @@ pub(crate) const fn tokens(what: &'static str, tokens: u32) -> Result<u32, Fault
 /// Returns a span in µs if it is whole microseconds from 1 µs to 366 days. `what` names the value in the error.
 pub(crate) const fn span(what: &'static str, is: Duration) -> Result<u64, Fault> {
     if is.is_zero() || is.as_nanos() > LONGEST as u128 * 1_000 || !is.subsec_nanos().is_multiple_of(1_000) {
-        return Err(Fault::Span { what, is });
+        return Err(Fault::new(what).text(" is ").span(is).text(": use whole microseconds, from 1 µs to 366 days"));
     }
     Ok(is.as_micros() as u64)
+}
+
+/// Returns a day of a month if some month has it.
+pub(crate) const fn day_of_month(day: u32) -> Result<u8, Fault> {
+    match day {
+        1..=31 => Ok(day as u8),
+        _ => Err(Fault::new("no month has a day ").number(day as u64).text(": use one from 1 to 31")),
+    }
 }
 
 /// Returns the most tokens, up to 2^32, that drain in at most 142 years at a rate of `amount` per `interval` µs.
@@ -76,7 +84,7 @@ macro_rules! checked {
     ($result:expr) => {
         match $result {
             Ok(value) => value,
-            Err(fault) => panic!("{}", fault.message().as_str()),
+            Err(fault) => panic!("{}", fault.as_str()),
         }
     };
 }
@@ -143,7 +151,7 @@ impl ConfigError {
 
 impl From<Fault> for ConfigError {
     fn from(fault: Fault) -> Self {
-        ConfigError::new(fault.message().as_str())
+        ConfigError::new(fault.as_str())
     }
 }
 
@@ -192,89 +200,25 @@ impl fmt::Display for RulePosition {
     }
 }
 
-/// A value out of its range, found by a constructor that also runs at compile time.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Fault {
-    Zero { what: &'static str },
-    Span { what: &'static str, is: Duration },
-    DrainTooLong { capacity: u64, amount: u32, interval: Duration },
-    Buckets { period: Duration, buckets: u32 },
-    Prefix { version: u8, bits: u8, most: u8 },
-    DayOfMonth { day: u32 },
-    NoMonth,
-    NoProcesses,
-    Denials { denials: u32 },
-    Doubling { first: Duration, longest: Duration },
-}
-
-impl Fault {
-    /// Describes the fault, its value and the remedy. `const`, so that panics at compile time name the value too.
-    pub(crate) const fn message(self) -> Message {
-        let message = Message::new();
-        match self {
-            Self::Zero { what } => message.text(what).text(" is 0: allow at least 1 token, or leave the limit out"),
-            Self::Span { what, is } => {
-                message.text(what).text(" is ").span(is).text(": use whole microseconds, from 1 µs to 366 days")
-            }
-            Self::DrainTooLong { capacity, amount, interval } => message
-                .text("a bucket of ")
-                .number(capacity as u128)
-                .text(" tokens takes more than 142 years to fill or drain at ")
-                .number(amount as u128)
-                .text(" per ")
-                .span(interval)
-                .text(": lower the capacity, or raise the rate"),
-            Self::Buckets { period, buckets } => message
-                .text("period ")
-                .span(period)
-                .text(" does not divide into ")
-                .number(buckets as u128)
-                .text(" buckets of whole microseconds: use a number that divides ")
-                .number(period.as_micros()),
-            Self::Denials { denials } => message
-                .text("a lockout begins after ")
-                .number(denials as u128)
-                .text(" denials: use 1 to 1,000, or leave the penalty out"),
-            Self::Doubling { first, longest } => message
-                .text("the first lockout lasts ")
-                .span(first)
-                .text(", longer than the longest, ")
-                .span(longest)
-                .text(": shorten the first, or lengthen the longest"),
-            Self::Prefix { version, bits, most } => message
-                .text("an IPv")
-                .number(version as u128)
-                .text(" prefix has ")
-                .number(bits as u128)
-                .text(" bits: use 1 to ")
-                .number(most as u128),
-            Self::DayOfMonth { day } => {
-                message.text("no month has a day ").number(day as u128).text(": use one from 1 to 31")
-            }
-            Self::NoMonth => message.text("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out"),
-            Self::NoProcesses => {
-                message.text("a limit is shared by 0 processes: count all processes that share it, including this one")
-            }
-        }
-    }
-}
-
 /// The maximum length of a message in bytes. Parts that do not fit are left out.
 const CAPACITY: usize = 256;
 
-/// A text in an inline buffer, because a `const fn` can neither allocate nor use `format!`.
-pub(crate) struct Message {
+/// The message about a value out of its range, found by a constructor that also runs at compile time. The text is in an
+/// inline buffer, because a `const fn` can neither allocate nor use `format!`.
+#[derive(Debug)]
+pub(crate) struct Fault {
     bytes: [u8; CAPACITY],
     len: usize,
 }
 
-impl Message {
-    const fn new() -> Self {
-        Self { bytes: [0; CAPACITY], len: 0 }
+impl Fault {
+    /// Creates a message that begins with `text`.
+    pub(crate) const fn new(text: &str) -> Self {
+        Self { bytes: [0; CAPACITY], len: 0 }.text(text)
     }
 
     /// Appends `text`, or nothing if it does not fit.
-    const fn text(mut self, text: &str) -> Self {
+    pub(crate) const fn text(mut self, text: &str) -> Self {
         let text = text.as_bytes();
         if text.len() <= CAPACITY - self.len {
             let (_, free) = self.bytes.split_at_mut(self.len);
@@ -285,17 +229,17 @@ impl Message {
     }
 
     /// Appends a number in decimal.
-    const fn number(self, number: u128) -> Self {
+    pub(crate) const fn number(self, number: u64) -> Self {
         self.digits(number, 1)
     }
 
     /// Appends a span in the format of `Duration`'s `Debug`: `1.5ms`.
-    const fn span(self, span: Duration) -> Self {
+    pub(crate) const fn span(self, span: Duration) -> Self {
         let (whole, part, width, unit) = match (span.as_secs(), span.subsec_nanos()) {
-            (0, nanos @ 0..1_000) => (nanos as u128, 0, 0, "ns"),
-            (0, nanos @ 1_000..1_000_000) => (nanos as u128 / 1_000, nanos % 1_000, 3, "µs"),
-            (0, nanos) => (nanos as u128 / 1_000_000, nanos % 1_000_000, 6, "ms"),
-            (seconds, nanos) => (seconds as u128, nanos, 9, "s"),
+            (0, nanos @ 0..1_000) => (nanos as u64, 0, 0, "ns"),
+            (0, nanos @ 1_000..1_000_000) => (nanos as u64 / 1_000, nanos % 1_000, 3, "µs"),
+            (0, nanos) => (nanos as u64 / 1_000_000, nanos % 1_000_000, 6, "ms"),
+            (seconds, nanos) => (seconds, nanos, 9, "s"),
         };
         let whole = self.number(whole);
         let fraction = if part == 0 { whole } else { whole.text(".").fraction(part, width) };
@@ -308,11 +252,11 @@ impl Message {
             part /= 10;
             width -= 1;
         }
-        self.digits(part as u128, width)
+        self.digits(part as u64, width)
     }
 
     /// Appends a number in decimal with at least `width` digits.
-    const fn digits(self, number: u128, width: usize) -> Self {
+    const fn digits(self, number: u64, width: usize) -> Self {
         let this = if number >= 10 || width > 1 { self.digits(number / 10, width.saturating_sub(1)) } else { self };
         let digit = (number % 10) as usize;
         this.text("0123456789".split_at(digit).1.split_at(1).0)
@@ -337,20 +281,20 @@ mod tests {
         let short = nanos.map(Duration::from_nanos);
         let long = nanos.map(|nanos| Duration::new(31_622_400, nanos as u32));
         for span in short.into_iter().chain(long).chain([Duration::MAX, Duration::from_secs(60)]) {
-            assert_eq!(Message::new().span(span).as_str(), format!("{span:?}"));
+            assert_eq!(Fault::new("").span(span).as_str(), format!("{span:?}"));
         }
     }
 
     #[test]
     fn numbers_are_written_in_decimal() {
-        for number in [0, 9, 10, 101, u128::from(u32::MAX), u128::MAX] {
-            assert_eq!(Message::new().number(number).as_str(), number.to_string());
+        for number in [0, 9, 10, 101, u64::from(u32::MAX), u64::MAX] {
+            assert_eq!(Fault::new("").number(number).as_str(), number.to_string());
         }
     }
 
     #[test]
     fn text_that_does_not_fit_is_left_out() {
         let long = "é".repeat(CAPACITY / 2);
-        assert_eq!(Message::new().text(&long).text("x").as_str(), long);
+        assert_eq!(Fault::new(&long).text("x").as_str(), long);
     }
 }

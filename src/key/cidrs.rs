@@ -120,14 +120,14 @@ impl Prefixes {
 
     pub(super) const fn ipv4(self, bits: u8) -> Result<Self, Fault> {
         if bits < 1 || bits > 32 {
-            return Err(Fault::Prefix { version: 4, bits, most: 32 });
+            return Err(Fault::new("an IPv4 prefix has ").number(bits as u64).text(" bits: use 1 to 32"));
         }
         Ok(Self { ipv4: bits, ..self })
     }
 
     pub(crate) const fn ipv6(self, bits: u8) -> Result<Self, Fault> {
         if bits < 1 || bits > 128 {
-            return Err(Fault::Prefix { version: 6, bits, most: 128 });
+            return Err(Fault::new("an IPv6 prefix has ").number(bits as u64).text(" bits: use 1 to 128"));
         }
         Ok(Self { ipv6: bits, ..self })
     }

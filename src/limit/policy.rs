@@ -114,7 +114,9 @@ impl Share {
     const fn of(processes: u32) -> Result<Self, Fault> {
         match NonZeroU32::new(processes) {
             Some(parts) => Ok(Self { parts }),
-            None => Err(Fault::NoProcesses),
+            None => Err(Fault::new(
+                "a limit is shared by 0 processes: count all processes that share it, including this one",
+            )),
         }
     }
 

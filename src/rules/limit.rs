@@ -10,7 +10,7 @@ use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
-use crate::error::validation::{DAY, HOUR, MINUTE, SECOND};
+use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND};
 use crate::error::{ConfigError, Fault, Position};
 use crate::limit::{Limit, OnMissingKey, OnStoreError, Share};
 
@@ -270,7 +270,7 @@ fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, 
         "week" => CalendarWindow::weekly(limit, rule.choice("starts", DAYS, "")?.unwrap_or_default()),
         "month" => {
             let day = rule.integer("day")?.unwrap_or(1);
-            let day = u8::try_from(day).map_err(|_| Fault::DayOfMonth { day }.into());
+            let day = validation::day_of_month(day).map_err(ConfigError::from);
             rule.check("day", day.and_then(|day| CalendarWindow::monthly(limit).try_from_day(day)))?
         }
         _ => CalendarWindow::yearly(limit),

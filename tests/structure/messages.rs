@@ -15,7 +15,8 @@ const REGIONS: &[(&str, char, char)] = &[
     ("Self::of(", '(', ')'),
     ("StoreError::new(", '(', ')'),
     ("StoreError::of_one_request(", '(', ')'),
-    ("fn message(self) -> Message ", '{', '}'),
+    ("Fault::new(", '(', ')'),
+    (".text(", '(', ')'),
     ("fn sentence<", '{', '}'),
     (" assert!(", '(', ')'),
     // Invalid configurations.

@@ -11,7 +11,7 @@ pub use self::dates::Weekday;
 use self::dates::{DAY, Day};
 #[cfg(feature = "time-zones")]
 pub(super) use self::named::NamedZone;
-use crate::error::Fault;
+use crate::error::{Fault, validation};
 
 /// Where windows begin and end, in whole seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -31,10 +31,10 @@ impl Calendar {
     }
 
     pub(super) const fn starting(self, day: u8) -> Result<Self, Fault> {
-        match (self.unit, day) {
-            (Unit::Month(_), 1..=31) => Ok(Self { unit: Unit::Month(day), ..self }),
-            (Unit::Month(_), _) => Err(Fault::DayOfMonth { day: day as u32 }),
-            _ => Err(Fault::NoMonth),
+        match (self.unit, validation::day_of_month(day as u32)) {
+            (Unit::Month(_), Ok(day)) => Ok(Self { unit: Unit::Month(day), ..self }),
+            (Unit::Month(_), Err(fault)) => Err(fault),
+            _ => Err(Fault::new("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out")),
         }
     }
 
