@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use crate::algorithm::{Algorithm, Kind};
+use crate::algorithm::{Algorithm, Kind, Size};
 use crate::key::split_unquoted;
 use crate::limit::Limit;
-use crate::store::decision::{Cell, Decision, Verdict};
+use crate::store::decision::{Cell, Decision};
 use crate::time::{Timestamp, ceil_seconds};
 
 /// A set of response headers that report the remaining tokens of limits.
@@ -151,7 +151,7 @@ struct LimitText {
     name: String,
     /// `20`
     capacity: HeaderValue,
-    algorithm: Algorithm,
+    size: Size,
 }
 
 impl Headers {
@@ -171,17 +171,18 @@ impl Headers {
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         let text = |limit: &Limit| {
             let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
-            let algorithm = *limit.algorithm();
-            LimitText { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
+            let algorithm = limit.algorithm();
+            let (capacity, size) = (number(algorithm.capacity()), algorithm.size());
+            LimitText { name: format!("\"{name}\""), capacity, size }
         };
         self.limits = limits.iter().map(text).collect();
-        let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow()).map(|(_, text)| text);
-        self.enforced = enforced().count();
+        let texts = self.limits.iter().zip(limits).filter(|(_, limit)| !limit.is_shadow());
+        let enforced: Vec<_> = texts.map(|(text, limit)| (text, limit.algorithm())).collect();
+        self.enforced = enforced.len();
         // A file may have thousands of limits, which never apply to one request together.
-        let is_calendar = |text: &LimitText| matches!(text.algorithm.kind, Kind::Window(Some(_)));
-        let are_constant = self.enforced <= MAX_LIMITS && !enforced().any(is_calendar);
-        let policies = || policies(enforced().map(|text| (text, &text.algorithm)), Timestamp::EPOCH);
-        self.policies = are_constant.then(policies);
+        let is_calendar = |(_, algorithm): &(_, &Algorithm)| matches!(algorithm.kind, Kind::Window(Some(_)));
+        let are_constant = self.enforced <= MAX_LIMITS && !enforced.iter().any(is_calendar);
+        self.policies = are_constant.then(|| policies(enforced.into_iter(), Timestamp::EPOCH));
     }
 
     #[inline]
@@ -234,9 +235,8 @@ impl Headers {
 
     /// Returns the policies of the limits that are reported.
     fn policies(&self, decision: &Decision) -> HeaderValue {
-        let algorithm = |outcome: &Cell| Algorithm { overage: 0, ..*outcome.algorithm() };
         if let Some(policies) = &self.policies
-            && reported(decision).all(|outcome| self.limits[outcome.limit()].algorithm == algorithm(outcome))
+            && reported(decision).all(|outcome| self.limits[outcome.limit()].size == outcome.algorithm().size())
             && reported(decision).count() == self.enforced
         {
             return policies.clone();
@@ -281,9 +281,9 @@ impl Headers {
                 Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
             }
         });
-        let (text, capacity) = (&self.limits[outcome.limit()], outcome.algorithm().capacity());
-        let is_own = text.algorithm.capacity() == capacity;
-        insert(headers, limit.clone(), if is_own { text.capacity.clone() } else { number(capacity) });
+        let (text, algorithm) = (&self.limits[outcome.limit()], outcome.algorithm());
+        let is_own = text.size == algorithm.size();
+        insert(headers, limit.clone(), if is_own { text.capacity.clone() } else { number(algorithm.capacity()) });
         insert(headers, remaining.clone(), number(outcome.remaining()));
         insert(headers, reset.clone(), number(seconds));
     }
@@ -330,10 +330,7 @@ fn effective_window(outcome: &Cell, at: Timestamp) -> Duration {
             Duration::from_micros(until_refilled.min(u64::MAX.into()) as u64).max(until_more.unwrap_or_default())
         }
     };
-    match outcome.verdict() {
-        Verdict::Deny { retry_after: Some(wait) } => until_used.min(wait),
-        Verdict::Deny { retry_after: None } | Verdict::Allow { .. } => until_used,
-    }
+    outcome.verdict().retry_after().map_or(until_used, |wait| until_used.min(wait))
 }
 
 /// Returns the outcomes that are reported to clients. Limits that are not enforced are left out, because clients would
@@ -345,10 +342,7 @@ fn reported(decision: &Decision) -> impl Iterator<Item = &Cell> {
 /// Returns the tighter of two limits: the one that denies for longer, or else the one with less remaining.
 fn tighter<'a>(one: &'a Cell, other: &'a Cell) -> &'a Cell {
     let looseness = |outcome: &Cell| {
-        let wait = match outcome.verdict() {
-            Verdict::Allow { .. } => None,
-            Verdict::Deny { retry_after } => Some(retry_after.unwrap_or(Duration::MAX)),
-        };
+        let wait = (!outcome.is_allowed()).then(|| outcome.verdict().retry_after().unwrap_or(Duration::MAX));
         (Reverse(wait), outcome.remaining(), Reverse(outcome.reset_after()))
     };
     if looseness(other) < looseness(one) { other } else { one }
