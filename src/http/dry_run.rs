@@ -260,11 +260,11 @@ impl Report {
         let is_same = |report: &LimitReport| report.name == limit.name;
         let is_known = self.limits.get(index).is_some_and(is_same);
         let known = if is_known { Some(index) } else { self.limits.iter().position(is_same) };
-        if known.is_none() {
+        let index = known.unwrap_or_else(|| {
             self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
-        }
-        let position = known.unwrap_or(self.limits.len() - 1);
-        &mut self.limits[position]
+            self.limits.len() - 1
+        });
+        &mut self.limits[index]
     }
 }
 

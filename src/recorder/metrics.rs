@@ -56,7 +56,8 @@ use crate::time::cooldown::Cooldown;
 pub struct MetricsRecorder {
     labels: Vec<Label>,
     limits: PerLabel<LimitHandles>,
-    durations: [OnceLock<Histogram>; SOURCES],
+    /// Histograms, by the source of decisions.
+    durations: PerLabel<Histogram>,
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
     /// The gauges of the store's keys, memory and queue.
@@ -72,7 +73,7 @@ impl MetricsRecorder {
         Self {
             labels: Vec::new(),
             limits: PerLabel::new(usize::MAX),
-            durations: Default::default(),
+            durations: PerLabel::new(usize::MAX),
             counters: PerLabel::new(usize::MAX),
             usage: OnceLock::new(),
             usage_reading: Cooldown::new(),
@@ -122,10 +123,9 @@ impl Recorder for MetricsRecorder {
             handles.count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
-            let labels = || self.labels([("decided_by", source.as_str())]);
-            let duration = &self.durations[source as usize];
-            let duration = duration.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
-            duration.record(decision.duration.as_secs_f64());
+            let create =
+                |source: &str| histogram!("ratelimit_store_duration_seconds", self.labels([("decided_by", source)]));
+            self.durations.get(source.as_str(), create).record(decision.duration.as_secs_f64());
         }
         if self.usage_reading.try_start(USAGE_INTERVAL) {
             self.read_usage(decision);
@@ -145,7 +145,8 @@ impl Recorder for MetricsRecorder {
     }
 
     fn event(&self, event: &Event<'_>) {
-        match event {
+        let rules_loads = ("ratelimit_rules_loads_total", "result");
+        let (counter, value) = match event {
             Event::StoreFailed { error } => {
                 let kind = match error.kind() {
                     StoreErrorKind::Failed => "failed",
@@ -157,7 +158,7 @@ impl Recorder for MetricsRecorder {
                     StoreErrorKind::Full => "full",
                     StoreErrorKind::InvalidCall => "invalid_call",
                 };
-                self.increment(("ratelimit_store_errors_total", "kind"), kind, 1);
+                (("ratelimit_store_errors_total", "kind"), kind)
             }
             Event::FellBack { to } => {
                 let to = match to {
@@ -165,35 +166,33 @@ impl Recorder for MetricsRecorder {
                     Fallback::Allowed => "allowed",
                     Fallback::DecidedLocally { .. } => "decided_locally",
                 };
-                self.increment(("ratelimit_fallbacks_total", "to"), to, 1);
+                (("ratelimit_fallbacks_total", "to"), to)
             }
-            Event::PenaltyBegan { limit, .. } => self.increment(("ratelimit_penalties_total", "limit"), limit, 1),
+            Event::PenaltyBegan { limit, .. } => (("ratelimit_penalties_total", "limit"), *limit),
             Event::ListMatched { action } => {
                 let action = match action.status() {
                     Some(http::StatusCode::FORBIDDEN) => "forbidden",
                     Some(_) => "too_many_requests",
                     None => "shadow",
                 };
-                self.increment(("ratelimit_list_matches_total", "action"), action, 1);
+                (("ratelimit_list_matches_total", "action"), action)
             }
             Event::BreakerChanged { state, node } => {
-                let state = match state {
-                    BreakerState::Closed => 0.0,
-                    BreakerState::Open => 1.0,
-                };
                 let node = node.map_or("store", |node| node.name());
-                gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(state);
+                let is_open = f64::from(*state == BreakerState::Open);
+                return gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(is_open);
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
-                self.increment(("ratelimit_rules_loads_total", "result"), "applied", 1);
                 // An increase from 0 can be seen by a query, unlike a series that begins at 1.
-                self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 0);
+                self.increment(rules_loads, "rejected", 0);
+                (rules_loads, "applied")
             }
-            Event::LimitsRejected { .. } => self.increment(("ratelimit_rules_loads_total", "result"), "rejected", 1),
+            Event::LimitsRejected { .. } => (rules_loads, "rejected"),
             // Decisions include these.
-            Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
-        }
+            Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => return,
+        };
+        self.increment(counter, value, 1);
     }
 }
 
