@@ -34,9 +34,9 @@ pub(crate) fn files() -> Vec<PathBuf> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            if path.is_dir() && !["tests", "guide", "conformance", "explain", "dry_run"].contains(&name) {
+            if path.is_dir() && !["tests", "guide", "conformance"].contains(&name) {
                 folders.push(path);
-            } else if name.ends_with(".rs") && !["tests.rs", "dry_run.rs"].contains(&name) {
+            } else if name.ends_with(".rs") && !["tests.rs", "explain.rs", "dry_run.rs"].contains(&name) {
                 files.push(path);
             }
         }
