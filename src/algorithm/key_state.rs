@@ -1,12 +1,11 @@
 //! The state of a key under any algorithm, and its bytes, for stores that keep states as opaque values.
 //!
-//! | version 3 | bytes | content |
+//! | version 4 | bytes | content |
 //! |---|---|---|
-//! | version | 1 | 3 |
+//! | version | 1 | 4 |
 //! | compact state | 8, 8, 8 | the instant of its expiry and another one, in µs, and the algorithm's detail |
-//! | or log | 8, 8 | the instant of its expiry, and the start of its oldest bucket |
-//! | | 4, 4, 4 | the total before that bucket, the total, and the number n of older entries |
-//! | | n · (8, 4) | of each older entry, the start of its bucket and the total up to it |
+//! | or log | 8, 4, 4 | the instant of its expiry, the total before its entries, and their number n |
+//! | | n · (8, 4) | of each entry, oldest first, the start of its bucket and the total up to it |
 //!
 //! All numbers are little-endian. The algorithm determines which of the two forms a state has. Bytes of another
 //! version, or that do not have the layout of their form, are rejected.
@@ -131,7 +130,7 @@ pub(crate) enum DecodeError {
     Malformed,
 }
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -171,14 +170,14 @@ mod tests {
     #[test]
     fn compact_states_have_a_fixed_layout() {
         let state = KeyState::Compact(CompactState { expires_at: 2, at: 3, detail: 4 });
-        assert_eq!(state.to_bytes(), [&[3][..], [2_u64, 3, 4].map(u64::to_le_bytes).as_flattened()].concat());
+        assert_eq!(state.to_bytes(), [&[4][..], [2_u64, 3, 4].map(u64::to_le_bytes).as_flattened()].concat());
     }
 
     #[test]
     fn other_versions_are_rejected() {
         let algorithm = TokenBucket::per_minute(10).into();
         let mut bytes = charged(&algorithm, 1).to_bytes();
-        for version in [0, 1, 2, u8::MAX] {
+        for version in [0, 1, 2, 3, u8::MAX] {
             bytes[0] = version;
             assert_eq!(KeyState::from_bytes(&bytes, algorithm.keeps_log()), Err(DecodeError::Version(version)));
         }
@@ -195,7 +194,7 @@ mod tests {
             assert_eq!(decode(&[&bytes[..], &[0]].concat()), Err(DecodeError::Malformed));
             assert_eq!(KeyState::from_bytes(&bytes, !algorithm.keeps_log()), Err(DecodeError::Malformed));
         }
-        let endless_log = [&[3][..], &[0; 24], &u32::MAX.to_le_bytes()].concat();
+        let endless_log = [&[4][..], &[0; 12], &u32::MAX.to_le_bytes()].concat();
         assert_eq!(KeyState::from_bytes(&endless_log, true), Err(DecodeError::Malformed));
     }
 

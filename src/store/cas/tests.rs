@@ -455,7 +455,7 @@ async fn a_request_that_is_given_up_after_its_first_write_is_refunded() {
 async fn an_undecodable_value_is_an_error_of_the_request() {
     let (table, cell) = (Table::shared(), cell("limit", FixedWindow::per_day(5)));
     let key = table.process().0.key(&cell);
-    for (value, message) in [(vec![2; 26], "has version 2"), (vec![3; 9], "is malformed")] {
+    for (value, message) in [(vec![2; 26], "has version 2"), (vec![4; 9], "is malformed")] {
         table.rows.lock().unwrap().insert(key.clone(), Versioned { value, version: 1 });
         let error = decide(&table.process(), slice::from_ref(&cell), Purpose::Take).await.unwrap_err();
         assert!(error.is_of_one_request() && error.kind() == StoreErrorKind::Failed);
