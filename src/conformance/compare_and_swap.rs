@@ -5,6 +5,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::trace::new_key;
@@ -64,6 +65,18 @@ impl<B: CompareAndSwap> Key<B> {
         assert_eq!(found.value, expected, "`get` returns the bytes that were set");
         found.version
     }
+
+    /// Sets the value of a key that has none, and returns its version.
+    async fn create(&self, ttl: Duration, value: &[u8]) -> u64 {
+        assert!(self.swap_for(ttl, None, value).await, "a key without a value is set if none is expected");
+        self.version_of(value).await
+    }
+
+    /// Replaces the value of that version, and returns the new version.
+    async fn replace(&self, version: u64, value: &[u8]) -> u64 {
+        assert!(self.swap(Some(version), value).await, "a value is replaced if its version is the expected one");
+        self.version_of(value).await
+    }
 }
 
 /// Checks the clock of the database, and returns its time.
@@ -91,14 +104,12 @@ pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
 
     let mut versions = HashSet::new();
     for _ in 0..3 {
-        assert!(key.swap(None, b"first").await, "a key without a value is set if none is expected");
-        let first = key.version_of(b"first").await;
+        let first = key.create(TTL, b"first").await;
         assert!(versions.insert(first), "a value that is set again after its removal has another version");
         assert!(!key.swap(None, b"stale").await, "a key with a value is not set if none is expected");
         assert_eq!(key.version_of(b"first").await, first, "a failed swap changes nothing");
 
-        assert!(key.swap(Some(first), b"second").await, "a value is replaced if its version is the expected one");
-        let second = key.version_of(b"second").await;
+        let second = key.replace(first, b"second").await;
         assert!(versions.insert(second), "a value that is replaced has another version");
         assert!(!key.swap(Some(first), b"stale").await, "a value is not replaced if its version has changed");
         assert_eq!(key.version_of(b"second").await, second, "a failed swap changes nothing");
@@ -116,8 +127,7 @@ pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
     let values = [all_bytes.clone(), vec![0], b"END\r\n".to_vec(), all_bytes.repeat(128)];
     let keys: Vec<_> = values.iter().map(|_| Key::new(database)).collect();
     for (key, value) in keys.iter().zip(&values) {
-        assert!(key.swap(None, value).await, "a key without a value is set if none is expected");
-        key.version_of(value).await;
+        key.create(TTL, value).await;
     }
     keys[1].delete().await;
 
@@ -139,16 +149,12 @@ pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
             key.delete().await;
         }
         let expected = key.get().await.map(|found| found.version);
-        let tasks: Vec<_> = (0..TASKS)
-            .map(|task| {
-                let key = key.clone();
-                tokio::spawn(async move { key.swap(expected, &[task]).await.then_some(task) })
-            })
-            .collect();
-        let mut winners = Vec::new();
-        for task in tasks {
-            winners.extend(task.await.expect("a task that ends"));
-        }
+        let swap = |task| {
+            let key = key.clone();
+            async move { key.swap(expected, &[task]).await.then_some(task) }
+        };
+        let swapped = (0..TASKS).map(swap).collect::<JoinSet<_>>().join_all().await;
+        let winners: Vec<u8> = swapped.into_iter().flatten().collect();
         assert_eq!(winners.len(), 1, "swaps that succeeded of {TASKS} with the same expected version");
         key.version_of(&winners).await;
     }
@@ -160,25 +166,21 @@ pub(super) async fn check_increments<B: CompareAndSwap>(database: &Arc<B>) {
     const TASKS: u64 = 8;
     const INCREMENTS: u64 = 32;
     let key = Arc::new(Key::new(database));
-    assert!(key.swap(None, &0_u64.to_le_bytes()).await, "a key without a value is set if none is expected");
-    let tasks: Vec<_> = (0..TASKS)
-        .map(|task| {
-            let key = key.clone();
-            tokio::spawn(async move {
-                for _ in 0..INCREMENTS {
-                    while !increment(&key, task % 2 == 0).await {
-                        // Tasks in step would read at the same time, and none while another one writes.
-                        for _ in 0..task {
-                            tokio::task::yield_now().await;
-                        }
+    key.create(TTL, &0_u64.to_le_bytes()).await;
+    let add = |task| {
+        let key = key.clone();
+        async move {
+            for _ in 0..INCREMENTS {
+                while !increment(&key, task % 2 == 0).await {
+                    // Tasks in step would read at the same time, and none while another one writes.
+                    for _ in 0..task {
+                        yield_now().await;
                     }
                 }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.expect("a task that ends");
-    }
+            }
+        }
+    };
+    (0..TASKS).map(add).collect::<JoinSet<_>>().join_all().await;
     let sum = key.get().await.map_or(0, |found| number(&found.value));
     assert_eq!(
         sum,
@@ -203,11 +205,10 @@ fn number(value: &[u8]) -> u64 {
 /// Checks that a value is kept for its TTL, and then counts as none.
 pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
     let key = Key::new(database);
-    assert!(key.swap_for(SHORT_TTL, None, b"first").await, "a key without a value is set if none is expected");
+    key.create(SHORT_TTL, b"first").await;
     let extended = Key::new(database);
-    assert!(extended.swap_for(SHORT_TTL, None, b"first").await, "a key without a value is set if none is expected");
-    let version = extended.version_of(b"first").await;
-    assert!(extended.swap(Some(version), b"longer").await, "a value is replaced if its version is the expected one");
+    let version = extended.create(SHORT_TTL, b"first").await;
+    extended.replace(version, b"longer").await;
     // The clock of the database may be coarse.
     sleep(SHORT_TTL / 2).await;
     let first = key.version_of(b"first").await;

@@ -22,47 +22,48 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     let limits =
         vec![Limit::new("overridable", window(5)).overridable(), Limit::new("beside", TokenBucket::new(50, 1, DAY))];
     let mut pair = Pair::new(new_store, limits).await;
-    let [expected, actual] =
-        [&pair.expected, &pair.actual].map(|limiter| limiter.limit("overridable").expect("the limit is overridable"));
+    let handles =
+        pair.limiters.each_ref().map(|limiter| limiter.limit("overridable").expect("the limit is overridable"));
     let (key, other) = (new_key(), new_key());
-    let _ = pair.acquire(key, 3).await;
-
-    match actual.set_override(key, window(20), None).await {
+    let set = async |limit, expires_after| {
+        for handle in &handles {
+            handle.set_override(key, window(limit), expires_after).await.expect("an override is set");
+        }
+    };
+    let [_, actual] = &handles;
+    match actual.get_override(key).await {
         Err(error) if error.kind() == StoreErrorKind::NotSupported => return,
-        result => result.expect("an override is set"),
+        found => assert_eq!(found.expect("`get` succeeds"), None),
     }
-    expected.set_override(key, window(20), None).await.expect("an override is set in memory");
+    let get = async |key| actual.get_override(key).await.expect("`get` succeeds");
+
+    let _ = pair.acquire(key, 3).await;
+    set(20, None).await;
     pair.note("override 20");
     let _ = pair.acquire(key, 10).await;
     let _ = pair.acquire(key, 8).await;
     let _ = pair.acquire(other, 6).await;
-    assert_eq!(
-        actual.get_override(key).await.expect("`get` succeeds").map(|found| found.algorithm),
-        Some(window(20).into())
-    );
-    assert_eq!(actual.get_override(other).await.expect("`get` succeeds"), None);
+    assert_eq!(get(key).await.map(|found| found.algorithm), Some(window(20).into()));
+    assert_eq!(get(other).await, None);
 
-    for overrides in [&expected, &actual] {
-        overrides.set_override(key, window(2), Some(Duration::from_secs(60))).await.expect("an override is set");
-    }
+    set(2, Some(Duration::from_secs(60))).await;
     pair.note("override 2 for a minute");
     pair.peek(key, 1).await;
-    let found = actual.get_override(key).await.expect("`get` succeeds").expect("an override");
-    assert_eq!(found.expires_after, Some(Duration::from_secs(60)));
+    assert_eq!(get(key).await.expect("an override").expires_after, Some(Duration::from_secs(60)));
     for seconds in [60, 61] {
         pair.clock.set(Timestamp::from_micros(START + seconds * 1_000_000));
         pair.note(&format!("{seconds} seconds later"));
-        assert_eq!(actual.get_override(key).await.expect("`get` succeeds"), None, "an override has expired");
+        assert_eq!(get(key).await, None, "an override has expired");
     }
     let _ = pair.acquire(key, 1).await;
 
-    for overrides in [&expected, &actual] {
-        overrides.set_override(key, window(100), None).await.expect("an override is set");
-        overrides.remove_override(key).await.expect("an override is removed");
+    set(100, None).await;
+    for handle in &handles {
+        handle.remove_override(key).await.expect("an override is removed");
     }
     pair.note("override removed");
     pair.peek(key, 1).await;
-    assert_eq!(actual.get_override(key).await.expect("`get` succeeds"), None, "an override was removed");
+    assert_eq!(get(key).await, None, "an override was removed");
 }
 
 /// Checks that a denial that the store [remembers](Store::remembered) applies to no other limit, key or smaller cost.

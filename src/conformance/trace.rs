@@ -1,13 +1,14 @@
 //! Runs random steps on the checked store and on a memory store, and compares the decisions.
 
 use std::fmt::Write;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
+use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::resilience::CircuitBreaker;
@@ -15,36 +16,25 @@ use crate::store::decision::{Decision, Receipt};
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 
-/// The passage of time between the steps.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ClockSteps {
-    Advances,
-    StepsBack,
-}
-
 const STEPS: usize = 150;
 
 /// The start of the clock, in µs: a midnight, at which windows begin.
 pub(super) const START: u64 = 1_767_225_600_000_000;
 
-/// A limiter on the checked store, and one on a memory store for comparison.
+/// A limiter on a memory store, and one on the checked store, of the same limits.
 pub(super) struct Pair {
     pub(super) clock: ManualClock,
-    pub(super) expected: Limiter,
-    pub(super) actual: Limiter,
+    pub(super) limiters: [Limiter; 2],
     history: String,
 }
 
 impl Pair {
     pub(super) async fn new<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S, limits: Vec<Limit>) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(START));
-        let mut history = String::from("limits:");
-        for limit in &limits {
-            let _ = write!(history, " {limit:?}");
-        }
+        let history = format!("limits: {limits:?}");
         let expected = limiter(limits.clone(), MemoryStore::new().clock(clock.clone()));
         let actual = limiter(limits, new_store(clock.clone()).await);
-        Self { clock, expected, actual, history }
+        Self { clock, limiters: [expected, actual], history }
     }
 
     /// Adds a step to the history that is reported with a difference.
@@ -52,46 +42,43 @@ impl Pair {
         let _ = write!(self.history, "\n{step}");
     }
 
+    /// Takes a step with both limiters, and returns the results.
+    async fn step<T>(&mut self, step: &str, take: impl AsyncFn(&Limiter) -> Result<T, StoreError>) -> [T; 2] {
+        self.note(step);
+        let [expected, actual] = &self.limiters;
+        let expected = take(expected).await.expect("the memory store succeeds");
+        [expected, take(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history))]
+    }
+
     /// Compares two decisions.
-    pub(super) fn compare(&mut self, expected: &Decision, actual: &Decision) {
-        let [expected, actual] = [expected, actual].map(describe);
+    fn compare(&self, decisions: &[Decision; 2]) {
+        let [expected, actual] = decisions.each_ref().map(describe);
         assert!(expected == actual, "{}\nexpected {expected}\nactual {actual}", self.history);
     }
 
     pub(super) async fn acquire(&mut self, key: u64, cost: u64) -> [Receipt; 2] {
-        self.note(&format!("acquire {cost}"));
-        let expected = self.expected.acquire(key, cost).await.expect("a decision in memory");
-        let actual = self.actual.acquire(key, cost).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
-        self.compare(&expected, &actual);
-        [expected.into_receipt(), actual.into_receipt()]
+        let decisions = self.step(&format!("acquire {cost}"), async |limiter| limiter.acquire(key, cost).await).await;
+        self.compare(&decisions);
+        decisions.map(Decision::into_receipt)
     }
 
     pub(super) async fn peek(&mut self, key: u64, cost: u64) {
-        self.note(&format!("peek {cost}"));
-        let expected = self.expected.peek(key, cost).await.expect("a decision in memory");
-        let actual = self.actual.peek(key, cost).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
-        self.compare(&expected, &actual);
+        let decisions = self.step(&format!("peek {cost}"), async |limiter| limiter.peek(key, cost).await).await;
+        self.compare(&decisions);
     }
 
     /// Compares what is left after a preview.
     async fn preview(&mut self, key: u64, cost: u64) {
-        self.note(&format!("preview {cost}, which charges nothing"));
-        let expected = self.expected.explain(key, cost).await;
-        let actual = self.actual.explain(key, cost).await;
+        let explain = async |limiter: &Limiter| Ok(limiter.explain(key, cost).await);
+        let [expected, actual] = self.step(&format!("preview {cost}, which charges nothing"), explain).await;
         assert!(expected.is_allowed() == actual.is_allowed(), "{}\nexpected {expected}\nactual {actual}", self.history);
         self.peek(key, 0).await;
     }
 
     async fn refund(&mut self, [expected, actual]: [Receipt; 2]) {
         self.note("refund");
-        self.expected.refund(expected).await.expect("a refund in memory");
-        self.actual.refund(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
-    }
-
-    async fn reset(&mut self, key: u64) {
-        self.note("reset");
-        self.expected.reset(key).await.expect("a reset in memory");
-        self.actual.reset(key).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
+        self.limiters[0].refund(expected).await.expect("the memory store succeeds");
+        self.limiters[1].refund(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
     }
 
     fn set_clock(&mut self, micros: u64) {
@@ -104,21 +91,19 @@ impl Pair {
 fn describe(decision: &Decision) -> String {
     let mut text = format!("{:?} at {:?}", decision.verdict(), decision.at());
     for outcome in decision.outcomes() {
-        let flags = [
-            (outcome.is_enforced(), "enforced"),
-            (outcome.uses_overage(), "overage"),
-            (outcome.is_locked_out(), "locked out"),
-        ];
-        let flags: Vec<&str> = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| *name).collect();
         let _ = write!(
             text,
-            "\n  limit {}: cost {}, {:?}, {} left, more after {:?}, reset after {:?}, {flags:?}",
+            "\n  limit {}: cost {}, {:?}, {} left, more after {:?}, reset after {:?}, enforced {}, overage {}, \
+             locked out {}",
             outcome.limit(),
             outcome.cost(),
             outcome.verdict(),
             outcome.remaining(),
             outcome.more_after(),
             outcome.reset_after(),
+            outcome.is_enforced(),
+            outcome.uses_overage(),
+            outcome.is_locked_out(),
         );
     }
     text
@@ -130,11 +115,11 @@ pub(super) fn limiter(limits: Vec<Limit>, store: impl Store) -> Limiter {
     builder.circuit_breaker(CircuitBreaker::off()).build()
 }
 
-/// Runs random steps for one key.
+/// Compares random steps for one key, with a clock that sometimes steps back or never.
 pub(super) async fn compare<S: Store>(
     new_store: &impl AsyncFn(ManualClock) -> S,
     limits: Vec<Limit>,
-    clock: ClockSteps,
+    steps_back: bool,
 ) {
     let mut pair = Pair::new(new_store, limits).await;
     let mut random = Random::new(START ^ pair.history.len() as u64);
@@ -146,24 +131,19 @@ pub(super) async fn compare<S: Store>(
                 let cost = random.below(5) + u64::from(random.below(10) == 0) * 5;
                 receipts.push(pair.acquire(key, cost).await);
             }
-            10..12 => {
-                let cost = random.below(12);
-                pair.peek(key, cost).await;
-            }
+            10..12 => pair.peek(key, random.below(12)).await,
             12..14 if !receipts.is_empty() => {
                 let index = random.below(receipts.len() as u64) as usize;
-                let receipt = receipts.swap_remove(index);
-                pair.refund(receipt).await;
+                pair.refund(receipts.swap_remove(index)).await;
             }
-            14 if random.below(4) == 0 => pair.reset(key).await,
-            15 if clock == ClockSteps::StepsBack => {
+            14 if random.below(4) == 0 => {
+                pair.step("reset", async |limiter| limiter.reset(key).await).await;
+            }
+            15 if steps_back => {
                 now -= random.below(15_000_000).min(now - START);
                 pair.set_clock(now);
             }
-            16 => {
-                let cost = random.below(12);
-                pair.preview(key, cost).await;
-            }
+            16 => pair.preview(key, random.below(12)).await,
             _ => {
                 // Mostly short steps, some to the microsecond, and sometimes a period in which everything expires.
                 let longest = [1, 1_000, 400_000, 2_000_000, 5_000_000, 60_000_000][random.below(6) as usize];
@@ -174,22 +154,21 @@ pub(super) async fn compare<S: Store>(
     }
 }
 
-/// The SplitMix64 generator (Steele, Lea and Flood, 2014).
+/// Pseudorandom numbers, the same in every run.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Random(DefaultHasher);
 
 impl Random {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed)
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = DefaultHasher::new();
+        random.write_u64(seed);
+        Self(random)
     }
 
     /// Returns a number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
+        self.0.write_u8(0);
+        self.0.finish() % end
     }
 }
 
@@ -220,21 +199,22 @@ pub(super) fn algorithms() -> Vec<Limit> {
 /// Requests of three limits, with different algorithms beside each other.
 pub(super) fn combinations() -> Vec<Vec<Limit>> {
     let limits = algorithms();
-    let neighbours = |distance: usize| {
-        let limits = &limits;
-        (0..limits.len()).map(move |index| [0, distance, 2 * distance].map(|offset| (index + offset) % limits.len()))
-    };
-    let triples = (1..=2).flat_map(neighbours);
-    triples.map(|triple| triple.iter().map(|index| limits[*index].clone()).collect()).collect()
+    let mut combinations = Vec::new();
+    for distance in 1..=2 {
+        for first in 0..limits.len() {
+            let limit = |offset: usize| limits[(first + offset) % limits.len()].clone();
+            combinations.push([0, distance, 2 * distance].map(limit).to_vec());
+        }
+    }
+    combinations
 }
 
 /// Soft limits, limits in shadow mode, and limits in quota mode.
 pub(super) fn modes() -> Vec<Vec<Limit>> {
-    let mut modes: Vec<Vec<Limit>> = algorithms().into_iter().map(|limit| vec![limit.soft(30)]).collect();
+    let mut modes = Vec::new();
     for limit in algorithms() {
-        modes.push(vec![limit.shadow(), Limit::new("enforced", TokenBucket::new(5, 1, PERIOD))]);
-    }
-    for limit in algorithms() {
+        modes.push(vec![limit.clone().soft(30)]);
+        modes.push(vec![limit.clone().shadow(), Limit::new("enforced", TokenBucket::new(5, 1, PERIOD))]);
         let other = Limit::new("other", FixedWindow::new(3, PERIOD));
         modes.push(vec![limit.quota_mode(), other.quota_mode(), Limit::new("all", SlidingLog::new(30, PERIOD))]);
     }
@@ -244,9 +224,11 @@ pub(super) fn modes() -> Vec<Vec<Limit>> {
 /// Limits with penalties.
 pub(super) fn penalties() -> Vec<Vec<Limit>> {
     let penalty = Penalty::after(3, PERIOD).locked_out_for(PERIOD).doubling_up_to(8 * PERIOD);
-    let mut penalties: Vec<Vec<Limit>> = algorithms().into_iter().map(|limit| vec![limit.penalty(penalty)]).collect();
+    let mut penalties = Vec::new();
     for limit in algorithms() {
-        penalties.push(vec![limit.penalty(penalty), Limit::new("beside", FixedWindow::new(6, PERIOD))]);
+        let limit = limit.penalty(penalty);
+        penalties.push(vec![limit.clone()]);
+        penalties.push(vec![limit, Limit::new("beside", FixedWindow::new(6, PERIOD))]);
     }
     penalties
 }
