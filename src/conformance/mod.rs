@@ -129,7 +129,7 @@ pub async fn check_compare_and_swap<B: CompareAndSwap>(database: Arc<B>) {
     compare_and_swap::check_expiry(&database).await;
     let end = compare_and_swap::check_clock(&database).await;
     assert!(end > start, "`now` advances: it is still {end:?}");
-    check_all(async |clock| CasStore::new(database.clone()).clock(clock).ttl_margin(TTL_MARGIN)).await;
+    check_all(async |clock| CasStore::from(database.clone()).clock(clock).ttl_margin(TTL_MARGIN)).await;
 }
 
 /// The time for which values are kept after they have expired by the clock of the checks, because that of the database

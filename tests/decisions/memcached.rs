@@ -21,8 +21,8 @@ pub(crate) async fn connect(server: &MemcachedServer) -> Arc<Memcached> {
 }
 
 /// Memcached's own clock runs while that of a test stands still, so values are kept for ten minutes longer.
-pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> CasStore<Arc<Memcached>> {
-    CasStore::new(memcached.clone()).clock(clock).ttl_margin(Duration::from_secs(600))
+pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> CasStore<Memcached> {
+    CasStore::from(memcached.clone()).clock(clock).ttl_margin(Duration::from_secs(600))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -37,7 +37,7 @@ async fn processes_that_share_memcached_admit_exactly_the_limit() {
     let limits = || [Limit::new("day", FixedWindow::per_day(100)), Limit::new("burst", TokenBucket::per_day(150))];
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        let store = CasStore::new(connect(&server).await);
+        let store = CasStore::from(connect(&server).await);
         let limiter = Limiter::builder(limits()).store(store).patient().build();
         for _ in 0..16 {
             let limiter = limiter.clone();
@@ -58,7 +58,7 @@ async fn processes_that_share_memcached_admit_exactly_the_limit() {
     for task in tasks {
         allowed += task.await.unwrap();
     }
-    let limiter = Limiter::builder(limits()).store(CasStore::new(connect(&server).await)).patient().build();
+    let limiter = Limiter::builder(limits()).store(CasStore::from(connect(&server).await)).patient().build();
     let left = limiter.peek("key", 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!((allowed, left), (100, 0));
 }
@@ -91,7 +91,7 @@ async fn a_flood_of_one_key_gets_exactly_its_limit_and_disturbs_no_other() {
     let server = MemcachedServer::start();
     for policy in [OnStoreError::Reject, OnStoreError::Allow] {
         let limits = Limit::new("day", FixedWindow::per_day(10));
-        let store = CasStore::new(connect(&server).await).prefix(&format!("{policy:?}"));
+        let store = CasStore::from(connect(&server).await).prefix(&format!("{policy:?}"));
         let limiter = Limiter::builder([limits]).store(store).on_store_error(policy).build();
         let mut flood = Vec::new();
         let mut others = Vec::new();

@@ -44,8 +44,8 @@ pub(super) struct Row {
     pub(super) state: KeyState,
 }
 
-impl<B: CompareAndSwap> Database<B> {
-    pub(super) fn new(backend: B) -> Self {
+impl<B: CompareAndSwap> Database<Arc<B>> {
+    pub(super) fn new(backend: Arc<B>) -> Self {
         Self {
             backend,
             locks: Arc::default(),
@@ -177,7 +177,7 @@ impl<B: CompareAndSwap> Database<B> {
 
 impl Row {
     fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
-        let state = decode(&key, found.as_ref(), |bytes| KeyState::from_bytes(bytes, cell.algorithm().keeps_log()))?;
+        let state = decode(&key, found.as_ref(), cell.algorithm().keeps_log())?;
         let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
         Ok(Self { key, version: found.map(|found| found.version), state })
     }
@@ -185,20 +185,13 @@ impl Row {
 
 /// Decodes an override, if there is one that is valid at `now` (in µs).
 fn valid_override(key: &str, found: Option<&Versioned>, now: u64) -> Result<Option<StoredOverride>, StoreError> {
-    let stored = decode(key, found, |bytes| match KeyState::from_bytes(bytes, false)? {
-        KeyState::Compact(state) => Ok(StoredOverride::of_state(state)),
-        KeyState::Log(_) => Err(DecodeError::Malformed),
-    })?;
-    Ok(stored.filter(|stored| stored.is_valid_at(now)))
+    let Some(KeyState::Compact(state)) = decode(key, found, false)? else { return Ok(None) };
+    Ok(Some(StoredOverride::of_state(state)).filter(|stored| stored.is_valid_at(now)))
 }
 
 /// Decodes the value of a key, if it has one. An invalid value is an error of the request.
-fn decode<T>(
-    key: &str,
-    found: Option<&Versioned>,
-    from_bytes: impl Fn(&[u8]) -> Result<T, DecodeError>,
-) -> Result<Option<T>, StoreError> {
-    found.map(|found| from_bytes(&found.value)).transpose().map_err(|error| {
+fn decode(key: &str, found: Option<&Versioned>, is_log: bool) -> Result<Option<KeyState>, StoreError> {
+    found.map(|found| KeyState::from_bytes(&found.value, is_log)).transpose().map_err(|error| {
         StoreError::of_one_request(match error {
             DecodeError::Version(version) => format!(
                 "the value of `{key}` has version {version}, which this release cannot read: use another prefix while \
@@ -308,34 +301,6 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     /// Returns an error if the database failed.
     fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
         ready(Ok(SystemClock::new().now()))
-    }
-}
-
-impl<B: CompareAndSwap> CompareAndSwap for Arc<B> {
-    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Versioned>, StoreError>> + Send {
-        (**self).get(key)
-    }
-
-    fn get_all(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Versioned>>, StoreError>> + Send {
-        (**self).get_all(keys)
-    }
-
-    fn compare_and_swap(
-        &self,
-        key: &str,
-        expected: Option<u64>,
-        value: &[u8],
-        ttl: Duration,
-    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        (**self).compare_and_swap(key, expected, value, ttl)
-    }
-
-    fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
-        (**self).delete(key)
-    }
-
-    fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
-        (**self).now()
     }
 }
 

@@ -26,7 +26,7 @@ use crate::time::Timestamp;
 
 /// Decides a request. One of several limits is completed if its caller gives up, and then taken back.
 pub(super) async fn decide_request<B: CompareAndSwap>(
-    database: Database<B>,
+    database: Database<Arc<B>>,
     cells: Vec<Cell>,
     purpose: Purpose,
 ) -> Result<Answer, StoreError> {
@@ -44,7 +44,7 @@ pub(super) async fn decide_request<B: CompareAndSwap>(
 
 /// A request under way.
 struct Request<B> {
-    database: Database<B>,
+    database: Database<Arc<B>>,
     cells: Vec<Cell>,
     purpose: Purpose,
     /// Set before the first write.
@@ -163,7 +163,10 @@ fn refunded(state: &KeyState, cell: &Cell, now: u64) -> KeyState {
 }
 
 /// Refunds charges, as far as they still count. Tries all of them, and returns the first error.
-pub(super) async fn refund_all<B: CompareAndSwap>(database: &Database<B>, cells: &[Cell]) -> Result<(), StoreError> {
+pub(super) async fn refund_all<B: CompareAndSwap>(
+    database: &Database<Arc<B>>,
+    cells: &[Cell],
+) -> Result<(), StoreError> {
     let mut result = Ok(());
     for cell in cells {
         result = result.and(refund(database, cell).await);
@@ -171,7 +174,7 @@ pub(super) async fn refund_all<B: CompareAndSwap>(database: &Database<B>, cells:
     result
 }
 
-async fn refund<B: CompareAndSwap>(database: &Database<B>, cell: &Cell) -> Result<(), StoreError> {
+async fn refund<B: CompareAndSwap>(database: &Database<Arc<B>>, cell: &Cell) -> Result<(), StoreError> {
     let _change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
     let mut retries = Retries::new();
     loop {

@@ -56,7 +56,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// Creates a store on a database.
     #[must_use]
     pub fn new(backend: B) -> Self {
-        Self(Database::new(Arc::new(backend)))
+        Self::from(Arc::new(backend))
     }
 
     /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All
@@ -116,6 +116,13 @@ impl<B: CompareAndSwap> CasStore<B> {
     fn without_denials(self) -> Self {
         let lifetime = self.0.denials.lifetime();
         self.remember_denials(lifetime)
+    }
+}
+
+/// Creates a store on a database that is also used otherwise.
+impl<B: CompareAndSwap> From<Arc<B>> for CasStore<B> {
+    fn from(backend: Arc<B>) -> Self {
+        Self(Database::new(backend))
     }
 }
 

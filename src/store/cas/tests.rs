@@ -92,8 +92,8 @@ impl Table {
     }
 
     /// Returns a store of another process.
-    fn process(self: &Arc<Self>) -> CasStore<Arc<Self>> {
-        CasStore::new(self.clone())
+    fn process(self: &Arc<Self>) -> CasStore<Self> {
+        CasStore::from(self.clone())
     }
 
     /// Lets the next writes wait for these futures.
