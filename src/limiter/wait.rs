@@ -94,15 +94,15 @@ impl Limiter {
         };
 
         let id = (Arc::as_ptr(&client) as usize, key);
-        let mut attempt = decide(cost == 0 || !self.queues.has(id)).await?;
+        let mut attempt = decide(cost == 0 || !self.queues.is_in_use(&id)).await?;
         let mut is_shared = false;
         let decision = 'served: loop {
             let mut next = match attempt {
                 ControlFlow::Break(decision) => break decision,
                 ControlFlow::Continue(next) => next,
             };
-            let place = self.queues.enter(id);
-            is_shared = match timeout(remaining(), place.queue.lock()).await {
+            let queue = self.queues.of(id);
+            is_shared = match timeout(remaining(), queue.lock()).await {
                 Err(_) => false,
                 // The last turn left enough, so the next turn need not wait for this decision. Only once, because other
                 // operations may have taken the tokens since.
@@ -121,7 +121,7 @@ impl Limiter {
                     }
                 },
             };
-            drop(place);
+            drop(queue);
             attempt = decide(is_shared).await?;
         };
         Ok(AllowedDecision(match decision.delay() {

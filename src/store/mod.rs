@@ -26,6 +26,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::cas::KeyLocks;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub use self::decide::Purpose;
 pub(crate) use self::future::LONGEST_WAIT;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::operation::{KeyLocks, Retries};
 use crate::algorithm::{DecodeError, KeyState};
 use crate::error::StoreError;
-use crate::key::hash::KeyHasher;
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, Override, OverrideOperation, StoredOverride};
@@ -23,7 +23,8 @@ use crate::time::{Clock, SystemClock, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Database<B> {
     pub(super) backend: B,
-    pub(super) locks: Arc<KeyLocks>,
+    /// By which requests take turns: otherwise, their writes would conflict with each other.
+    pub(super) locks: Arc<KeyLocks<KeyHash>>,
     pub(super) denials: Arc<Denials>,
     pub(super) hasher: KeyHasher,
     pub(super) prefix: Arc<str>,
@@ -48,7 +49,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     pub(super) fn new(backend: Arc<B>) -> Self {
         Self {
             backend,
-            locks: Arc::default(),
+            locks: Arc::new(KeyLocks::new()),
             denials: Denials::new(Denials::LIFETIME),
             hasher: KeyHasher::with_secret(DEFAULT_SECRET).of_own_store(),
             prefix: DEFAULT_PREFIX.into(),

@@ -22,6 +22,7 @@ use std::time::Duration;
 use self::database::Database;
 pub use self::database::{CompareAndSwap, Versioned};
 use self::decide::{decide_request, refund_all};
+pub(crate) use self::operation::KeyLocks;
 use self::operation::complete;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;

@@ -1,8 +1,9 @@
 //! How operations run: those of one process for the same key take turns, those that lose a race against another process
 //! try again, for a bounded time, and those that have begun to write are completed although their callers give up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::{Future, poll_fn};
+use std::hash::Hash;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,30 +15,21 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::StoreError;
-use crate::key::hash::KeyHash;
 use crate::store::LONGEST_WAIT;
 use crate::time::random_up_to;
 
-/// The locks of the keys in use, by which the requests of one process take turns: otherwise, their writes would
-/// conflict with each other. Each key has its own, so that a flood of requests for one delays no other.
-#[derive(Debug, Default)]
-pub(super) struct KeyLocks(Mutex<HashMap<KeyHash, Weak<tokio::sync::Mutex<()>>>>);
+/// The locks of the keys in use, by which operations for the same key take turns in the order of their calls. Each key
+/// has its own, so that a flood of operations for one delays no other.
+#[derive(Debug)]
+pub(crate) struct KeyLocks<K, T = ()>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<T>>>>);
 
-impl KeyLocks {
-    /// Locks keys, once no other request of this process holds the lock of one of them.
-    pub(super) async fn lock(&self, keys: impl Iterator<Item = KeyHash>) -> Vec<OwnedMutexGuard<()>> {
-        let mut keys: Vec<KeyHash> = keys.collect();
-        // In ascending order, so that no two requests wait for each other.
-        keys.sort_unstable();
-        keys.dedup();
-        let mut guards = Vec::new();
-        for key in keys {
-            guards.push(self.of(key).lock_owned().await);
-        }
-        guards
+impl<K: Eq + Hash, T: Default> KeyLocks<K, T> {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::default())
     }
 
-    fn of(&self, key: KeyHash) -> Arc<tokio::sync::Mutex<()>> {
+    /// Returns the lock of a key. The key is in use until all clones of the lock are dropped.
+    pub(crate) fn of(&self, key: K) -> Arc<tokio::sync::Mutex<T>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
             return lock;
@@ -48,6 +40,23 @@ impl KeyLocks {
         let lock = Arc::default();
         locks.insert(key, Arc::downgrade(&lock));
         lock
+    }
+
+    pub(crate) fn is_in_use(&self, key: &K) -> bool {
+        let locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        locks.get(key).is_some_and(|lock| lock.strong_count() > 0)
+    }
+}
+
+impl<K: Copy + Ord + Hash> KeyLocks<K> {
+    /// Locks keys, once no other operation holds the lock of one of them.
+    pub(super) async fn lock(&self, keys: impl Iterator<Item = K>) -> Vec<OwnedMutexGuard<()>> {
+        // In ascending order, so that no two operations wait for each other.
+        let mut guards = Vec::new();
+        for key in keys.collect::<BTreeSet<K>>() {
+            guards.push(self.of(key).lock_owned().await);
+        }
+        guards
     }
 }
 
@@ -141,13 +150,22 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::hash::KeyHasher;
+
+    #[test]
+    fn a_key_is_in_use_until_all_its_locks_are_dropped() {
+        let locks = KeyLocks::<_>::new();
+        assert!(!locks.is_in_use(&1));
+        let [one, other] = [(); 2].map(|()| locks.of(1));
+        drop(one);
+        assert!(locks.is_in_use(&1) && !locks.is_in_use(&2));
+        drop(other);
+        assert!(!locks.is_in_use(&1));
+    }
 
     #[tokio::test]
     async fn locks_that_are_no_longer_held_take_no_memory() {
-        let locks = KeyLocks::default();
-        for number in 0..100_000_u64 {
-            let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
+        let locks = KeyLocks::new();
+        for key in 0..100_000 {
             drop(locks.lock([key].into_iter()).await);
         }
         assert!(locks.0.lock().unwrap().capacity() < 10);
