@@ -1,7 +1,6 @@
-//! Dates of the Gregorian calendar, and the units that windows consist of.
+//! The units that windows consist of, in the Gregorian calendar.
 //!
-//! Dates are days since 1 January 1970. The formulas and their constants are those of Howard Hinnant's
-//! [chrono-compatible low-level date algorithms](https://howardhinnant.github.io/date_algorithms.html).
+//! Days count from 1 January 1970, and months from January of the year 0.
 
 /// The number of a day: 0 is 1 January 1970.
 pub(super) type Day = i64;
@@ -12,38 +11,25 @@ pub(super) const DAY: i64 = 86_400;
 /// The days of 400 years, after which the calendar repeats.
 const ERA: i64 = 146_097;
 
-/// The days from 1 March of the year 0 to 1970. Years begin in March here, so that a leap day is their last.
+/// The days from 1 March of the year 0 to 1970.
 const SHIFT: i64 = 719_468;
 
-/// Returns the day of a date. Months and days of the month count from 1.
-pub(super) const fn day(year: i64, month: i64, day: i64) -> Day {
-    let year = if month > 2 { year } else { year - 1 };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * ERA + of_era * 365 + of_era / 4 - of_era / 100 + of_year - SHIFT
+/// Returns the first day of a month.
+fn first_of_month(month: i64) -> Day {
+    // Years begin in March here, so that a leap day is their last. Their months have 30.6 days on average: 153 in five.
+    let (year, of_year) = ((month - 2).div_euclid(12), (month - 2).rem_euclid(12));
+    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
+    365 * year + leap_days + (153 * of_year + 2) / 5 - SHIFT
 }
 
-/// Returns the year, the month and the day of the month.
-pub(super) const fn date(day: Day) -> (i64, i64, i64) {
-    let shifted = day + SHIFT;
-    let (era, of_era) = (shifted.div_euclid(ERA), shifted.rem_euclid(ERA));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year;
-    (if month > 2 { year } else { year + 1 }, month, of_month)
-}
-
-/// Returns the number of days of a month.
-const fn days_of(year: i64, month: i64) -> i64 {
-    match month {
-        2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
+/// Returns the month that contains a day.
+fn month_of(day: Day) -> i64 {
+    // Up to two months too late.
+    let mut month = ((day + SHIFT) * 4_800).div_euclid(ERA) + 3;
+    while first_of_month(month) > day {
+        month -= 1;
     }
+    month
 }
 
 /// A day of the week, on which weeks may begin.
@@ -72,35 +58,30 @@ pub(in crate::algorithm) enum Unit {
 
 impl Unit {
     /// Returns the number of the unit that contains a day.
-    pub(super) const fn number(self, day: Day) -> i64 {
+    pub(super) fn number(self, day: Day) -> i64 {
         match self {
             Self::Day => day,
             Self::Week(first) => (day - Self::first_week(first)).div_euclid(7),
             Self::Month(_) => {
-                let (year, month, _) = date(day);
-                let number = year * 12 + month - 1;
-                if day < self.first_day(number) { number - 1 } else { number }
+                let month = month_of(day);
+                if day < self.first_day(month) { month - 1 } else { month }
             }
-            Self::Year => date(day).0,
+            Self::Year => month_of(day).div_euclid(12),
         }
     }
 
     /// Returns the first day of the unit of that number.
-    pub(super) const fn first_day(self, number: i64) -> Day {
+    pub(super) fn first_day(self, number: i64) -> Day {
         match self {
             Self::Day => number,
             Self::Week(first) => number * 7 + Self::first_week(first),
-            Self::Month(first) => {
-                let (year, month) = (number.div_euclid(12), number.rem_euclid(12) + 1);
-                let (first, last) = (first as i64, days_of(year, month));
-                day(year, month, if first < last { first } else { last })
-            }
-            Self::Year => day(number, 1, 1),
+            Self::Month(first) => (first_of_month(number) + i64::from(first)).min(first_of_month(number + 1)) - 1,
+            Self::Year => first_of_month(number * 12),
         }
     }
 
     /// Returns the first day of the first week after the epoch, which was a Thursday.
-    const fn first_week(first: Weekday) -> Day {
+    fn first_week(first: Weekday) -> Day {
         (first as i64 + 4) % 7
     }
 }
@@ -109,11 +90,22 @@ impl Unit {
 mod tests {
     use super::*;
 
+    /// Returns the number of days of a month.
+    fn days_of(year: i64, month: i64) -> i64 {
+        match month {
+            2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
+            2 => 28,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        }
+    }
+
     #[test]
-    fn consecutive_days_have_consecutive_dates() {
+    fn consecutive_days_are_in_consecutive_months() {
         let (mut year, mut month, mut of_month) = (1968, 1, 1);
-        for number in day(1968, 1, 1)..day(2405, 1, 1) {
-            assert_eq!((day(year, month, of_month), date(number)), (number, (year, month, of_month)));
+        for day in first_of_month(12 * 1968)..first_of_month(12 * 2405) {
+            let number = 12 * year + month - 1;
+            assert_eq!((first_of_month(number) + of_month - 1, month_of(day)), (day, number));
             of_month += 1;
             if of_month > days_of(year, month) {
                 (month, of_month) = (month + 1, 1);
@@ -126,11 +118,12 @@ mod tests {
 
     #[test]
     fn known_dates_convert() {
-        assert_eq!(day(1970, 1, 1), 0);
-        assert_eq!(day(2000, 2, 29), 11_016);
-        assert_eq!(day(2026, 1, 1), 20_454);
-        // After a thousand repetitions of the calendar, and before the epoch.
-        assert_eq!(date(11_016 + 1_000 * ERA), (402_000, 2, 29));
-        assert_eq!(date(-1), (1969, 12, 31));
+        assert_eq!(first_of_month(12 * 1970), 0);
+        // 29 February 2000, also after a thousand repetitions of the calendar.
+        assert_eq!(first_of_month(12 * 2000 + 2) - 1, 11_016);
+        assert_eq!(month_of(11_016 + 1_000 * ERA), 12 * 402_000 + 1);
+        assert_eq!(first_of_month(12 * 2026), 20_454);
+        // Before the epoch.
+        assert_eq!(month_of(-1), 12 * 1969 + 11);
     }
 }

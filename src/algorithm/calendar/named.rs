@@ -3,11 +3,11 @@
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 
-use super::dates::{self, Day};
+use super::dates::Day;
 use crate::error::ConfigError;
 
 /// A time zone, which stays loaded for as long as the process runs.
@@ -46,8 +46,7 @@ impl NamedZone {
     }
 
     pub(super) fn start_of(&self, day: Day) -> i64 {
-        let (year, month, of_month) = dates::date(day);
-        let date = Date::new(year as i16, month as i8, of_month as i8);
+        let date = Date::constant(1970, 1, 1).checked_add(day.days());
         // The first of two midnights. In place of one that is skipped, the first instant after the gap, because all gaps
         // since 1970 that skip a midnight begin with it.
         let start = date.and_then(|date| self.rules.to_timestamp(date.at(0, 0, 0, 0)));
