@@ -5,7 +5,7 @@
 //! as the current one.
 
 use super::settings::{Algorithm, Kind, Rounding};
-use super::state::{CompactState, div, div_ceil, product};
+use super::state::{CompactState, div, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
 #[derive(Clone, Copy)]
@@ -23,10 +23,7 @@ pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64
 fn used_of(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
     let covered = algorithm.span - now.saturating_sub(windows.start);
-    let weighted = match rounds_up(algorithm) {
-        true => div_ceil(product(windows.previous, covered), algorithm.span),
-        false => div(product(windows.previous, covered), algorithm.span),
-    };
+    let weighted = div(product(windows.previous, covered) + u128::from(rounding(algorithm)), algorithm.span);
     weighted + windows.current
 }
 
@@ -92,13 +89,11 @@ fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
     if count == 0 {
         return 0;
     }
-    let covered = match rounds_up(algorithm) {
-        true => div(product(most, algorithm.span), count),
-        false => div_ceil(product(most + 1, algorithm.span), count) - 1,
-    };
+    let covered = div(product(most + 1, algorithm.span) - u128::from(rounding(algorithm) + 1), count);
     algorithm.span - covered.min(algorithm.span)
 }
 
-fn rounds_up(algorithm: &Algorithm) -> bool {
-    algorithm.kind == Kind::Counter(Rounding::Up)
+/// Returns the number that is added to a weighted count before it is divided by the period and rounded down.
+fn rounding(algorithm: &Algorithm) -> u64 {
+    if algorithm.kind == Kind::Counter(Rounding::Down) { 0 } else { algorithm.span - 1 }
 }
