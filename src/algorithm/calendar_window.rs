@@ -1,8 +1,8 @@
 //! Limits of calendar windows.
 
-use super::calendar::{Calendar, Unit, Weekday};
 #[cfg(feature = "time-zones")]
-use super::calendar::{NamedZone, Zone};
+use super::calendar::NamedZone;
+use super::calendar::{Calendar, Unit, Weekday, Zone};
 use super::settings::{Algorithm, Kind};
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
@@ -57,7 +57,10 @@ use crate::error::{ConfigError, Fault};
 ///
 /// Limits of the same name share their keys' counts if they have the same unit, first day and time zone (by name).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct CalendarWindow(Algorithm);
+pub struct CalendarWindow {
+    limit: u32,
+    calendar: Calendar,
+}
 
 impl CalendarWindow {
     /// Allows `limit` tokens, at least 1, per day.
@@ -107,9 +110,8 @@ impl CalendarWindow {
 
     #[track_caller]
     const fn of(limit: u32, unit: Unit) -> Self {
-        let capacity = checked!(validation::tokens("limit", limit)) as u64;
-        let kind = Kind::Window(Some(Calendar::new(unit)));
-        Self(Algorithm { kind, amount: 0, overage: 0, capacity, span: 0 })
+        let limit = checked!(validation::tokens("limit", limit));
+        Self { limit, calendar: Calendar { unit, every: 1, zone: Zone::Utc } }
     }
 
     /// Sets the day of the month on which months begin, from 1 to 31: a billing day. Shorter months begin on their last
@@ -135,9 +137,12 @@ impl CalendarWindow {
     }
 
     const fn checked_from_day(self, day: u8) -> Result<Self, Fault> {
-        match self.calendar().starting(day) {
-            Ok(calendar) => Ok(self.with_calendar(calendar)),
-            Err(fault) => Err(fault),
+        match (self.calendar.unit, validation::day_of_month(day as u32)) {
+            (Unit::Month(_), Ok(day)) => {
+                Ok(Self { calendar: Calendar { unit: Unit::Month(day), ..self.calendar }, ..self })
+            }
+            (Unit::Month(_), Err(fault)) => Err(fault),
+            _ => Err(Fault::new("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out")),
         }
     }
 
@@ -170,23 +175,12 @@ impl CalendarWindow {
     #[cfg(feature = "time-zones")]
     pub fn try_in_zone(self, zone: &str) -> Result<Self, ConfigError> {
         let zone = if zone.eq_ignore_ascii_case("UTC") { Zone::Utc } else { Zone::Named(NamedZone::find(zone)?) };
-        Ok(self.with_calendar(self.calendar().in_zone(zone)))
-    }
-
-    const fn calendar(&self) -> Calendar {
-        match self.0.kind {
-            Kind::Window(Some(calendar)) => calendar,
-            _ => unreachable!(),
-        }
-    }
-
-    const fn with_calendar(self, calendar: Calendar) -> Self {
-        Self(Algorithm { kind: Kind::Window(Some(calendar)), ..self.0 })
+        Ok(Self { calendar: Calendar { zone, ..self.calendar }, ..self })
     }
 }
 
 impl From<CalendarWindow> for Algorithm {
-    fn from(limit: CalendarWindow) -> Self {
-        limit.0
+    fn from(CalendarWindow { limit, calendar }: CalendarWindow) -> Self {
+        Self { kind: Kind::Window(Some(calendar)), amount: 0, overage: 0, capacity: limit.into(), span: 0 }
     }
 }

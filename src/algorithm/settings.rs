@@ -274,7 +274,7 @@ impl Algorithm {
         let mut part = Self { capacity: u64::from(share) + u64::from(self.is_queue()), overage: 0, ..self };
         match &mut part.kind {
             Kind::Window(Some(calendar)) => {
-                *calendar = calendar.with_every(share_of_period(tokens, calendar.every().into(), parts));
+                *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));
             }
             Kind::IntervalBucket => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
             Kind::Bucket(_) => (part.amount, part.span) = share_of_rate(amount, self.span, parts),

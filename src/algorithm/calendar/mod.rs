@@ -11,42 +11,20 @@ pub use self::dates::Weekday;
 use self::dates::{DAY, Day};
 #[cfg(feature = "time-zones")]
 pub(super) use self::named::NamedZone;
-use crate::error::{Fault, validation};
 
 /// Where windows begin and end, in whole seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Calendar {
-    unit: Unit,
+    pub(super) unit: Unit,
     /// The units in a window: more than one only in the share of a node.
-    every: u32,
-    zone: Zone,
+    pub(super) every: u32,
+    pub(super) zone: Zone,
 }
 
 /// The most units in a window. So the last one ends in the year 7112 at the latest, for which time zones have dates.
 const MAX_EVERY: u32 = 5_000;
 
 impl Calendar {
-    pub(super) const fn new(unit: Unit) -> Self {
-        Self { unit, every: 1, zone: Zone::Utc }
-    }
-
-    pub(super) const fn starting(self, day: u8) -> Result<Self, Fault> {
-        match (self.unit, validation::day_of_month(day as u32)) {
-            (Unit::Month(_), Ok(day)) => Ok(Self { unit: Unit::Month(day), ..self }),
-            (Unit::Month(_), Err(fault)) => Err(fault),
-            _ => Err(Fault::new("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out")),
-        }
-    }
-
-    #[cfg(feature = "time-zones")]
-    pub(super) const fn in_zone(self, zone: Zone) -> Self {
-        Self { zone, ..self }
-    }
-
-    pub(super) const fn every(&self) -> u32 {
-        self.every
-    }
-
     pub(super) fn with_every(self, every: u64) -> Self {
         Self { every: every.min(MAX_EVERY.into()) as u32, ..self }
     }
