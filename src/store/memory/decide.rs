@@ -21,25 +21,14 @@ impl MemoryStore {
     #[inline]
     pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
-            [cell] if !cell.is_overridable() && purpose != Purpose::Preview => {
-                if cell.algorithm().keeps_log() {
-                    self.decide_log(cell, purpose)
-                } else {
-                    self.decide_one::<false>(cell, purpose)
-                }
-            }
+            [cell] if !cell.is_overridable() && purpose != Purpose::Preview => self.decide_one(cell, purpose),
             _ => self.decide_all(cells, purpose),
         }
     }
 
-    #[inline(never)]
-    fn decide_log(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
-        self.decide_one::<true>(cell, purpose)
-    }
-
-    /// Decides a request with a single limit that has no overrides, and keeps a log or not.
+    /// Decides a request with a single limit that has no overrides.
     #[inline(always)]
-    fn decide_one<const IS_LOG: bool>(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
+    fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
         let index = self.shard_of(cell.key());
         let mut locked = [(index, self.lock(index))];
         let at = self.begin(&mut locked);
@@ -48,13 +37,10 @@ impl MemoryStore {
         match shard.table.find(cell.fingerprint()) {
             Ok(slot) => {
                 let entry = &mut shard.table.slots[slot];
-                let mut state = match IS_LOG {
-                    true => KeyState::Log(entry.take_log()),
-                    false => KeyState::Compact(entry.compact_state()),
-                };
+                let mut state = entry.take_state();
                 cell.peek(&state, now);
                 cell.complete(&mut state, now, takes && cell.is_allowed());
-                if takes || IS_LOG {
+                if takes || cell.algorithm().keeps_log() {
                     entry.set_state(state);
                 }
                 if takes && let Some(rank) = rank(slice::from_ref(cell), 0) {

@@ -35,7 +35,7 @@ const NEW_KEY_PACE: u32 = 16;
 
 impl Shard {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), due: 0, pace: IDLE_PACE }
+        Self { table: Table::default(), due: 0, pace: IDLE_PACE }
     }
 
     /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         for n in 0..10 {
             insert(&mut table, n, 1_000, EvictionRank::DENIED);
         }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         insert(&mut table, 0, 50, EvictionRank(0));
         insert(&mut table, 1, 10, EvictionRank::DENIED);
         insert(&mut table, 2, 60, EvictionRank::DENIED);
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn an_eviction_inspects_few_slots() {
         let denied = |n| {
-            let mut table = Table::new();
+            let mut table = Table::default();
             (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
             table
         };
@@ -199,7 +199,7 @@ mod tests {
     fn denied_entries_stay_distributed_over_the_table() {
         const KEYS: u128 = 2_000;
         const PARTS: u128 = 16;
-        let mut table = Table::new();
+        let mut table = Table::default();
         (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
         let slots = table.slots.capacity();
         for n in KEYS..20 * KEYS {

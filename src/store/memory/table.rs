@@ -76,13 +76,6 @@ impl RankedFingerprint {
 }
 
 impl Entry {
-    /// Creates an entry of the lowest rank.
-    fn new(fingerprint: u128, state: KeyState) -> Self {
-        let mut entry = Self { fingerprint: RankedFingerprint::new(fingerprint), ..Self::empty() };
-        entry.set_state(state);
-        entry
-    }
-
     /// Creates an empty slot.
     fn empty() -> Self {
         Self { fingerprint: RankedFingerprint::EMPTY, state: Stored::Log(None) }
@@ -103,26 +96,10 @@ impl Entry {
     #[inline]
     pub(super) fn take_state(&mut self) -> KeyState {
         match &mut self.state {
-            Stored::Compact { .. } => KeyState::Compact(self.compact_state()),
-            Stored::Log(_) => KeyState::Log(self.take_log()),
-        }
-    }
-
-    /// Takes the log, which is to be [set](Self::set_state) again, or returns an unused one if there is none.
-    #[inline]
-    pub(super) fn take_log(&mut self) -> Box<Log> {
-        match &mut self.state {
-            Stored::Log(log) => log.take().unwrap_or_default(),
-            Stored::Compact { .. } => Box::default(),
-        }
-    }
-
-    /// Returns the state, if it is a compact one, and otherwise that of an unused key.
-    #[inline]
-    pub(super) fn compact_state(&self) -> CompactState {
-        match self.state {
-            Stored::Compact { expires_at, at, detail } => CompactState { expires_at: expires_at.get(), at, detail },
-            Stored::Log(_) => CompactState::UNUSED,
+            Stored::Compact { expires_at, at, detail } => {
+                KeyState::Compact(CompactState { expires_at: expires_at.get(), at: *at, detail: *detail })
+            }
+            Stored::Log(log) => KeyState::Log(log.take().unwrap_or_default()),
         }
     }
 
@@ -157,7 +134,7 @@ impl Entry {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) slots: Vec<Entry>,
     /// The number of home slots. A few more slots behind them take entries that are pushed out.
@@ -173,10 +150,6 @@ pub(super) struct Table {
 const SMALLEST: usize = 8;
 
 impl Table {
-    pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), homes: 0, len: 0, has_logs: false, hand: 0 }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -221,9 +194,11 @@ impl Table {
         }
         self.has_logs |= matches!(state, KeyState::Log(_));
         self.slots[slot..=gap].rotate_right(1);
-        self.slots[slot] = Entry::new(fingerprint, state);
         self.len += 1;
-        &mut self.slots[slot]
+        let entry = &mut self.slots[slot];
+        entry.fingerprint = RankedFingerprint::new(fingerprint);
+        entry.set_state(state);
+        entry
     }
 
     /// Removes an entry. Other entries may move.
@@ -321,7 +296,7 @@ mod tests {
         fn the_table_agrees_with_a_sorted_map(
             steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600),
         ) {
-            let mut table = Table::new();
+            let mut table = Table::default();
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {
                 match (action, table.find(fingerprint)) {
@@ -356,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_large_table_wastes_at_most_a_quarter() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         for n in 0..50_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), until(1));
             let used = table.len() * size_of::<Entry>();
@@ -367,7 +342,7 @@ mod tests {
     /// Entries that are pushed out at the end take a few more slots, not twice as many.
     #[test]
     fn entries_crowded_at_the_end_do_not_double_the_table() {
-        let mut table = Table::new();
+        let mut table = Table::default();
         for n in 0..1_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, until(1));
         }
