@@ -208,19 +208,6 @@ impl Algorithm {
         }
     }
 
-    /// Describes the algorithm in words.
-    fn describe(&self) -> String {
-        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
-        let tokens = if self.is_bucket() { amount } else { capacity };
-        let period = match self.kind {
-            Kind::Window(Some(calendar)) => calendar.describe(),
-            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
-            _ => format!("{} s", self.span as f64 / 1e6),
-        };
-        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
-        format!("a {name} of {tokens} per {period}{capacity}")
-    }
-
     /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
         self.tag_and_name().0
@@ -287,7 +274,15 @@ impl Algorithm {
 /// As in error messages: `a fixed window of 3 per 60 s`.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.describe())
+        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
+        let tokens = if self.is_bucket() { amount } else { capacity };
+        let period = match self.kind {
+            Kind::Window(Some(calendar)) => calendar.describe(),
+            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
+            _ => format!("{} s", self.span as f64 / 1e6),
+        };
+        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
+        f.pad(&format!("a {name} of {tokens} per {period}{capacity}"))
     }
 }
 
@@ -306,14 +301,10 @@ fn share_of_period(limit: u32, period: u64, parts: u32) -> u64 {
 /// that would exceed the longest interval. The interval is the same for all amounts, so that usage survives their
 /// changes.
 fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
-    match interval.checked_mul(parts.into()) {
-        Some(interval) if interval <= LONGEST => (amount, interval),
-        _ => {
-            let tokens = u128::from(amount) * u128::from(LONGEST) / (u128::from(interval) * u128::from(parts));
-            // At most `amount`, as no interval is longer than the longest.
-            ((tokens as u32).max(1), LONGEST)
-        }
-    }
+    let whole = u128::from(interval) * u128::from(parts);
+    let shared = whole.min(LONGEST.into());
+    let tokens = u128::from(amount) * shared / whole;
+    ((tokens as u32).max(1), shared as u64)
 }
 
 /// Returns one of `parts` shares of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that
