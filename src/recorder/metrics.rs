@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
-use crate::time::cooldown::Cooldown;
+use crate::time::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///

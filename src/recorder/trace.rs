@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::Span;
 
 use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder};
-use crate::time::cooldown::Cooldown;
+use crate::time::Cooldown;
 
 /// The most keys whose first denial is logged in one interval. The denials of more keys are only counted.
 const MAX_LOGGED: usize = 100;

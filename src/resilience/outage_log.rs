@@ -11,7 +11,7 @@ use super::fallback::LocalStore;
 use crate::error::{Node, StoreError, StoreErrorKind};
 use crate::recorder::BreakerState;
 use crate::store::Store;
-use crate::time::cooldown::Cooldown;
+use crate::time::Cooldown;
 
 /// The minimum time between two lines of one kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

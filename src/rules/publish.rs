@@ -10,7 +10,7 @@ use super::load::{Document, Text, follow, load};
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Limit, LiveLimits};
 use crate::store::RedisStore;
-use crate::time::cooldown::Cooldown;
+use crate::time::Cooldown;
 
 /// The name of the document, after the prefix of the store.
 const NAME: &str = "rules";

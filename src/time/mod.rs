@@ -1,13 +1,14 @@
 //! Timestamps in microseconds, clocks, and pauses.
 
 mod clocks;
-#[cfg(any(feature = "metrics", feature = "tracing", all(feature = "redis", feature = "rules")))]
-pub(crate) mod cooldown;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 #[cfg(feature = "cycle-clock")]
 pub use self::clocks::CycleClock;
@@ -108,6 +109,36 @@ pub(crate) fn ceil_micros(span: Duration) -> u64 {
 #[inline]
 pub(crate) fn ceil_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// An action that happens at most once per interval, such as a line in the log. It may happen at once when this is
+/// created.
+#[allow(dead_code, reason = "only used by some features")]
+#[derive(Debug)]
+pub(crate) struct Cooldown {
+    created: Instant,
+    /// The end of the interval, in µs after `created`.
+    end: AtomicU64,
+}
+
+#[allow(dead_code, reason = "only used by some features")]
+impl Cooldown {
+    pub(crate) fn new() -> Self {
+        Self { created: Instant::now(), end: AtomicU64::new(0) }
+    }
+
+    /// Returns whether the action may happen now. If so, starts an interval: of concurrent calls, one returns `true`.
+    pub(crate) fn try_start(&self, interval: Duration) -> bool {
+        let (now, end) = (self.created.elapsed(), self.end.load(Ordering::Relaxed));
+        let next = now.saturating_add(interval).as_micros() as u64;
+        now.as_micros() as u64 >= end
+            && self.end.compare_exchange(end, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Starts an interval, whether or not the last one is over.
+    pub(crate) fn restart(&self, interval: Duration) {
+        self.end.store((self.created.elapsed() + interval).as_micros() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Returns a random duration between half of `pause` and all of it, so that a fleet does not retry in step.
