@@ -43,7 +43,6 @@ const LEVELS: &[&str] = &[
     "store::redis::workers",
     "store::redis::cluster",
     "store::redis::store",
-    "store::redis::tls",
     "store::redis::config",
     "store::redis::connect",
     "store::redis::cross_slot",

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
 use redis::cluster::NodeAddress;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, cmd};
+use redis::{AsyncConnectionConfig, ConnectionInfo, cmd};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::connector::Connector;
+use super::connector::{Connector, at_address};
 use super::error::{Fault, Redirect};
 use super::queue::{Command, CommandReply};
 use super::slot::{SLOTS, SlotRange, parse_ranges};
@@ -210,15 +210,8 @@ impl Cluster {
     }
 
     fn new_master(&self, address: NodeAddress) -> Result<Master, Fault> {
-        let (host, port) = (address.host().to_owned(), address.port());
-        let addr = match self.first.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = self.first.clone().set_addr(addr);
-        let connector = Connector::to_server(info, self.config.clone(), self.connections)?;
+        let info = at_address(&self.first, address.host().to_owned(), address.port());
+        let connector = Connector::new(vec![info], None, self.config.clone(), self.connections)?;
         let workers = Workers::new(connector, self.connections, self.queue_capacity);
         Ok(Master { node: Node::new(address.to_string()), address, workers })
     }

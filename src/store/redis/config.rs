@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "redis-tls")]
-use super::tls::Certificates;
+use redis::{ClientTlsConfig, TlsCertificates};
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
 ///
@@ -47,10 +47,9 @@ use super::tls::Certificates;
 /// ```
 ///
 /// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0
-/// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting checks all commands. Those that only
-/// the script calls are checked since Redis 7.0, and with this prefix; otherwise, the error of the first request that
-/// needs a missing permission reports it. The only command that requires more is `CLIENT SETINFO`, which is sent to a
-/// master behind Sentinel that uses TLS with custom certificates; its failure has no effect.
+/// `+select`, and the Sentinels themselves `+sentinel|get-master-addr-by-name`. Connecting checks all commands. Those
+/// that only the script calls are checked since Redis 7.0, and with this prefix; otherwise, the error of the first
+/// request that needs a missing permission reports it.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
@@ -65,7 +64,7 @@ pub struct RedisConfig {
     pub(super) master_database: i64,
     pub(super) master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
-    pub(super) certificates: Certificates,
+    pub(super) certificates: TlsCertificates,
 }
 
 /// What the URLs of a configuration are those of.
@@ -95,8 +94,8 @@ impl RedisConfig {
 
     /// Creates the configuration of the master that Sentinel names.
     ///
-    /// The URLs are those of the Sentinels, of which up to three are queried concurrently for each new connection. A
-    /// user and password in them are for the Sentinels. [`credentials`](Self::credentials) and
+    /// The URLs are those of the Sentinels, which are queried concurrently for each new connection. A user and password
+    /// in them are for the Sentinels. [`credentials`](Self::credentials) and
     /// [`master_database`](Self::master_database) are for the master.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
         Self::new(Servers::Sentinel(master.into()), urls)
@@ -124,7 +123,7 @@ impl RedisConfig {
             master_database: 0,
             master_tls: None,
             #[cfg(feature = "redis-tls")]
-            certificates: Certificates::default(),
+            certificates: TlsCertificates { client_tls: None, root_cert: None },
         }
     }
 
@@ -151,8 +150,6 @@ impl RedisConfig {
 
     /// Sets how long opening a connection may take, including name resolution and login, at least 1 ms. Defaults to 1
     /// s.
-    ///
-    /// Connections to Sentinels always have 1 s.
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self { connect_timeout, ..self }
     }
@@ -179,8 +176,8 @@ impl RedisConfig {
         Self { master_database: database.into(), ..self }
     }
 
-    /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the Sentinels do. For a single server,
-    /// the URL's scheme decides.
+    /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the first Sentinel does. For a single
+    /// server, the URL's scheme decides.
     pub fn master_tls(self, tls: bool) -> Self {
         Self { master_tls: Some(tls), ..self }
     }
@@ -192,7 +189,7 @@ impl RedisConfig {
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.roots = Some(pem.into());
+        self.certificates.root_cert = Some(pem.into());
         self
     }
 
@@ -200,7 +197,8 @@ impl RedisConfig {
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn client_certificate(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
+        let (client_cert, client_key) = (certificate_pem.into(), key_pem.into());
+        self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
         self
     }
 }

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsMode};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+#[cfg(feature = "redis-tls")]
+use redis::{Client, TlsCertificates};
+#[cfg(feature = "redis-tls")]
+use rustls::crypto::{CryptoProvider, ring};
+#[cfg(feature = "redis-tls")]
+use rustls::pki_types::CertificateDer;
+#[cfg(feature = "redis-tls")]
+use rustls::pki_types::pem::PemObject;
 
 use super::cluster::Cluster;
 use super::config::{Credentials, RedisConfig, Servers};
-use super::connector::{self, Connector, tcp_settings};
+use super::connector::Connector;
 use super::error::Fault;
 use super::store::{Deployment, RedisStore};
-#[cfg(feature = "redis-tls")]
-use super::tls;
 use super::workers::Workers;
 use crate::error::StoreError;
 
@@ -80,15 +85,28 @@ impl RedisConfig {
         let timeouts = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout));
-        let mut servers = self.connection_infos()?;
-        let connector = match &self.servers {
-            Servers::Node => Connector::to_server(servers.swap_remove(0), timeouts, self.connections)?,
-            Servers::Sentinel(master) => Connector::to_master(self.sentinel_client(master, servers)?, timeouts),
+        let credentials = match &self.servers {
+            Servers::Sentinel(_) => &self.sentinel_credentials,
+            Servers::Node | Servers::Cluster => &self.credentials,
+        };
+        let servers = self.urls.iter().map(|url| self.connection_info(url, credentials.as_ref()));
+        let servers = servers.collect::<Result<Vec<_>, _>>()?;
+        #[cfg(feature = "redis-tls")]
+        if (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
+            && !servers.iter().all(uses_tls)
+            && !(matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true))
+        {
+            return Err(Fault::setting("certificates are given, but not all URLs use TLS: write rediss://"));
+        }
+        let master = match &self.servers {
+            Servers::Node => None,
+            Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
             Servers::Cluster => {
                 let cluster = Cluster::new(servers, timeouts, self.connections, self.queue_capacity)?;
                 return Ok(Deployment::Cluster(Arc::new(cluster)));
             }
         };
+        let connector = Connector::new(servers, master, timeouts, self.connections)?;
         Ok(Deployment::Single(Arc::new(Workers::new(connector, self.connections, self.queue_capacity))))
     }
 
@@ -103,95 +121,76 @@ impl RedisConfig {
         }
     }
 
-    /// Returns how to connect to the servers of all URLs.
-    fn connection_infos(&self) -> Result<Vec<ConnectionInfo>, Fault> {
-        let mut servers = self.urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
-        let credentials = match &self.servers {
-            Servers::Sentinel(_) => &self.sentinel_credentials,
-            Servers::Node | Servers::Cluster => &self.credentials,
-        };
-        for server in &mut servers {
-            let settings = with_credentials(server.redis_settings().clone(), credentials.as_ref());
-            *server = server.clone().set_redis_settings(settings.set_skip_set_lib_name());
+    /// Returns how to connect to the server at `url`.
+    fn connection_info(&self, url: &str, credentials: Option<&Credentials>) -> Result<ConnectionInfo, Fault> {
+        let mut info = parse(url)?;
+        if let Some(Credentials { user, password }) = credentials {
+            let settings = info.redis_settings().clone().set_username(user).set_password(password);
+            info = info.set_redis_settings(settings);
         }
         #[cfg(feature = "redis-tls")]
-        if servers.iter().all(uses_tls) || matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true)
-        {
-            tls::install_provider();
-            return servers.into_iter().map(|server| self.certificates.apply(server)).collect();
-        } else if !self.certificates.is_empty() {
-            return Err(Fault::setting("certificates are given, but not all URLs use TLS: write rediss://"));
+        if uses_tls(&info) {
+            return self.with_certificates(info);
         }
-        Ok(servers)
+        Ok(info)
     }
 
-    fn sentinel_client(&self, master: &str, sentinels: Vec<ConnectionInfo>) -> Result<SentinelClient, Fault> {
+    /// Returns how to connect to the master that Sentinels name, but for its address.
+    fn master(&self, sentinels: &[ConnectionInfo]) -> Result<ConnectionInfo, Fault> {
         let Some(first) = sentinels.first() else {
             return Err(Fault::setting("there is no Sentinel: give at least one URL"));
         };
-        if sentinels.iter().any(|sentinel| uses_tls(sentinel) != uses_tls(first)) {
-            return Err(Fault::setting("some Sentinels use TLS and some do not: use one scheme for all"));
-        }
-        if sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first)) {
-            return Err(Fault::setting("the Sentinels' URLs have different users or passwords: use one for all"));
-        }
         if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
             return Err(Fault::setting(
                 "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
             ));
         }
-        let master_uses_tls = self.master_tls.unwrap_or(uses_tls(first));
-        if master_uses_tls {
-            check_tls_feature()?;
+        let uses_tls = self.master_tls.unwrap_or(uses_tls(first));
+        let url = if uses_tls { "rediss://master" } else { "redis://master" };
+        let master = self.connection_info(url, self.credentials.as_ref())?;
+        let settings = master.redis_settings().clone().set_db(self.master_database);
+        Ok(master.set_redis_settings(settings))
+    }
+
+    /// Adds the certificates to a connection that uses TLS.
+    #[cfg(feature = "redis-tls")]
+    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+        // Without a provider, rustls panics if dependencies enable two of them.
+        if CryptoProvider::get_default().is_none() {
+            // Fails if another thread has just installed one.
+            let _ = ring::default_provider().install_default();
         }
-        let settings = RedisConnectionInfo::default().set_db(self.master_database);
-        let settings = connector::settings(with_credentials(settings, self.credentials.as_ref()));
-        #[cfg(feature = "redis-tls")]
-        if master_uses_tls && !self.certificates.is_empty() {
-            return self.certificates.sentinel_client(master, &sentinels, &settings);
+        let TlsCertificates { root_cert, client_tls } = &self.certificates;
+        let client = client_tls.as_ref().map(|client| &client.client_cert);
+        let given = [("ca_certificates", root_cert.as_ref()), ("client_certificate", client)];
+        for (setting, pem) in given.into_iter().filter_map(|(setting, pem)| Some((setting, pem?))) {
+            // redis-rs would ignore invalid ones.
+            if !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_))) {
+                return Err(Fault::setting(format_args!(
+                    "{setting} holds no certificate: use the text of a PEM file, which begins with \
+                     -----BEGIN CERTIFICATE-----"
+                )));
+            }
         }
-        let mut node =
-            SentinelNodeConnectionInfo::default().set_redis_connection_info(settings).set_tcp_settings(tcp_settings());
-        if master_uses_tls {
-            node = node.set_tls_mode(TlsMode::Secure);
-        }
-        // Without TLS, redis-rs requires a `String`.
-        let client = SentinelClient::build(sentinels, String::from(master), Some(node), SentinelServerType::Master);
-        client.map_err(Fault::setting)
+        let client = Client::build_with_tls(info, self.certificates.clone())
+            .map_err(|error| Fault::setting(format_args!("the certificates can't be read: {error}")))?;
+        Ok(client.get_connection_info().clone())
     }
 }
 
+/// Parses a URL. Fails if it requires TLS, and the crate was built without it.
 fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
-    if scheme == "rediss" || scheme == "valkeys" {
-        check_tls_feature()?;
+    if !cfg!(feature = "redis-tls") && matches!(&*scheme, "rediss" | "valkeys") {
+        return Err(Fault::setting(
+            "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`",
+        ));
     }
     url.into_connection_info().map_err(Fault::invalid_url)
 }
 
-/// Returns an error unless the crate was built with TLS.
-fn check_tls_feature() -> Result<(), Fault> {
-    if cfg!(feature = "redis-tls") {
-        return Ok(());
-    }
-    Err(Fault::setting("a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`"))
-}
-
 fn uses_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
-}
-
-fn with_credentials(settings: RedisConnectionInfo, credentials: Option<&Credentials>) -> RedisConnectionInfo {
-    match credentials {
-        Some(Credentials { user, password }) => settings.set_username(user).set_password(password),
-        None => settings,
-    }
-}
-
-/// Returns the user and the password. A user without a password is ignored.
-fn credentials_of(info: &ConnectionInfo) -> Option<(&str, &str)> {
-    let settings = info.redis_settings();
-    Some((settings.username().unwrap_or("default"), settings.password()?))
 }
 
 /// Returns the error of an invalid configuration.

@@ -4,52 +4,49 @@ use std::convert::Infallible;
 use std::sync::OnceLock;
 
 use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
+use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
-use redis::sentinel::SentinelClient;
-use redis::{AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, cmd};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, Role, cmd};
 use tokio::sync::{Mutex, watch};
 
 use super::error::Fault;
 use super::script;
 
-/// Opens connections to one server, or to the master that Sentinel names, and loads the script.
+/// Opens connections to one server, or to the master that Sentinels name, and loads the script.
 pub(super) struct Connector {
-    address: Address,
+    /// The server, or the Sentinels of the `master`.
+    servers: Vec<Pool>,
+    /// The name of the master, and how to connect to it at the address that a Sentinel reports.
+    master: Option<(String, ConnectionInfo)>,
     config: AsyncConnectionConfig,
     /// The hash of the script, once a server has loaded it.
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
     loading: Mutex<()>,
-    /// Changes when a connection is lost, which the client reports without a call.
+    /// Changes when a connection is lost, which the client reports without a call. A report does not name the
+    /// connection.
     lost: watch::Sender<()>,
 }
 
-enum Address {
-    Fixed(Pool),
-    /// Asked for each connection. Not deadpool's, which has no certificates and no timeouts.
-    OfMaster(Box<Mutex<SentinelClient>>),
-}
-
 impl Connector {
-    /// Opens up to `connections` to one address.
-    pub(super) fn to_server(
-        info: ConnectionInfo,
+    /// Opens up to `connections` to one of the servers, which must be one, or the Sentinels of the `master`.
+    pub(super) fn new(
+        servers: Vec<ConnectionInfo>,
+        master: Option<(String, ConnectionInfo)>,
         config: AsyncConnectionConfig,
         connections: usize,
     ) -> Result<Self, Fault> {
-        let (config, lost) = reporting_losses(config);
-        Ok(Self::new(Address::Fixed(pool(info, &config, connections)?), config, lost))
-    }
-
-    /// Opens connections to a master, whose address Sentinel reports for each of them.
-    pub(super) fn to_master(client: SentinelClient, config: AsyncConnectionConfig) -> Self {
-        let (config, lost) = reporting_losses(config);
-        Self::new(Address::OfMaster(Box::new(Mutex::new(client))), config, lost)
-    }
-
-    fn new(address: Address, config: AsyncConnectionConfig, lost: watch::Sender<()>) -> Self {
-        Self { address, config, hash: OnceLock::new(), loading: Mutex::default(), lost }
+        let lost = watch::Sender::default();
+        let report = lost.clone();
+        let config = config.set_push_sender(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                report.send_replace(());
+            }
+            Ok::<_, Infallible>(())
+        });
+        let servers = servers.into_iter().map(|server| pool(server, &config, connections)).collect::<Result<_, _>>()?;
+        Ok(Self { servers, master, config, hash: OnceLock::new(), loading: Mutex::default(), lost })
     }
 
     /// Returns a receiver that changes when any connection is lost.
@@ -64,19 +61,25 @@ impl Connector {
 
     /// Opens a connection, and loads the script if the server does not have it.
     pub(super) async fn connect(&self) -> Result<Connection, Fault> {
-        let pool = match &self.address {
-            Address::Fixed(pool) => pool.clone(),
-            Address::OfMaster(client) => {
-                let master = client.lock().await.async_get_client().await.map_err(Fault::from_connect_error)?;
-                pool(master.get_connection_info().clone(), &self.config, 1)?
-            }
-        };
-        let mut connection = pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => Fault::from_connect_error(error),
-            other => Fault::setting(format_args!("the connection pool failed: {other}")),
-        })?;
+        let attempts = self.servers.iter().map(|server| Box::pin(self.connect_through(server)));
+        let (mut connection, _) = select_ok(attempts).await?;
         self.load(&mut connection).await?;
         Ok(connection)
+    }
+
+    /// Opens a connection to a server, or to the master that it names as a Sentinel.
+    async fn connect_through(&self, server: &Pool) -> Result<Connection, Fault> {
+        let mut connection = open(server).await?;
+        let Some((name, master)) = &self.master else { return Ok(connection) };
+        let address: Option<(String, u16)> =
+            cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut *connection).await?;
+        let (host, port) = address.ok_or(Fault::NoMaster)?;
+        let mut connection = open(&pool(at_address(master, host, port), &self.config, 1)?).await?;
+        match cmd("ROLE").query_async(&mut *connection).await? {
+            Role::Primary { .. } => Ok(connection),
+            // The Sentinel does not know of a failover yet.
+            _ => Err(Fault::NoMaster),
+        }
     }
 
     /// Returns whether the server has the script. This also checks a connection, because `PING` requires another
@@ -105,29 +108,27 @@ impl Connector {
     }
 }
 
-/// Has connections report when they are lost. A report does not name the connection.
-fn reporting_losses(config: AsyncConnectionConfig) -> (AsyncConnectionConfig, watch::Sender<()>) {
-    let lost = watch::Sender::default();
-    let report = lost.clone();
-    let config = config.set_push_sender(move |push: PushInfo| {
-        if push.kind == PushKind::Disconnection {
-            report.send_replace(());
-        }
-        Ok::<_, Infallible>(())
-    });
-    (config, lost)
-}
-
 /// Loads a script, and returns its hash.
 async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result<String, Fault> {
     Ok(cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await?)
 }
 
+/// Opens a connection.
+async fn open(pool: &Pool) -> Result<Connection, Fault> {
+    pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => Fault::from_connect_error(error),
+        other => Fault::setting(format_args!("the connection pool failed: {other}")),
+    })
+}
+
 /// Creates a pool that opens a connection whenever it is asked: a connection that comes back to it has failed. (It
 /// would check the connection by commands that need other permissions.)
 fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize) -> Result<Pool, Fault> {
-    let info_settings = settings(info.redis_settings().clone());
-    let info = info.set_redis_settings(info_settings).set_tcp_settings(tcp_settings());
+    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a
+    // permission that rate limits do not need.
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    // A call does not wait for the acknowledgement of earlier ones.
+    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::invalid_url)?;
     let pool = Pool::builder(manager)
         .max_size(connections)
@@ -136,15 +137,13 @@ fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize
     pool.build().map_err(|_| Fault::setting("the connection pool is misconfigured"))
 }
 
-/// Returns the TCP settings of all connections. Sets `TCP_NODELAY`, so that a call does not wait for the
-/// acknowledgement of earlier ones.
-pub(super) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
-}
-
-/// Adds the settings that every connection needs.
-pub(super) fn settings(settings: RedisConnectionInfo) -> RedisConnectionInfo {
-    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a
-    // permission that rate limits do not need.
-    settings.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name()
+/// Returns how to connect to a server at another address with the same settings.
+pub(super) fn at_address(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let address = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(address)
 }

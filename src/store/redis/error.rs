@@ -24,8 +24,8 @@ pub(super) enum Fault {
     Loading(RedisError),
     /// The server is a replica, or is no longer the master.
     NotMaster(RedisError),
-    /// Sentinel names no master that answers.
-    NoMaster(RedisError),
+    /// Sentinel names no master of this name that is one.
+    NoMaster,
     /// No reply arrived in time. The request may have run.
     TimedOut(RedisError),
     /// A call failed, in transit or on the server.
@@ -183,7 +183,6 @@ impl From<RedisError> for Fault {
             ErrorKind::AuthenticationFailed => Self::Credentials(error),
             ErrorKind::RESP3NotSupported => Self::Permission("unknown command 'HELLO'".into()),
             ErrorKind::Server(ServerErrorKind::NoScript) => Self::Flushed,
-            ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
             ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
             ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
@@ -227,7 +226,7 @@ impl fmt::Display for Fault {
                 "this Redis is a replica, or lost its master, and can't be written to: \
                  configure the master's URL, or use `RedisConfig::sentinel`"
             }
-            Self::NoMaster(_) => {
+            Self::NoMaster => {
                 "Sentinel knows no available master of this name: \
                  check the name with SENTINEL MASTERS, or wait for the end of a failover"
             }
@@ -284,7 +283,6 @@ impl std::error::Error for Fault {
             | Self::Credentials(error)
             | Self::Loading(error)
             | Self::NotMaster(error)
-            | Self::NoMaster(error)
             | Self::TimedOut(error)
             | Self::Call(error) => Some(error),
             _ => None,

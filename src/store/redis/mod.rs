@@ -9,7 +9,7 @@
 //! | `cluster` | finds the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
-//! | `config`, `connect`, `tls` | configure all this |
+//! | `config`, `connect` | configure all this |
 //! | `connector` | opens connections, and loads the script |
 //! | `request`, `script`, `reply` | encode cells for the script in `lua/`, and decode what it replies |
 //! | `slot` | computes the slot of a key |
@@ -30,8 +30,6 @@ mod slot;
 mod store;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "redis-tls")]
-mod tls;
 mod workers;
 
 pub use self::config::RedisConfig;

@@ -386,7 +386,7 @@ mod tests {
     /// Creates workers that never send anything.
     fn busy(capacity: usize) -> Workers {
         let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
-        let connector = Connector::to_server(info, AsyncConnectionConfig::new(), 2).unwrap();
+        let connector = Connector::new(vec![info], None, AsyncConnectionConfig::new(), 2).unwrap();
         let workers = Workers::new(connector, 2, capacity);
         workers.shared.state().workers.fill(WorkerState::Running);
         workers

@@ -277,7 +277,6 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
         (RedisConfig::sentinel("limits", none), "no Sentinel"),
         (RedisConfig::sentinel("limits", ["redis://a/1"]), "master_database"),
-        (RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:two@b"]), "use one for all"),
     ] {
         let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
         assert!(text.contains(reported), "{text}");

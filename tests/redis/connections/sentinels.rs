@@ -132,8 +132,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
         "on",
         ">asks",
         "-@all",
-        "+role",
-        "+sentinel|masters",
+        "+sentinel|get-master-addr-by-name",
     ]));
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
     refused(&config, "rejected the user or the password").await;

@@ -59,7 +59,7 @@ impl Redis {
         // A loaded machine may stop for longer than the default timeout.
         let long = Some(Duration::from_secs(30));
         let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
-        let connector = Connector::to_server(info, config, 1).unwrap();
+        let connector = Connector::new(vec![info], None, config, 1).unwrap();
         let connection = runtime.block_on(connector.connect()).unwrap();
         Self::Real(connector.hash().to_owned(), Connection::take(connection), runtime)
     }
