@@ -149,11 +149,6 @@ impl Request {
         let length = (self.body.len() as u16).to_le_bytes();
         self.body[HEADER - 2..HEADER].copy_from_slice(&length);
     }
-
-    /// Returns whether a request with the same body may be encoded as [`SAME`].
-    fn is_repeatable(&self) -> bool {
-        [Task::Acquire, Task::Peek, Task::PeekWithStrikes].iter().any(|task| self.body[0] == *task as u8)
-    }
 }
 
 /// Returns the letter by which the script knows an algorithm.
@@ -214,7 +209,7 @@ pub(super) fn encode(requests: &[Request]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(requests.iter().map(|request| request.body.len()).sum());
     let mut last: &[u8] = &[];
     for request in requests {
-        if *request.body == *last && request.is_repeatable() {
+        if *request.body == *last {
             bytes.push(SAME);
         } else {
             bytes.extend_from_slice(&request.body);

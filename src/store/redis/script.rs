@@ -24,13 +24,13 @@ pub(super) const TEXT: &str = concat!(
 /// A script of its own, which checks the commands that the other one calls.
 pub(super) const CHECK: &str = include_str!("lua/check.lua");
 
-/// The operation of the script on the keys of a request.
+/// The operation of the script on the keys of a request. Capital letters stand for those that decide.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Task {
-    Acquire = b'a' as isize,
-    Peek = b'p' as isize,
+    Acquire = b'A' as isize,
+    Peek = b'P' as isize,
     /// Charges nothing, like a peek, but counts denials as strikes.
-    PeekWithStrikes = b't' as isize,
+    PeekWithStrikes = b'S' as isize,
     Refund = b'r' as isize,
     GetOverride = b'g' as isize,
     SetOverride = b'o' as isize,

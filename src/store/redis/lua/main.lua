@@ -1,20 +1,13 @@
 -- Performs requests that are alike but for their keys: those of several cells, those that decide nothing, and others
 -- that are less frequent. Returns the number of parts of the reply.
 local function perform(progress, now, task, count, keys, same)
-  local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
-  local REFUND, GET_OVERRIDE, SET_OVERRIDE, RESET = 114, 103, 111, 120 -- r, g, o, x
+  local ACQUIRE, PEEK, REFUND, GET_OVERRIDE, SET_OVERRIDE, RESET = 65, 80, 114, 103, 111, 120 -- A, P, r, g, o, x
   local SHADOW, QUOTA = 115, 113 -- s, q
   local QUEUE, CALENDAR_WINDOW, LOG, PENALTY = 113, 107, 108, 112 -- q, k, l, p
-  -- The fields of a cell, by position, which is faster: its arguments, the functions of its algorithm, others of its
-  -- arguments, its overage if it can be overridden, and its own size then.
-  local TAG, VETO, POSITION, COST, CAPACITY, HARD, AMOUNT, SPAN = 1, 2, 3, 4, 5, 6, 7, 8
-  local AT, CHARGE, FIRST, SECOND, PERCENT, TOKENS, OWN_AMOUNT = 9, 10, 11, 12, 13, 14, 15
-  -- What was found: whether it has room, until when its key is kept, and up to four findings of `peek`.
-  local HAS_ROOM, KEPT, W, X, Y, Z = 16, 17, 18, 19, 20, 21
 
   local KEYS, text, reply, clock_ahead = KEYS, ARGV[2], progress.reply, progress.clock_ahead
   local call, byte, char, pack, unpack = redis.call, string.byte, string.char, struct.pack, struct.unpack
-  local first_key, length = progress.key, progress.length
+  local length = progress.length
 
   -- Returns the state that a key holds, and what it says, and until when the key is kept.
   local function read(key)
@@ -36,105 +29,106 @@ local function perform(progress, now, task, count, keys, same)
     call('SET', key, state, 'PXAT', string.format('%d', math.ceil(kept / 1000) + clock_ahead))
   end
 
-  -- Returns the override that a key holds: an empty string if there is none, or if it has expired, and its size: the
-  -- tokens of a window, or the capacity and the amount of a bucket.
-  local function override(key)
-    local state, expires, _, tokens, amount = read(key)
-    if state == '' or expires > 0 and expires <= now then return '' end
-    return state, tokens, amount
-  end
-
   -- The functions of the last algorithm, and its tag.
   local last_tag, peek, charge, refund
 
   -- Reads the arguments of an algorithm at a position of the text. Returns a cell, and where they end.
   local function cell_at(place, tag, veto, position, is_refund)
-    local cost, capacity, hard, amount, span, first, second
+    local cost, capacity, hard, amount, span
     cost, capacity, hard, amount, span, place = unpack('<ddddd', text, place)
     if tag ~= last_tag or tag == LOG then
       peek, charge, refund = algorithm(tag, is_refund)
       last_tag = tag
     end
+    -- The first four fields are for what `peek` finds. A table that grows is copied: this one has room for most fields.
+    local cell = {
+      0, 0, 0, 0, tag = tag, veto = veto, position = position, cost = cost, capacity = capacity, hard = hard,
+      amount = amount, span = span, peek = peek, charge = charge, has_room = false, kept = 0,
+    }
     if tag == CALENDAR_WINDOW then
       -- Scripts know no calendars, so the caller sends the edges, in seconds, of the windows around its own time.
       local seconds, a, b, c, d, e = now / 1e6
       a, b, c, d, e, place = unpack('<ddddd', text, place)
-      first = seconds >= a and seconds < e and (seconds < b and b or seconds < c and c or seconds < d and d or e) * 1e6
+      local window_end = seconds < b and b or seconds < c and c or seconds < d and d or e
+      cell.first = seconds >= a and seconds < e and window_end * 1e6
     elseif tag == PENALTY then
-      first, second, place = unpack('<dd', text, place)
+      cell.first, cell.second, place = unpack('<dd', text, place)
     elseif tag == LOG then
-      first, place = unpack('<d', text, place)
+      cell.first, place = unpack('<d', text, place)
     end
-    -- A table that grows is copied: this one has room for all fields.
-    return {
-      tag, veto, position, cost, capacity, hard, amount, span,
-      peek, charge, first, second, false, false, false,
-      false, 0, 0, 0, 0, 0,
-    }, place
+    return cell, place
   end
 
   -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
   -- within 2^52 µs.
   local function resize(cell, tokens, amount)
-    local span, capacity = cell[SPAN], cell[TAG] == QUEUE and tokens + 1 or tokens
-    local overage = math.min(math.floor(tokens * cell[PERCENT] / 100), 4294967295 - tokens)
+    local span, capacity = cell.span, cell.tag == QUEUE and tokens + 1 or tokens
+    local overage = math.min(math.floor(tokens * cell.percent / 100), 4294967295 - tokens)
     if amount > 0 and amount * 1048576 < span then
       local drained, rest = mul_div(67108864, amount, span)
       drained = drained * 67108864 + mul_div(67108864, rest, span)
       overage = math.min(overage, math.max(drained - capacity, 0))
     end
-    cell[CAPACITY], cell[HARD], cell[AMOUNT] = capacity, capacity + overage, amount
+    cell.capacity, cell.hard, cell.amount = capacity, capacity + overage, amount
   end
 
-  local place = progress.place + 5
-  if task == ACQUIRE or task == PEEK or task == PEEK_WITH_STRIKES then
-    -- Decide as src/store/decide.rs.
-    local cells, position = {}, 0
+  local start = progress.place + 5
+  -- Capital letters decide.
+  local decides, cells = task < 97, {}
+  if decides then
+    local place, position = start, 0
     for i = 1, count do
       local tag, veto, is_overridable = byte(text, place, place + 2)
       local cell
       cell, place = cell_at(place + 3, tag, veto, position)
       if is_overridable == 1 then
-        cell[PERCENT], place = unpack('<d', text, place)
-        cell[TOKENS], cell[OWN_AMOUNT] = tag == QUEUE and cell[CAPACITY] - 1 or cell[CAPACITY], cell[AMOUNT]
+        cell.percent, place = unpack('<d', text, place)
+        cell.tokens, cell.own_amount = tag == QUEUE and cell.capacity - 1 or cell.capacity, cell.amount
       end
       cells[i], position = cell, position + 1 + is_overridable
     end
+  end
 
-    for done = progress.done, same do
-      -- If an error ends this request, `progress` tells which one it was.
-      progress.done, progress.length = done, length
-      local verdict, keys_read, request_key = length + 1, count, first_key + done * keys
-      length = verdict
+  for done = progress.done, same do
+    -- If an error ends this request, `progress` tells which one it was.
+    progress.done, progress.length = done, length
+    local first_key, verdict = progress.key + done * keys, length + 1
+    length = verdict
+    reply[verdict] = 'y\0'
+    if decides then
+      -- Decide as src/store/decide.rs.
+      local keys_read = count
 
       -- Peek at all.
       local is_allowed, quota_has_room = true, nil
       for i = 1, count do
         local cell = cells[i]
-        local key, cost = KEYS[request_key + cell[POSITION]], cell[COST]
-        if cell[PERCENT] then
-          local state, tokens, amount = override(KEYS[request_key + cell[POSITION] + 1])
-          resize(cell, tokens or cell[TOKENS], amount or cell[OWN_AMOUNT])
+        local key, cost = KEYS[first_key + cell.position], cell.cost
+        if cell.percent then
+          local state, expires, _, tokens, amount = read(KEYS[first_key + cell.position + 1])
+          if expires > 0 and expires <= now then state = '' end
+          if state == '' then tokens, amount = cell.tokens, cell.own_amount end
+          resize(cell, tokens, amount)
           reply[length + 1], reply[length + 2] = char(#state), state
           length, keys_read = length + 2, keys_read + 1
         end
         local has_room, state, expires, at, first, second
-        if cell[TAG] == LOG then
-          has_room, state = cell[AT](key, now, cost, cell[CAPACITY], cell[HARD], cell[SPAN], cell[FIRST])
+        if cell.tag == LOG then
+          has_room, state = cell.peek(key, now, cost, cell.capacity, cell.hard, cell.span, cell.first)
         else
-          state, expires, at, first, second, cell[KEPT] = read(key)
-          has_room, cell[W], cell[X], cell[Y], cell[Z] =
-            cell[AT](now, cost, cell[HARD], cell[AMOUNT], cell[SPAN], expires, at, first, second, cell[FIRST])
+          state, expires, at, first, second, cell.kept = read(key)
+          has_room, cell[1], cell[2], cell[3], cell[4] =
+            cell.peek(now, cost, cell.hard, cell.amount, cell.span, expires, at, first, second, cell.first)
         end
         local size = #state
-        reply[length + 1] = size == 29 and '\29' or size == 22 and '\22' or char(size)
+        reply[length + 1] = size == 22 and '\22' or size == 29 and '\29' or char(size)
         reply[length + 2] = state
         length = length + 2
         has_room = has_room or cost == 0
-        cell[HAS_ROOM] = has_room
-        if cell[VETO] == QUOTA then
+        cell.has_room = has_room
+        if cell.veto == QUOTA then
           quota_has_room = quota_has_room or has_room
-        elseif not has_room and cell[VETO] ~= SHADOW then
+        elseif not has_room and cell.veto ~= SHADOW then
           is_allowed = false
         end
       end
@@ -145,79 +139,75 @@ local function perform(progress, now, task, count, keys, same)
       local is_denied = false
       for i = 1, count do
         local cell = cells[i]
-        local charges, has_room, cost = is_allowed and task == ACQUIRE, cell[HAS_ROOM], cell[COST]
-        if cell[TAG] == PENALTY then
-          charges = is_denied and task ~= PEEK and cell[AMOUNT] > 0
+        local charges, has_room, cost = is_allowed and task == ACQUIRE, cell.has_room, cell.cost
+        if cell.tag == PENALTY then
+          charges = is_denied and task ~= PEEK and cell.amount > 0
         else
           is_denied = not has_room
         end
         if charges and has_room and cost > 0 then
-          local key = KEYS[request_key + cell[POSITION]]
-          if cell[TAG] == LOG then
-            cell[CHARGE](key, clock_ahead)
+          local key = KEYS[first_key + cell.position]
+          if cell.tag == LOG then
+            cell.charge(key, clock_ahead)
           else
-            local hard, amount, span = cell[HARD], cell[AMOUNT], cell[SPAN]
-            local w, x, y, z = cell[W], cell[X], cell[Y], cell[Z]
-            write(key, cell[KEPT], cell[CHARGE](now, cost, hard, amount, span, w, x, y, z, cell[FIRST], cell[SECOND]))
+            local hard, amount, span = cell.hard, cell.amount, cell.span
+            local w, x, y, z = cell[1], cell[2], cell[3], cell[4]
+            write(key, cell.kept, cell.charge(now, cost, hard, amount, span, w, x, y, z, cell.first, cell.second))
           end
         end
       end
-    end
-    return length
-  end
-
-  local answer = 'y\0'
-  if task == REFUND then
-    for i = first_key, first_key + count - 1 do
-      local key, tag = KEYS[i], byte(text, place)
-      local marked, marked_at, marked_first, marked_second = unpack('<I7I7I4I4', text, place + 1)
-      local cell
-      cell, place = cell_at(place + 23, tag, nil, nil, true)
-      local cost, hard, amount, span = cell[COST], cell[HARD], cell[AMOUNT], cell[SPAN]
-      if tag == LOG then
-        cell[AT](key, now, cost, cell[CAPACITY], hard, span, cell[FIRST])
-        refund(key, marked, clock_ahead)
-      else
-        local _, expires, at, first, second, kept = read(key)
-        local refunded, refunded_at, slack
-        refunded, refunded_at, first, second, slack = refund(
-          now, cost, hard, amount, span, expires, at, first, second, marked, marked_at, marked_first, marked_second
-        )
-        if expires == 0 or not refunded then
-          -- Changes nothing.
-        elseif refunded <= now then
-          call('DEL', key)
+    elseif task == REFUND then
+      local place = start
+      for i = first_key, first_key + count - 1 do
+        local key, tag = KEYS[i], byte(text, place)
+        local marked, marked_at, marked_first, marked_second = unpack('<I7I7I4I4', text, place + 1)
+        local cell
+        cell, place = cell_at(place + 23, tag, nil, nil, true)
+        local cost, hard, amount, span = cell.cost, cell.hard, cell.amount, cell.span
+        if tag == LOG then
+          cell.peek(key, now, cost, cell.capacity, hard, span, cell.first)
+          refund(key, marked, clock_ahead)
         else
-          write(key, kept, refunded, refunded_at, first, second, slack)
+          local _, expires, at, first, second, kept = read(key)
+          local refunded, refunded_at, slack
+          refunded, refunded_at, first, second, slack = refund(
+            now, cost, hard, amount, span, expires, at, first, second, marked, marked_at, marked_first, marked_second
+          )
+          if expires == 0 or not refunded then
+            -- Changes nothing.
+          elseif refunded <= now then
+            call('DEL', key)
+          else
+            write(key, kept, refunded, refunded_at, first, second, slack)
+          end
         end
       end
-    end
-  elseif task == GET_OVERRIDE then
-    local state = override(KEYS[first_key])
-    answer = 'y\1' .. char(#state) .. state
-  elseif task == SET_OVERRIDE then
-    -- For a span in µs, or for good if that is negative.
-    local span, tokens, amount = unpack('<dI4I4', text, place)
-    if span < 0 then
-      call('SET', KEYS[first_key], pack('<I7I7I4I4', 0, 0, tokens, amount))
+    elseif task == GET_OVERRIDE then
+      local state, expires = read(KEYS[first_key])
+      if expires > 0 and expires <= now then state = '' end
+      reply[verdict] = 'y\1' .. char(#state) .. state
+    elseif task == SET_OVERRIDE then
+      -- For a span in µs, or for good if that is negative.
+      local span, tokens, amount = unpack('<dI4I4', text, start)
+      if span < 0 then
+        call('SET', KEYS[first_key], pack('<I7I7I4I4', 0, 0, tokens, amount))
+      else
+        write(KEYS[first_key], 0, now + span, 0, tokens, amount, 0)
+      end
+    elseif task == RESET then
+      for i = first_key, first_key + keys - 1 do
+        call('DEL', KEYS[i])
+      end
     else
-      write(KEYS[first_key], 0, now + span, 0, tokens, amount, 0)
+      error({ err = 'UNSUPPORTED the script has no task ' .. char(task) })
     end
-  elseif task == RESET then
-    for i = first_key, first_key + keys - 1 do
-      call('DEL', KEYS[i])
-    end
-  else
-    error({ err = 'UNSUPPORTED the script has no task ' .. char(task) })
   end
-  reply[length + 1] = answer
-  return length + 1
+  return length
 end
 
 -- Performs the requests that are left. Those of one cell, which has no override, are most frequent and decided here.
 local function run(progress)
-  local ACQUIRE, PEEK, PEEK_WITH_STRIKES = 97, 112, 116 -- a, p, t
-  local SHADOW, CALENDAR_WINDOW, LOG = 115, 107, 108 -- s, k, l
+  local ACQUIRE, SHADOW, CALENDAR_WINDOW, LOG = 65, 115, 107, 108 -- A, s, k, l
 
   local KEYS, text, reply = KEYS, ARGV[2], progress.reply
   local call, byte, pack, unpack = redis.call, string.byte, struct.pack, struct.unpack
@@ -236,10 +226,9 @@ local function run(progress)
       local _, last = string.find(text, '^=*', next_place)
       next_place, same = last + 1, last + 1 - next_place
     end
-    local decides = task == ACQUIRE or task == PEEK or task == PEEK_WITH_STRIKES
     if progress.done > same then
       -- The last of them has failed.
-    elseif decides and keys == 1 and tag ~= LOG and tag ~= CALENDAR_WINDOW then
+    elseif task < 97 and keys == 1 and tag ~= LOG and tag ~= CALENDAR_WINDOW then
       local cost, _, hard, amount, span = unpack('<ddddd', text, place + 8)
       if tag ~= last_tag then
         peek, charge = algorithm(tag)
