@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
 use redis::cluster::NodeAddress;
-use redis::{AsyncConnectionConfig, ConnectionInfo, cmd};
+use redis::{AsyncConnectionConfig, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::connector::{Connector, at_address};
 use super::error::{Fault, Redirect};
 use super::queue::{Command, CommandReply};
-use super::slot::{SLOTS, SlotRange, parse_ranges};
+use super::request::SLOTS;
 use super::workers::Workers;
 use crate::error::{ConfigError, Node};
 
@@ -278,6 +278,30 @@ impl Master {
         let ranges = parse_ranges(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
         ranges.ok_or(Fault::Reply("expected ranges of slots"))
     }
+}
+
+/// The first and the last slot of a range, and its master.
+type SlotRange = (usize, usize, NodeAddress);
+
+/// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
+fn parse_ranges(slots: Value, host: &str) -> Option<Vec<SlotRange>> {
+    fn parse<T: FromRedisValue>(value: Option<&Value>) -> Option<T> {
+        from_redis_value(value?.clone()).ok()
+    }
+    let mut ranges = Vec::new();
+    for range in from_redis_value::<Vec<Vec<Value>>>(slots).ok()? {
+        let (first, last, master) = (parse(range.first())?, parse(range.get(1))?, parse::<Vec<Value>>(range.get(2))?);
+        if first > last || last >= SLOTS {
+            return None;
+        }
+        // A range without a host is on the host of the master that replied.
+        let name = parse::<Option<String>>(master.first())?.filter(|name| !name.is_empty());
+        if name.as_deref() != Some("?") {
+            let name = name.unwrap_or_else(|| host.to_owned());
+            ranges.push((first, last, NodeAddress::new(name, parse(master.get(1))?)));
+        }
+    }
+    Some(ranges)
 }
 
 /// Loads the slots if a request is dropped before its reply: its master may hang, and a replica may have taken over.

@@ -1,4 +1,6 @@
-//! Opens connections to a server, and loads the script.
+//! Opens connections to a server, and loads the script that decides requests there.
+//!
+//! `lua/` holds the script: each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm).
 
 use std::convert::Infallible;
 use std::sync::OnceLock;
@@ -11,7 +13,28 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersi
 use tokio::sync::{Mutex, watch};
 
 use super::error::Fault;
-use super::script;
+
+/// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
+/// write it to `target/script.lua`.
+pub(super) const SCRIPT: &str = concat!(
+    include_str!("lua/prelude.lua"),
+    include_str!("lua/bucket.lua"),
+    "\nelseif tag == INTERVAL_BUCKET then\n",
+    include_str!("lua/interval_bucket.lua"),
+    "\nelseif tag == FIXED_WINDOW or tag == CALENDAR_WINDOW then\n",
+    include_str!("lua/window.lua"),
+    "\nelseif tag == COUNTER_DOWN or tag == COUNTER_UP then\n",
+    include_str!("lua/counter.lua"),
+    "\nelseif tag == LOG then\n",
+    include_str!("lua/log.lua"),
+    "\nelseif tag == PENALTY then\n",
+    include_str!("lua/penalty.lua"),
+    "\nend\nerror({ err = 'UNSUPPORTED the script has no algorithm with the tag ' .. string.char(tag) })\nend\n\n",
+    include_str!("lua/main.lua"),
+);
+
+/// A script of its own, which checks the commands that the other one calls.
+const CHECK: &str = include_str!("lua/check.lua");
 
 /// Opens connections to one server, or to the master that Sentinels name, and loads the script.
 pub(super) struct Connector {
@@ -98,10 +121,10 @@ impl Connector {
             return Ok(());
         }
         if self.hash.get().is_none() {
-            let check = load_text(connection, script::CHECK).await?;
+            let check = load_text(connection, CHECK).await?;
             let () = cmd("EVALSHA").arg(check).arg(0).query_async(connection).await?;
         }
-        let hash = load_text(connection, script::TEXT).await?;
+        let hash = load_text(connection, SCRIPT).await?;
         // All servers compute the same hash.
         let _ = self.hash.set(hash.into());
         Ok(())
@@ -146,4 +169,38 @@ pub(super) fn at_address(info: &ConnectionInfo, host: String, port: u16) -> Conn
         _ => ConnectionAddr::Tcp(host, port),
     };
     info.clone().set_addr(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use mlua::Lua;
+
+    use super::{CHECK, SCRIPT};
+
+    #[test]
+    fn the_scripts_compile() {
+        for text in [SCRIPT, CHECK] {
+            assert!(Lua::new().load(text).into_function().is_ok());
+        }
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+        fs::create_dir_all(&target).unwrap();
+        fs::write(target.join("script.lua"), SCRIPT).unwrap();
+    }
+
+    #[test]
+    fn each_algorithm_compiles_on_its_own() {
+        for (name, text) in [
+            ("bucket", include_str!("lua/bucket.lua")),
+            ("interval_bucket", include_str!("lua/interval_bucket.lua")),
+            ("window", include_str!("lua/window.lua")),
+            ("counter", include_str!("lua/counter.lua")),
+            ("log", include_str!("lua/log.lua")),
+            ("penalty", include_str!("lua/penalty.lua")),
+        ] {
+            assert!(Lua::new().load(text).into_function().is_ok(), "{name}");
+        }
+    }
 }

@@ -4,29 +4,24 @@
 //!
 //! | module | task |
 //! | --- | --- |
-//! | `store`, `operations` | the public type and its deployment, which implement [`Store`](super::Store) by one round trip |
-//! | `cross_slot` | decides requests with keys in several slots of a Cluster, by a round trip for each |
+//! | `store`, `operations` | the public type and its deployment, which implement [`Store`](super::Store) by one round trip, or one for each slot of a Cluster |
 //! | `cluster` | finds the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
 //! | `config`, `connect` | configure all this |
-//! | `connector` | opens connections, and loads the script |
-//! | `request`, `script`, `reply` | encode cells for the script in `lua/`, and decode what it replies |
-//! | `slot` | computes the slot of a key |
+//! | `connector` | opens connections, and loads the script in `lua/` |
+//! | `request`, `reply` | encode cells for the script, and decode what it replies |
 //! | `error` | what a failure implies, and its message |
 
 mod cluster;
 mod config;
 mod connect;
 mod connector;
-mod cross_slot;
 mod error;
 mod operations;
 mod queue;
 mod reply;
 mod request;
-mod script;
-mod slot;
 mod store;
 #[cfg(test)]
 mod tests;

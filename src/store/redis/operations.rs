@@ -1,31 +1,38 @@
-//! Implements [`Store`]: the operations on the keys of one slot or server, in one round trip.
+//! Implements [`Store`]: the operations on the keys of one slot or server, in one round trip, and decisions on those of
+//! several slots of a Cluster, which no single script can make.
 //!
-//! [`cross_slot`](super::cross_slot) decides requests with keys in several slots of a Cluster.
+//! First all slots are peeked at concurrently: most denials end there and reserve nothing. Then the slots are charged
+//! in turn, and refunded by their marks if a later one denies. All requests charge slots in the same order, so that of
+//! several that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others
+//! to be denied, never to be admitted.
 
 #[cfg(feature = "rules")]
 use std::hash::{BuildHasher, RandomState};
 use std::slice;
 
 use futures_util::future::join_all;
+#[cfg(feature = "rules")]
+use redis::{Value, cmd};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
-use super::cross_slot::CrossSlotRequest;
 use super::error::Fault;
 use super::reply::INVALID_OVERRIDE;
-use super::request::{Request, encode_clock};
-use super::script::Task;
-use super::slot;
+#[cfg(feature = "rules")]
+use super::request::slot_of;
+use super::request::{Request, Task, encode_clock, group_by_slot};
 use super::store::RedisStore;
 use crate::algorithm::Kind;
 #[cfg(feature = "rules")]
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::decision::Cell;
+use crate::store::decide::{allows, enforce_quotas};
+use crate::store::decision::{Cell, Veto};
+use crate::store::denials::Change;
 use crate::store::{Answer, Node, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::Timestamp;
 #[cfg(feature = "rules")]
 use crate::time::{Clock, SystemClock};
-#[cfg(feature = "rules")]
-use redis::{Value, cmd};
 
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
 /// two, if Redis' clock is set in between.
@@ -103,7 +110,7 @@ impl RedisStore {
     /// Lets the script decide cells, and fills in their answers. If Redis' clock is in another calendar window, the
     /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
     /// from which other overrides may apply, in µs.
-    pub(super) async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
+    async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
         let clock = self.test_clock();
         let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::Window(Some(_))));
         let mut now = if has_calendar { clock.unwrap_or_else(|| self.local_now()) } else { 0 };
@@ -123,7 +130,7 @@ impl RedisStore {
     /// Encodes one request for the cells of each slot.
     fn by_slot(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> Vec<Request> {
         let slots = match self.deployment.is_cluster() {
-            true => slot::group(cells.iter().map(Cell::key)),
+            true => group_by_slot(cells.iter().map(Cell::key)),
             false => vec![(0..cells.len()).collect()],
         };
         let slot = |slot: Vec<usize>| slot.into_iter().map(|position| &cells[position]).collect::<Vec<_>>();
@@ -150,6 +157,169 @@ impl RedisStore {
     }
 }
 
+/// A request in several slots.
+struct CrossSlotRequest {
+    store: RedisStore,
+    /// The questions, with their latest answers.
+    cells: Vec<Cell>,
+    /// The positions of the cells of each slot.
+    slots: Vec<Vec<usize>>,
+    /// Several slots have limits in quota mode. None of them can enforce it, so each decides these in shadow mode.
+    splits_quotas: bool,
+    /// The latest instant of all answers, in µs.
+    at: u64,
+}
+
+/// The answer of a slot: the instant, and its cells.
+type SlotAnswer = (u64, Vec<Cell>);
+
+impl CrossSlotRequest {
+    fn new(store: RedisStore, cells: &[Cell]) -> Self {
+        let slots = group_by_slot(cells.iter().map(Cell::key));
+        let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| cells[position].veto() == Veto::Quota);
+        let splits_quotas = slots.iter().filter(has_quota).count() > 1;
+        Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }
+    }
+
+    /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of
+    /// others. A denial by several slots is not remembered, because each slot decides at an instant of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::NoRuntime`] outside a Tokio runtime, on which reservations are refunded if the caller gives up.
+    async fn decide(mut self, purpose: Purpose, mut change: Change) -> Result<Answer, Fault> {
+        let runtime = Handle::try_current().map_err(|_| Fault::NoRuntime)?;
+        let costs = |slot: &Vec<usize>| slot.iter().any(|&position| self.cells[position].cost() > 0);
+        let charged: Vec<usize> =
+            (0..self.slots.len()).filter(|&slot| purpose == Purpose::Take && costs(&self.slots[slot])).collect();
+        let task = |slot| match charged[..] {
+            // The others deny nothing, because a cost of 0 is always allowed.
+            [only] if only == slot => Task::Acquire,
+            [] | [_] => Task::Peek,
+            // A denial at this point is final, so it counts as a strike.
+            _ => Task::PeekWithStrikes,
+        };
+        let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task(slot), slot))).await;
+        let (mut fault, mut reserved) = (None, Vec::new());
+        for (slot, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(answer) if task(slot) == Task::Acquire => self.record_charge(slot, answer, &mut reserved),
+                Ok(answer) => self.record(slot, answer),
+                Err(other) => fault = fault.or(Some(other)),
+            }
+        }
+        if let Some(fault) = fault {
+            runtime.spawn(self.store.refund(&reserved));
+            return Err(fault);
+        }
+        if charged.len() > 1 && allows(&self.cells) {
+            // In a task of its own, so that a caller that gives up leaves nothing reserved.
+            let (answer, decision) = oneshot::channel();
+            runtime.spawn(self.reserve(charged, change, answer));
+            return decision.await.unwrap_or(Err(Fault::Interrupted));
+        }
+        if reserved.is_empty() && !self.cells.iter().any(Cell::is_of_penalty) {
+            change.changes = false;
+        }
+        Ok(self.finish())
+    }
+
+    /// Charges the slots that have costs, all or none.
+    async fn reserve(mut self, charged: Vec<usize>, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
+        let mut reserved = Vec::new();
+        let mut denied = None;
+        for slot in charged {
+            if decision.is_closed() {
+                break;
+            }
+            match self.ask(Task::Acquire, slot).await {
+                Ok(answer) => {
+                    denied = answer.1.iter().any(Cell::denies).then_some(slot);
+                    self.record_charge(slot, answer, &mut reserved);
+                }
+                Err(fault) => {
+                    let _ = decision.send(Err(fault));
+                    let _ = self.store.refund(&reserved).await;
+                    return;
+                }
+            }
+            if denied.is_some() {
+                break;
+            }
+        }
+        // The quotas that were available when all slots were peeked at may be exhausted.
+        if denied.is_none() && allows(&self.cells) && !decision.is_closed() {
+            if decision.send(Ok(self.finish())).is_err() {
+                let _ = self.store.refund(&reserved).await;
+            }
+            return;
+        }
+        // Reservations that cannot be refunded stay charged.
+        let _ = self.store.refund(&reserved).await;
+        drop(change);
+        if decision.is_closed() {
+            return;
+        }
+        // The answers that deny stand: others must not turn a request that was not charged into an allowed one.
+        let denies = |slot: usize| {
+            let has_quota = |&position: &usize| self.cells[position].veto() == Veto::Quota;
+            denied.map_or_else(|| self.slots[slot].iter().any(has_quota), |denied| slot == denied)
+        };
+        let others: Vec<usize> = (0..self.slots.len()).filter(|slot| !denies(*slot)).collect();
+        let answers = join_all(others.iter().map(|&slot| self.ask(Task::Peek, slot))).await;
+        for (slot, answer) in others.into_iter().zip(answers) {
+            // Without an answer, the previous one of the slot stands.
+            if let Ok(answer) = answer {
+                self.record(slot, answer);
+            }
+        }
+        let _ = decision.send(Ok(self.finish()));
+    }
+
+    /// Lets a slot decide its cells.
+    async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, Fault> {
+        let mut asked: Vec<Cell> = Vec::with_capacity(self.slots[slot].len());
+        for &position in &self.slots[slot] {
+            let cell = &self.cells[position];
+            let mut cell = cell.asked_again(cell.cost());
+            if self.splits_quotas && cell.veto() == Veto::Quota {
+                cell.set_veto(Veto::Shadow);
+            }
+            asked.push(cell);
+        }
+        let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
+        let (at, _) = self.store.ask(task, purpose, &mut asked).await?;
+        Ok((at, asked))
+    }
+
+    /// Replaces the answers of a slot.
+    fn record(&mut self, slot: usize, (at, answered): SlotAnswer) {
+        self.at = self.at.max(at);
+        for (&position, mut cell) in self.slots[slot].iter().zip(answered) {
+            if self.splits_quotas {
+                cell.set_veto(self.cells[position].veto());
+            }
+            self.cells[position] = cell;
+        }
+    }
+
+    /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another
+    /// denies.
+    fn record_charge(&mut self, slot: usize, answer: SlotAnswer, reserved: &mut Vec<Cell>) {
+        if !answer.1.iter().any(Cell::denies) {
+            let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
+            reserved.extend(answer.1.iter().filter(is_charged).cloned());
+        }
+        self.record(slot, answer);
+    }
+
+    fn finish(&mut self) -> Answer {
+        let mut cells = std::mem::take(&mut self.cells);
+        enforce_quotas(&mut cells);
+        Answer::with_cells(Timestamp::from_micros(self.at), cells)
+    }
+}
+
 /// Documents that all instances share, stored without expiry: the text at `prefix:name`, and at `prefix:name:version` a
 /// version that differs for each published text.
 #[cfg(feature = "rules")]
@@ -159,7 +329,7 @@ impl RedisStore {
         let random = RandomState::new().hash_one(text);
         let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
         for (key, value) in [(self.text_key(name), text), (self.version_key(name), &version)] {
-            self.deployment.query(slot::of(&key), cmd("SET").arg(&key).arg(value)).await?;
+            self.deployment.query(slot_of(&key), cmd("SET").arg(&key).arg(value)).await?;
         }
         Ok(())
     }
@@ -175,7 +345,7 @@ impl RedisStore {
     }
 
     async fn get(&self, key: String) -> Result<Option<Vec<u8>>, StoreError> {
-        match self.deployment.query(slot::of(&key), cmd("GET").arg(&key)).await? {
+        match self.deployment.query(slot_of(&key), cmd("GET").arg(&key)).await? {
             Value::Nil => Ok(None),
             Value::BulkString(text) => Ok(Some(text)),
             _ => Err(Fault::Reply("expected a text").into()),
@@ -188,5 +358,27 @@ impl RedisStore {
 
     fn version_key(&self, name: &str) -> String {
         format!("{}:{name}:version", self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use crate::RedisConfig;
+    use crate::algorithm::FixedWindow;
+    use crate::store::redis::tests::named;
+    use crate::store::{Purpose, Store};
+
+    #[test]
+    fn a_request_in_several_slots_outside_a_runtime_is_an_error() {
+        let store = RedisConfig::cluster(["redis://127.0.0.1:1"]).connect_lazily().unwrap();
+        let hasher = store.hasher();
+        let cell = |limit: u16, key: &[u8]| {
+            named("limit", limit, FixedWindow::per_day(1).into(), &hasher).with_key(hasher.hash(key), 1)
+        };
+        let mut cells = [cell(0, b"ann"), cell(1, b"bob")];
+        let answer = store.decide(&mut cells, Purpose::Take).now_or_never();
+        assert!(matches!(answer, Some(Err(_))));
     }
 }

@@ -173,9 +173,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::reply::INSTANT;
-    use crate::store::redis::request::encode_clock;
-    use crate::store::redis::script::Task;
+    use crate::store::redis::request::{INSTANT, Task, encode_clock};
 
     fn job(keys: usize, length: usize) -> Job {
         let mut request = Request::new(Task::Acquire, keys);

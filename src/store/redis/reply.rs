@@ -4,7 +4,7 @@ use deadpool_redis::redis::Value;
 use smallvec::SmallVec;
 
 use super::error::Fault;
-use super::script::Task;
+use super::request::{INSTANT, STATE, Task};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
 use crate::store::decide::decide;
 use crate::store::decision::Cell;
@@ -132,22 +132,10 @@ impl Replies {
     }
 }
 
-/// The length of a state: 7 bytes for each instant, 4 for each half of the detail. The instant until which Redis keeps
-/// the key follows if it is later than its expiry.
-pub(super) const STATE: usize = 22;
+/// The length of a state, and the instant until which Redis keeps the key, if that is later than its expiry.
 const KEPT: usize = STATE + INSTANT;
 /// The length of an entry of a log: its instant, and two counts.
 const ENTRY: usize = INSTANT + 8;
-/// The length of an instant.
-pub(super) const INSTANT: usize = 7;
-
-pub(super) fn encode_state(state: &CompactState) -> [u8; STATE] {
-    let mut bytes = [0; STATE];
-    bytes[..INSTANT].copy_from_slice(&state.expires_at.to_le_bytes()[..INSTANT]);
-    bytes[INSTANT..2 * INSTANT].copy_from_slice(&state.at.to_le_bytes()[..INSTANT]);
-    bytes[2 * INSTANT..].copy_from_slice(&state.detail.to_le_bytes());
-    bytes
-}
 
 /// Decodes the state of a key under a rule. Returns `None` if no script can have stored it.
 pub(super) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
@@ -197,6 +185,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{FixedWindow, SlidingLog};
     use crate::key::hash::KeyHasher;
+    use crate::store::redis::request::encode_state;
     use crate::store::redis::tests::named;
 
     #[test]

@@ -1,15 +1,29 @@
-//! Encodes requests for the script. `lua/prelude.lua` describes the format.
+//! Encodes requests for the script, and computes the slots of their keys in a Cluster. `lua/prelude.lua` describes the format.
+
+use std::collections::BTreeMap;
 
 use deadpool_redis::redis::Cmd;
 use smallvec::SmallVec;
 
-use super::reply;
-use super::script::Task;
-use super::slot;
-use crate::algorithm::{Algorithm, Kind, Rounding};
+use crate::algorithm::{Algorithm, CompactState, Kind, Rounding};
+use crate::key::hash::KeyHash;
 use crate::store::Override;
 use crate::store::decision::{Cell, Veto};
 use crate::time::ceil_micros;
+
+/// The operation of the script on the keys of a request. Capital letters stand for those that decide.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Task {
+    Acquire = b'A' as isize,
+    Peek = b'P' as isize,
+    /// Charges nothing, like a peek, but counts denials as strikes.
+    PeekWithStrikes = b'S' as isize,
+    Refund = b'r' as isize,
+    GetOverride = b'g' as isize,
+    SetOverride = b'o' as isize,
+    /// Deletes the keys.
+    Reset = b'x' as isize,
+}
 
 /// A request, encoded for the script.
 #[derive(Clone, Debug)]
@@ -61,7 +75,7 @@ impl Request {
         for cell in cells {
             request.key(name(prefix, cell));
             request.extend(&[tag(cell.algorithm())]);
-            request.extend(&reply::encode_state(&cell.mark));
+            request.extend(&encode_state(&cell.mark));
             // Refunds do not depend on the instant.
             request.arguments(cell, 0);
         }
@@ -109,7 +123,7 @@ impl Request {
 
     /// Returns the Cluster slot of its keys, which must be one.
     pub(super) fn slot(&self) -> u16 {
-        self.keys.first().map_or(0, |key| slot::of(key))
+        self.keys.first().map_or(0, |key| slot_of(key))
     }
 
     /// Appends the arguments of a cell for a charge at about `now` (in µs).
@@ -219,15 +233,62 @@ pub(super) fn encode(requests: &[Request]) -> Vec<u8> {
     bytes
 }
 
+/// The length of a state: 7 bytes for each instant, 4 for each half of the detail.
+pub(super) const STATE: usize = 22;
+/// The length of an instant.
+pub(super) const INSTANT: usize = 7;
+
+pub(super) fn encode_state(state: &CompactState) -> [u8; STATE] {
+    let mut bytes = [0; STATE];
+    bytes[..INSTANT].copy_from_slice(&state.expires_at.to_le_bytes()[..INSTANT]);
+    bytes[INSTANT..2 * INSTANT].copy_from_slice(&state.at.to_le_bytes()[..INSTANT]);
+    bytes[2 * INSTANT..].copy_from_slice(&state.detail.to_le_bytes());
+    bytes
+}
+
+/// The number of slots of a Cluster.
+pub(super) const SLOTS: usize = 16_384;
+
+/// Returns the Cluster slot of the key `name`, which is computed from the text in its first braces, or from the whole name if
+/// that text is empty.
+pub(super) fn slot_of(name: &str) -> u16 {
+    let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
+    crc16(tag.as_bytes()) % SLOTS as u16
+}
+
+/// Returns the slot of all keys of a subject, whose names have its hash in braces.
+pub(super) fn slot_of_key(key: KeyHash) -> u16 {
+    slot_of(&format!("{{{:032x}}}", key.as_u128()))
+}
+
+/// Returns the positions of the keys of each slot, in the order of slots.
+pub(super) fn group_by_slot(keys: impl IntoIterator<Item = KeyHash>) -> Vec<Vec<usize>> {
+    let mut slots = BTreeMap::<_, Vec<_>>::new();
+    for (position, key) in keys.into_iter().enumerate() {
+        slots.entry(slot_of_key(key)).or_default().push(position);
+    }
+    slots.into_values().collect()
+}
+
+/// Computes CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| crc << 1 ^ if crc >> 15 == 1 { 0x1021 } else { 0 })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use redis::cluster_routing::Slot;
+
     use super::*;
     use crate::algorithm::{FixedWindow, Penalty};
     use crate::key::hash::KeyHasher;
-    use crate::store::DEFAULT_PREFIX;
     use crate::store::redis::tests::named;
+    use crate::store::{DEFAULT_PREFIX, escape};
 
     fn cell(limit: &str, period: Duration) -> Cell {
         let hasher = KeyHasher::with_secret([0; 16]);
@@ -267,5 +328,27 @@ mod tests {
         let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm());
         assert_eq!(name("t", &penalty), name("t", &limit) + ":p");
         assert_eq!(name_of_override("t", &limit), name("t", &limit) + ":override");
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot_of("123456789"), 0x31c3);
+        for name in ["", "foo", "{foo}", "a{foo}b", "{}foo", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}", "a}b{c"] {
+            assert_eq!(Slot::new(slot_of(name)), Some(Slot::for_key(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn limits_of_one_key_share_a_slot() {
+        let hasher = KeyHasher::with_secret([1; 16]);
+        for subject in 0..50_u8 {
+            let subject = hasher.hash(&[subject]);
+            for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
+                let cell = named(limit, 0, FixedWindow::per_day(1).into(), &hasher).with_key(subject, 1);
+                for prefix in ["ratelimit", "{p}", "{}"] {
+                    assert_eq!(slot_of(&name(&escape(prefix), &cell)), slot_of_key(subject), "{prefix:?} {limit:?}");
+                }
+            }
+        }
     }
 }

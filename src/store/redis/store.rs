@@ -12,8 +12,7 @@ use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::reply::Reply;
-use super::request::Request;
-use super::slot;
+use super::request::{Request, slot_of_key};
 use super::workers::Workers;
 use crate::error::Node;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -222,7 +221,7 @@ impl Deployment {
     pub(super) fn node(&self, key: KeyHash) -> Option<Node> {
         match self {
             Self::Single(_) => None,
-            Self::Cluster(cluster) => cluster.node(slot::of_key(key)),
+            Self::Cluster(cluster) => cluster.node(slot_of_key(key)),
         }
     }
 

@@ -380,8 +380,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
-    use crate::store::redis::request::{Request, encode_clock};
-    use crate::store::redis::script::Task;
+    use crate::store::redis::request::{Request, Task, encode_clock};
 
     /// Creates workers that never send anything.
     fn busy(capacity: usize) -> Workers {

@@ -57,5 +57,5 @@ local COUNTER_DOWN, COUNTER_UP, LOG, PENALTY = 99, 117, 108, 112 -- c, u, l, p
 -- Whole numbers below it are exact.
 local MAX_EXACT = 9007199254740992
 
--- script.rs joins the files of the algorithms, each with its condition, and ends this function.
+-- connector.rs joins the files of the algorithms, each with its condition, and ends this function.
 if tag == BUCKET or tag == QUEUE then

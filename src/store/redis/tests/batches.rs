@@ -13,8 +13,7 @@ use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::{Cell, Verdict, Veto};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::reply::{Replies, Reply};
-use crate::store::redis::request::{self, Request};
-use crate::store::redis::script::Task;
+use crate::store::redis::request::{self, Request, Task};
 use crate::store::{Override, OverrideOperation, Purpose, Store};
 use crate::time::{ManualClock, Timestamp};
 

@@ -9,8 +9,7 @@ use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::redis::reply::{self, Replies};
-use crate::store::redis::request::{self, Request};
-use crate::store::redis::script::Task;
+use crate::store::redis::request::{self, Request, STATE, Task};
 use crate::store::{Override, Purpose};
 use crate::time::Timestamp;
 
@@ -226,7 +225,7 @@ impl<'a> Trace<'a> {
             let name = request::name("t", cell);
             let expires_at = memory.expires_at();
             let kept = match keys.get(name.as_bytes()) {
-                Some((Held::Text(held), _)) if held.len() > reply::STATE => reply::number(&held[reply::STATE..]),
+                Some((Held::Text(held), _)) if held.len() > STATE => reply::number(&held[STATE..]),
                 _ => expires_at,
             };
             assert!(kept >= expires_at, "{kept} {memory:?}");
