@@ -174,7 +174,7 @@ pub(super) enum Deployment {
 }
 
 impl Deployment {
-    /// Connects, and waits for the first attempt.
+    /// Opens all connections.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         match self {
             Self::Single(workers) => workers.open().await,
@@ -185,7 +185,7 @@ impl Deployment {
     /// Connects in the background. Outside a Tokio runtime, the first request connects.
     pub(super) fn open_in_background(&self) {
         match self {
-            Self::Single(workers) => drop(workers.start(usize::MAX)),
+            Self::Single(workers) => workers.start(usize::MAX, Vec::new()),
             Self::Cluster(cluster) => cluster.refresh(),
         }
     }

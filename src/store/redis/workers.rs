@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::{Either, join_all, select};
+use deadpool_redis::Connection;
+use futures_util::future::{Either, select, try_join_all};
 use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use smallvec::smallvec;
@@ -72,23 +73,22 @@ impl Workers {
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
-    /// Opens all connections, and waits for the first attempt of each.
+    /// Opens all connections, and starts the workers with them.
     ///
     /// # Errors
     ///
-    /// Returns an error if the first connection can't be opened.
+    /// Returns an error if a connection can't be opened.
     pub(super) async fn open(&self) -> Result<(), Fault> {
-        let attempts = join_all(self.start(usize::MAX)).await;
-        match attempts.into_iter().next() {
-            Some(attempt) => attempt.unwrap_or(Err(Fault::NoRuntime)),
-            None => self.shared.state().fault().map_or(Ok(()), Err),
-        }
+        let connections = self.shared.state().workers.len();
+        let opened = try_join_all((0..connections).map(|_| self.shared.connect())).await?;
+        self.start(usize::MAX, opened);
+        Ok(())
     }
 
-    /// Starts up to `most` workers that are stopped. Outside a Tokio runtime, this is left to the next request. Returns
-    /// receivers of the result of each one's first attempt to connect.
-    pub(super) fn start(&self, most: usize) -> Vec<oneshot::Receiver<Result<(), Fault>>> {
-        let Ok(runtime) = Handle::try_current() else { return Vec::new() };
+    /// Starts up to `most` workers that are stopped, with the connections that are open already. Outside a Tokio
+    /// runtime, this is left to the next request.
+    pub(super) fn start(&self, most: usize, mut opened: Vec<Connection>) {
+        let Ok(runtime) = Handle::try_current() else { return };
         let mut workers = Vec::new();
         for (index, state) in self.shared.state().workers.iter_mut().enumerate() {
             if matches!(state, WorkerState::Stopped) && workers.len() < most {
@@ -99,13 +99,10 @@ impl Workers {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Those whose runtime has ended.
         while tasks.try_join_next().is_some() {}
-        let spawn = |worker: Worker| {
-            let (report, attempt) = oneshot::channel();
+        for worker in workers {
             // A runtime that shuts down drops a task that was never polled, and with it the worker.
-            tasks.spawn_on(worker.run(report), &runtime);
-            attempt
-        };
-        workers.into_iter().map(spawn).collect()
+            tasks.spawn_on(worker.run(opened.pop()), &runtime);
+        }
     }
 
     /// Returns the number of jobs that wait.
@@ -140,7 +137,7 @@ impl Workers {
         }
         if state.workers.iter().any(|worker| matches!(worker, WorkerState::Stopped)) {
             drop(state);
-            self.start(1);
+            self.start(1, Vec::new());
             state = self.shared.state();
         }
         if let Some(fault) = state.fault() {
@@ -186,6 +183,10 @@ impl State {
 }
 
 impl Shared {
+    async fn connect(&self) -> Result<Connection, Fault> {
+        self.connector.connect().await.map_err(|fault| Fault::Connect(Arc::new(fault)))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -312,17 +313,15 @@ struct Worker {
 }
 
 impl Worker {
-    /// Opens a connection, however many attempts that takes, and makes calls until it breaks; then again. Reports the
-    /// first attempt.
-    async fn run(self, report: oneshot::Sender<Result<(), Fault>>) {
-        let mut report = Some(report);
+    /// Makes calls over a connection until it breaks, then over another one, however many attempts that takes.
+    async fn run(self, mut opened: Option<Connection>) {
         let mut failures = 0_u32;
         loop {
-            let opened = self.shared.connector.connect().await.map_err(|fault| Fault::Connect(Arc::new(fault)));
-            if let Some(report) = report.take() {
-                let _ = report.send(opened.as_ref().map(drop).map_err(Fault::clone));
-            }
-            let (fault, is_stable) = match opened {
+            let connection = match opened.take() {
+                Some(connection) => Ok(connection),
+                None => self.shared.connect().await,
+            };
+            let (fault, is_stable) = match connection {
                 Ok(connection) => self.serve(&connection).await,
                 Err(fault) => (fault, false),
             };

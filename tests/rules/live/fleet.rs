@@ -203,6 +203,8 @@ async fn the_old_limits_stay_while_redis_is_unavailable() {
 async fn a_follower_stops_when_its_limits_are_dropped() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
+    // All tasks of the connections run once there is a reply.
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
     let before = Handle::current().metrics().num_alive_tasks();
     let machine = Machine::start(&store).await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
