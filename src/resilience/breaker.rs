@@ -1,6 +1,7 @@
 //! The circuit breakers of a store, one for each of its nodes: they say which calls may begin, and learn from their
 //! ends.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -110,12 +111,14 @@ pub(super) struct Breakers {
     has_any: AtomicBool,
     /// The latest tick.
     tick: AtomicU64,
-    breakers: Mutex<Vec<Breaker>>,
+    breakers: Mutex<ByNode>,
 }
+
+/// The key `None` stands for a store of a single node, or for an unknown node.
+type ByNode = BTreeMap<Option<Node>, Breaker>;
 
 #[derive(Debug)]
 struct Breaker {
-    node: Option<Node>,
     /// When a request last had a key on the node.
     used: Instant,
     /// Consecutive failures.
@@ -130,7 +133,7 @@ struct Breaker {
     pause: Duration,
 }
 
-/// The nodes of a call's keys, without duplicates. `None` stands for a store of a single node, or for an unknown node.
+/// The nodes of a call's keys, without duplicates.
 pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
 
 /// The breakers that changed, and their new states.
@@ -155,8 +158,8 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let Some(breakers) = &self.trial else { return };
-        breakers.update(|all, _| {
-            for breaker in all.iter_mut().filter(|breaker| breaker.until.is_some() && breaker.since == self.began) {
+        breakers.update(|all| {
+            for breaker in all.values_mut().filter(|breaker| breaker.until.is_some() && breaker.since == self.began) {
                 if thread::panicking() {
                     breaker.fail(breakers.next_tick(), breakers.settings);
                 } else {
@@ -198,27 +201,23 @@ impl Breakers {
     /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
     pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, StoreError>, Changes) {
         let now = Instant::now();
-        self.update(|breakers, changes| {
-            breakers.retain_mut(|breaker| {
-                if nodes.contains(&breaker.node) {
+        self.update(|breakers| {
+            breakers.retain(|node, breaker| {
+                if nodes.contains(node) {
                     breaker.used = now;
                 }
-                let is_kept = breaker.node.is_none() || now.duration_since(breaker.used) <= RETENTION;
-                if !is_kept {
-                    breaker.report_closed(changes);
-                }
-                is_kept
+                node.is_none() || now.duration_since(breaker.used) <= RETENTION
             });
-            if let Some(breaker) = breakers.iter().find(|breaker| breaker.rejects(nodes, now)) {
-                return Err(breaker.rejection());
+            if let Some(rejection) = rejection(breakers, nodes, now) {
+                return Err(rejection);
             }
             let mut call = Call { began: self.next_tick(), trial: None };
-            for breaker in
-                breakers.iter_mut().filter(|breaker| breaker.until.is_some() && nodes.contains(&breaker.node))
-            {
-                breaker.since = call.began;
-                breaker.until = Some(after(now, deadline.saturating_mul(2)));
-                call.trial = Some(self.clone());
+            for (node, breaker) in breakers {
+                if breaker.until.is_some() && nodes.contains(node) {
+                    breaker.since = call.began;
+                    breaker.until = Some(after(now, deadline.saturating_mul(2)));
+                    call.trial = Some(self.clone());
+                }
             }
             Ok(call)
         })
@@ -226,9 +225,7 @@ impl Breakers {
 
     /// Returns the error of a call that concerns `nodes`, if a breaker would reject it. Changes nothing.
     pub(super) fn rejection(&self, nodes: &Nodes) -> Option<StoreError> {
-        let now = Instant::now();
-        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        breakers.iter().find(|breaker| breaker.rejects(nodes, now)).map(Breaker::rejection)
+        rejection(&self.breakers.lock().unwrap_or_else(PoisonError::into_inner), nodes, Instant::now())
     }
 
     /// Records that `nodes` worked in a call, or failed. Nothing is known about other nodes.
@@ -236,71 +233,61 @@ impl Breakers {
         if self.settings.failures == 0 {
             return Changes::new();
         }
-        let record = |breakers: &mut Vec<Breaker>, changes: &mut Changes| {
+        let record = |breakers: &mut ByNode| {
             if worked {
                 // The store knows its nodes again. Failures from before can't be assigned to any of them.
                 let knows_nodes = nodes.iter().any(Option::is_some);
-                breakers.retain(|breaker| {
+                breakers.retain(|node, breaker| {
                     let has_recovered =
-                        nodes.contains(&breaker.node) && (breaker.until.is_none() || call.began >= breaker.since);
-                    let is_kept = !has_recovered && (breaker.node.is_some() || !knows_nodes);
-                    if !is_kept {
-                        breaker.report_closed(changes);
-                    }
-                    is_kept
+                        nodes.contains(node) && (breaker.until.is_none() || call.began >= breaker.since);
+                    !has_recovered && (node.is_some() || !knows_nodes)
                 });
                 return;
             }
             for node in nodes {
-                let known = breakers.iter().position(|breaker| breaker.node == *node).unwrap_or_else(|| {
-                    breakers.push(Breaker::new(node.clone()));
-                    breakers.len() - 1
-                });
-                let breaker = &mut breakers[known];
-                if call.began >= breaker.since && breaker.fail(self.next_tick(), self.settings) {
-                    changes.push((node.clone(), BreakerState::Open));
+                let breaker = breakers.entry(node.clone()).or_insert_with(Breaker::new);
+                if call.began >= breaker.since {
+                    breaker.fail(self.next_tick(), self.settings);
                 }
             }
         };
         self.update(record).1
     }
 
-    fn update<T>(&self, update: impl FnOnce(&mut Vec<Breaker>, &mut Changes) -> T) -> (T, Changes) {
+    /// Returns the result of an update, and which breakers it has opened and closed.
+    fn update<T>(&self, update: impl FnOnce(&mut ByNode) -> T) -> (T, Changes) {
+        let open = |breakers: &ByNode| -> BTreeSet<Option<Node>> {
+            breakers.iter().filter(|(_, breaker)| breaker.until.is_some()).map(|(node, _)| node.clone()).collect()
+        };
         let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changes = Changes::new();
-        let updated = update(&mut breakers, &mut changes);
+        let before = open(&breakers);
+        let updated = update(&mut breakers);
+        let after = open(&breakers);
         self.has_any.store(!breakers.is_empty(), Ordering::Relaxed);
-        (updated, changes)
+        let closed = before.difference(&after).map(|node| (node.clone(), BreakerState::Closed));
+        let opened = after.difference(&before).map(|node| (node.clone(), BreakerState::Open));
+        (updated, closed.chain(opened).collect())
     }
 }
 
+/// Returns the error of a call that concerns `nodes`, if a breaker rejects it.
+fn rejection(breakers: &ByNode, nodes: &Nodes, now: Instant) -> Option<StoreError> {
+    let rejects = |breaker: &Breaker| breaker.until.is_some_and(|until| now < until);
+    let node = nodes.iter().find(|node| breakers.get(node).is_some_and(rejects))?;
+    Some(StoreError::breaker_open(node.clone()))
+}
+
 impl Breaker {
-    fn new(node: Option<Node>) -> Self {
-        Self { node, used: Instant::now(), failures: 0, since: 0, until: None, pause: Duration::ZERO }
+    fn new() -> Self {
+        Self { used: Instant::now(), failures: 0, since: 0, until: None, pause: Duration::ZERO }
     }
 
-    fn rejects(&self, nodes: &Nodes, now: Instant) -> bool {
-        self.until.is_some_and(|until| now < until) && nodes.contains(&self.node)
-    }
-
-    fn rejection(&self) -> StoreError {
-        StoreError::breaker_open(self.node.clone())
-    }
-
-    /// Counts a failure at a tick. Returns whether the breaker has opened.
-    fn fail(&mut self, tick: Tick, settings: CircuitBreaker) -> bool {
+    /// Counts a failure at a tick, which may open the breaker.
+    fn fail(&mut self, tick: Tick, settings: CircuitBreaker) {
         (self.failures, self.since) = (self.failures.saturating_add(1), tick);
-        if self.failures < settings.failures {
-            return false;
-        }
-        self.pause = self.pause.saturating_mul(2).max(FIRST_PAUSE).min(settings.longest_pause);
-        self.until.replace(after(Instant::now(), jittered(self.pause))).is_none()
-    }
-
-    /// Reports that the breaker closes, if it is open.
-    fn report_closed(&self, changes: &mut Changes) {
-        if self.until.is_some() {
-            changes.push((self.node.clone(), BreakerState::Closed));
+        if self.failures >= settings.failures {
+            self.pause = self.pause.saturating_mul(2).max(FIRST_PAUSE).min(settings.longest_pause);
+            self.until = Some(after(Instant::now(), jittered(self.pause)));
         }
     }
 }

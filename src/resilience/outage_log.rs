@@ -3,6 +3,7 @@
 //! The kinds are: the store failed to decide a request, a breaker opened, a breaker closed. The latter two are counted
 //! for each node. The field `suppressed` counts the failures since the last line of the same kind.
 
+use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,13 +29,13 @@ struct Lines {
     failures: Cooldown,
     /// Failures since the last line that counts them.
     suppressed: u64,
-    outages: Vec<Outage>,
+    /// By node.
+    outages: BTreeMap<Option<Node>, Outage>,
 }
 
 /// A node whose breaker is open, or was a short time ago.
 #[derive(Debug)]
 struct Outage {
-    node: Option<Node>,
     is_open: bool,
     /// Whether a line showed that the node fails. If so, another shows the end.
     is_logged: bool,
@@ -45,7 +46,7 @@ struct Outage {
 
 impl OutageLog {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Lines { failures: Cooldown::new(), suppressed: 0, outages: Vec::new() }))
+        Self(Mutex::new(Lines { failures: Cooldown::new(), suppressed: 0, outages: BTreeMap::new() }))
     }
 
     /// Locks the lines. A line is written under the lock, so lines are in the order of the events.
@@ -62,8 +63,8 @@ impl OutageLog {
             return;
         }
         // This line shows that the node fails, even if the opening of its breaker is not logged, so its end is.
-        for outage in outages {
-            outage.is_logged |= error.node().is_none() || outage.node.as_ref() == error.node();
+        for (node, outage) in outages {
+            outage.is_logged |= error.node().is_none() || node.as_ref() == error.node();
         }
         tracing::warn!(
             %error,
@@ -84,15 +85,12 @@ impl OutageLog {
         policies: &LocalStore,
     ) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
-        let known = outages.iter().position(|outage| outage.node.as_ref() == node).unwrap_or_else(|| {
-            if outages.len() >= MAX_NODES {
-                outages.retain(|outage| outage.is_open);
-            }
-            let (node, openings) = (node.cloned(), Cooldown::new());
-            outages.push(Outage { node, is_open: false, is_logged: false, openings, suppressed: 0 });
-            outages.len() - 1
-        });
-        let outage = &mut outages[known];
+        let key = node.cloned();
+        if outages.len() >= MAX_NODES && !outages.contains_key(&key) {
+            outages.retain(|_, outage| outage.is_open);
+        }
+        let new = || Outage { is_open: false, is_logged: false, openings: Cooldown::new(), suppressed: 0 };
+        let outage = outages.entry(key).or_insert_with(new);
         outage.is_open = state == BreakerState::Open;
         let (store, node) = (store.name(), node.map(Node::name));
         if !outage.is_open {
