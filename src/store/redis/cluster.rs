@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::connector::{Connector, at_address};
-use super::error::{Fault, Redirect};
+use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::request::SLOTS;
 use super::workers::Workers;
@@ -138,16 +138,17 @@ impl Cluster {
                 break answer;
             }
             (master, asking) = match fault.redirect() {
-                Some(Redirect::Moved(address)) => {
+                Some((address, asking)) => {
                     let owner = self.master(address, &master)?;
-                    if let Some(known) = self.slots().owners.get_mut(usize::from(slot)) {
-                        *known = Some(owner.clone());
+                    if !asking {
+                        if let Some(known) = self.slots().owners.get_mut(usize::from(slot)) {
+                            *known = Some(owner.clone());
+                        }
+                        // Other slots of this master may have moved too.
+                        self.refresh();
                     }
-                    // Other slots of this master may have moved too.
-                    self.refresh();
-                    (owner, false)
+                    (owner, asking)
                 }
-                Some(Redirect::Ask(address)) => (self.master(address, &master)?, true),
                 None => {
                     if fault.concerns_server() {
                         self.refresh();

@@ -48,15 +48,6 @@ pub(super) enum Fault {
     QueueFull { waiting: usize },
 }
 
-/// The address that a Cluster redirects a request to. It may be a port of the host that replied.
-#[derive(Debug)]
-pub(super) enum Redirect<'a> {
-    /// The slot has moved.
-    Moved(&'a str),
-    /// The slot is being migrated: this request is to be sent there, after `ASKING`.
-    Ask(&'a str),
-}
-
 impl Fault {
     /// Creates the fault of an invalid setting.
     pub(super) fn setting(message: impl fmt::Display) -> Self {
@@ -151,15 +142,13 @@ impl Fault {
         )
     }
 
-    /// Returns the redirection of a request, which did not run. `None` if the server does not know the address, and
-    /// replies with `?` in place of the host.
-    pub(super) fn redirect(&self) -> Option<Redirect<'_>> {
+    /// Returns the address that the Cluster redirects a request to, which did not run, and whether to send `ASKING`
+    /// before it, because the slot is being migrated. The address may be a port of the host that replied. `None` if the
+    /// server does not know the address, and replies with `?` in place of the host.
+    pub(super) fn redirect(&self) -> Option<(&str, bool)> {
         let Self::Call(error) = self else { return None };
         let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with("?:"))?;
-        Some(match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Ask) => Redirect::Ask(address),
-            _ => Redirect::Moved(address),
-        })
+        Some((address, matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Ask))))
     }
 }
 
@@ -313,8 +302,8 @@ mod tests {
 
     #[test]
     fn only_redirections_to_known_hosts_are_followed() {
-        assert!(matches!(redirected("-MOVED 7 10.0.0.5:6379\r\n").redirect(), Some(Redirect::Moved("10.0.0.5:6379"))));
-        assert!(matches!(redirected("-ASK 7 :6380\r\n").redirect(), Some(Redirect::Ask(":6380"))));
+        assert_eq!(redirected("-MOVED 7 10.0.0.5:6379\r\n").redirect(), Some(("10.0.0.5:6379", false)));
+        assert_eq!(redirected("-ASK 7 :6380\r\n").redirect(), Some((":6380", true)));
         for unknown in ["-MOVED 7 ?:6379\r\n", "-ASK 7 ?:6379\r\n"] {
             let fault = redirected(unknown);
             assert!(fault.redirect().is_none() && fault.concerns_server(), "{unknown}");
