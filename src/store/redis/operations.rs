@@ -62,11 +62,11 @@ impl Store for RedisStore {
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.change(cells, self.by_slot(cells, Request::refund))
+        self.change(cells, Request::refund)
     }
 
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.change(cells, self.by_slot(cells, Request::reset))
+        self.change(cells, Request::reset)
     }
 
     fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
@@ -127,21 +127,13 @@ impl RedisStore {
         }
     }
 
-    /// Encodes one request for the cells of each slot.
-    fn by_slot(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> Vec<Request> {
-        let slots = match self.deployment.is_cluster() {
-            true => group_by_slot(cells.iter().map(Cell::key)),
-            false => vec![(0..cells.len()).collect()],
-        };
-        let slot = |slot: Vec<usize>| slot.into_iter().map(|position| &cells[position]).collect::<Vec<_>>();
-        slots.into_iter().map(slot).filter(|slot| !slot.is_empty()).map(|slot| encode(&self.prefix, &slot)).collect()
-    }
-
-    /// Sends requests that change the states of cells, all at the same time.
-    fn change(&self, cells: &[Cell], requests: Vec<Request>) -> StoreFuture<()> {
-        if requests.is_empty() {
+    /// Changes the states of cells by a request for each slot, all at the same time.
+    fn change(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> StoreFuture<()> {
+        let slots = group_by_slot(cells, |cell| cell.key());
+        if slots.is_empty() {
             return StoreFuture::ready(Ok(()));
         }
+        let requests: Vec<_> = slots.iter().map(|cells| encode(&self.prefix, cells)).collect();
         let change = self.denials.begin(cells, Purpose::Take);
         let (deployment, clock) = (self.deployment.clone(), self.test_clock().map(encode_clock));
         StoreFuture::pending(async move {
@@ -175,7 +167,7 @@ type SlotAnswer = (u64, Vec<Cell>);
 
 impl CrossSlotRequest {
     fn new(store: RedisStore, cells: &[Cell]) -> Self {
-        let slots = group_by_slot(cells.iter().map(Cell::key));
+        let slots = group_by_slot(0..cells.len(), |&position| cells[position].key());
         let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| cells[position].veto() == Veto::Quota);
         let splits_quotas = slots.iter().filter(has_quota).count() > 1;
         Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }
@@ -328,7 +320,8 @@ impl RedisStore {
     pub(crate) async fn publish(&self, name: &str, text: &str) -> Result<(), StoreError> {
         let random = RandomState::new().hash_one(text);
         let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
-        for (key, value) in [(self.text_key(name), text), (self.version_key(name), &version)] {
+        for (name, value) in [(name, text), (&format!("{name}:version"), &version)] {
+            let key = format!("{}:{name}", self.prefix);
             self.deployment.query(slot_of(&key), cmd("SET").arg(&key).arg(value)).await?;
         }
         Ok(())
@@ -336,28 +329,17 @@ impl RedisStore {
 
     /// Returns the version of the current text.
     pub(crate) async fn version(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.get(self.version_key(name)).await
+        self.text(&format!("{name}:version")).await
     }
 
     /// Returns the current text.
     pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.get(self.text_key(name)).await
-    }
-
-    async fn get(&self, key: String) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = format!("{}:{name}", self.prefix);
         match self.deployment.query(slot_of(&key), cmd("GET").arg(&key)).await? {
             Value::Nil => Ok(None),
             Value::BulkString(text) => Ok(Some(text)),
             _ => Err(Fault::Reply("expected a text").into()),
         }
-    }
-
-    fn text_key(&self, name: &str) -> String {
-        format!("{}:{name}", self.prefix)
-    }
-
-    fn version_key(&self, name: &str) -> String {
-        format!("{}:{name}:version", self.prefix)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Encodes requests for the script, and computes the slots of their keys in a Cluster. `lua/prelude.lua` describes the format.
+//! Encodes requests for the script, in the format that `lua/prelude.lua` describes, and computes the slots of their keys
+//! in a Cluster.
 
 use std::collections::BTreeMap;
 
@@ -249,8 +250,8 @@ pub(super) fn encode_state(state: &CompactState) -> [u8; STATE] {
 /// The number of slots of a Cluster.
 pub(super) const SLOTS: usize = 16_384;
 
-/// Returns the Cluster slot of the key `name`, which is computed from the text in its first braces, or from the whole name if
-/// that text is empty.
+/// Returns the Cluster slot of the key `name`, which is computed from the text in its first braces, or from the whole
+/// name if that text is empty.
 pub(super) fn slot_of(name: &str) -> u16 {
     let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
@@ -262,11 +263,11 @@ pub(super) fn slot_of_key(key: KeyHash) -> u16 {
     slot_of(&format!("{{{:032x}}}", key.as_u128()))
 }
 
-/// Returns the positions of the keys of each slot, in the order of slots.
-pub(super) fn group_by_slot(keys: impl IntoIterator<Item = KeyHash>) -> Vec<Vec<usize>> {
+/// Groups items by the slots of their keys, in the order of slots.
+pub(super) fn group_by_slot<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<Vec<T>> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
-    for (position, key) in keys.into_iter().enumerate() {
-        slots.entry(slot_of_key(key)).or_default().push(position);
+    for item in items {
+        slots.entry(slot_of_key(key(&item))).or_default().push(item);
     }
     slots.into_values().collect()
 }
