@@ -59,8 +59,9 @@ pub struct RedisConfig {
     pub(super) queue_capacity: usize,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
-    pub(super) credentials: Option<Credentials>,
-    pub(super) sentinel_credentials: Option<Credentials>,
+    /// The user and the password.
+    pub(super) credentials: Option<(String, String)>,
+    pub(super) sentinel_credentials: Option<(String, String)>,
     pub(super) master_database: i64,
     pub(super) master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
@@ -75,12 +76,6 @@ pub(super) enum Servers {
     Sentinel(String),
     /// Some masters of a Cluster.
     Cluster,
-}
-
-#[derive(Clone)]
-pub(super) struct Credentials {
-    pub(super) user: String,
-    pub(super) password: String,
 }
 
 impl RedisConfig {
@@ -163,12 +158,12 @@ impl RedisConfig {
 
     /// Sets the user and password for Redis, in place of those in the URL. The user of a password alone is `default`.
     pub fn credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self { credentials: Some(Credentials { user: user.into(), password: password.into() }), ..self }
+        Self { credentials: Some((user.into(), password.into())), ..self }
     }
 
     /// Sets the user and password for the Sentinels, in place of those in their URLs.
     pub fn sentinel_credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self { sentinel_credentials: Some(Credentials { user: user.into(), password: password.into() }), ..self }
+        Self { sentinel_credentials: Some((user.into(), password.into())), ..self }
     }
 
     /// Sets the database of the master that Sentinel names. Defaults to 0. For a single server, it is part of the URL.
@@ -211,7 +206,7 @@ impl fmt::Debug for RedisConfig {
             .field("queue_capacity", &self.queue_capacity)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
-            .field("user", &self.credentials.as_ref().map(|credentials| &credentials.user))
+            .field("user", &self.credentials.as_ref().map(|(user, _)| user))
             .finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::cluster::Cluster;
-use super::config::{Credentials, RedisConfig, Servers};
+use super::config::{RedisConfig, Servers};
 use super::connector::Connector;
 use super::error::Fault;
 use super::store::{Deployment, RedisStore};
@@ -89,7 +89,7 @@ impl RedisConfig {
             Servers::Sentinel(_) => &self.sentinel_credentials,
             Servers::Node | Servers::Cluster => &self.credentials,
         };
-        let servers = self.urls.iter().map(|url| self.connection_info(url, credentials.as_ref()));
+        let servers = self.urls.iter().map(|url| self.connection_info(url, credentials));
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "redis-tls")]
         if (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
@@ -122,9 +122,9 @@ impl RedisConfig {
     }
 
     /// Returns how to connect to the server at `url`.
-    fn connection_info(&self, url: &str, credentials: Option<&Credentials>) -> Result<ConnectionInfo, Fault> {
+    fn connection_info(&self, url: &str, credentials: &Option<(String, String)>) -> Result<ConnectionInfo, Fault> {
         let mut info = parse(url)?;
-        if let Some(Credentials { user, password }) = credentials {
+        if let Some((user, password)) = credentials {
             let settings = info.redis_settings().clone().set_username(user).set_password(password);
             info = info.set_redis_settings(settings);
         }
@@ -147,7 +147,7 @@ impl RedisConfig {
         }
         let uses_tls = self.master_tls.unwrap_or(uses_tls(first));
         let url = if uses_tls { "rediss://master" } else { "redis://master" };
-        let master = self.connection_info(url, self.credentials.as_ref())?;
+        let master = self.connection_info(url, &self.credentials)?;
         let settings = master.redis_settings().clone().set_db(self.master_database);
         Ok(master.set_redis_settings(settings))
     }
