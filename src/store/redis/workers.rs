@@ -51,24 +51,16 @@ struct Shared {
 
 struct State {
     queue: Queue,
-    workers: Vec<WorkerState>,
-}
-
-#[derive(Clone)]
-enum WorkerState {
-    /// It was never needed, or its runtime has ended.
-    Stopped,
-    /// It has a connection, or opens one.
-    Running,
-    /// It could not connect, and will try again after a pause.
-    Pausing(Fault),
+    /// For each worker that has no connection and opens none, why: it could not connect, and will try again after a
+    /// pause; or [`Fault::NoRuntime`], if it was never needed, or its runtime has ended.
+    faults: Vec<Option<Fault>>,
 }
 
 impl Workers {
     /// Creates the queue of a server, in which `capacity` jobs may wait, and as many workers as `connections`. They are
     /// started when they are needed.
     pub(super) fn new(connector: Connector, connections: usize, capacity: usize) -> Self {
-        let state = State { queue: Queue::default(), workers: vec![WorkerState::Stopped; connections] };
+        let state = State { queue: Queue::default(), faults: vec![Some(Fault::NoRuntime); connections] };
         let shared = Shared { connector, capacity, state: Mutex::new(state), work: Notify::new() };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
@@ -79,7 +71,7 @@ impl Workers {
     ///
     /// Returns an error if a connection can't be opened.
     pub(super) async fn open(&self) -> Result<(), Fault> {
-        let connections = self.shared.state().workers.len();
+        let connections = self.shared.state().faults.len();
         let opened = try_join_all((0..connections).map(|_| self.shared.connect())).await?;
         self.start(usize::MAX, opened);
         Ok(())
@@ -90,9 +82,9 @@ impl Workers {
     pub(super) fn start(&self, most: usize, mut opened: Vec<Connection>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let mut workers = Vec::new();
-        for (index, state) in self.shared.state().workers.iter_mut().enumerate() {
-            if matches!(state, WorkerState::Stopped) && workers.len() < most {
-                *state = WorkerState::Running;
+        for (index, fault) in self.shared.state().faults.iter_mut().enumerate() {
+            if matches!(fault, Some(Fault::NoRuntime)) && workers.len() < most {
+                *fault = None;
                 workers.push(Worker { shared: self.shared.clone(), index });
             }
         }
@@ -135,7 +127,7 @@ impl Workers {
         if waiting >= self.shared.capacity && !job.is_refund() {
             return Err(Fault::QueueFull { waiting });
         }
-        if state.workers.iter().any(|worker| matches!(worker, WorkerState::Stopped)) {
+        if state.faults.iter().any(|fault| matches!(fault, Some(Fault::NoRuntime))) {
             drop(state);
             self.start(1, Vec::new());
             state = self.shared.state();
@@ -170,15 +162,8 @@ impl Drop for Waiting<'_> {
 impl State {
     /// Returns why no worker is running.
     fn fault(&self) -> Option<Fault> {
-        let mut fault = Fault::NoRuntime;
-        for worker in self.workers.iter().rev() {
-            match worker {
-                WorkerState::Running => return None,
-                WorkerState::Pausing(cause) => fault = cause.clone(),
-                WorkerState::Stopped => {}
-            }
-        }
-        Some(fault)
+        let faults = self.faults.iter().map(Option::as_ref).collect::<Option<Vec<_>>>()?;
+        faults.into_iter().min_by_key(|fault| matches!(fault, Fault::NoRuntime)).cloned()
     }
 }
 
@@ -327,9 +312,9 @@ impl Worker {
             };
             failures = if is_stable { 0 } else { failures.saturating_add(1) };
             if failures > 0 {
-                self.set(WorkerState::Pausing(fault));
+                self.set(Some(fault));
                 tokio::time::sleep(jittered(PAUSE.saturating_mul(1 << (failures - 1).min(10)).min(MAX_PAUSE))).await;
-                self.set(WorkerState::Running);
+                self.set(None);
             }
         }
     }
@@ -338,7 +323,7 @@ impl Worker {
     async fn serve(&self, connection: &MultiplexedConnection) -> (Fault, bool) {
         let broken = Arc::new(OnceLock::new());
         // A single connection carries two calls at a time.
-        let calls = CALLS.div_ceil(self.shared.state().workers.len());
+        let calls = CALLS.div_ceil(self.shared.state().faults.len());
         let calls = (0..calls).map(|_| self.shared.clone().make_calls(connection.clone(), broken.clone()));
         let (mut calls, mut is_stable) = (calls.collect::<JoinSet<_>>(), false);
         while let Some(ended) = calls.join_next().await {
@@ -354,10 +339,10 @@ impl Worker {
         (Fault::Connect(Arc::new(broken)), is_stable)
     }
 
-    /// Sets its state. If no worker is running after that, the jobs that wait fail.
-    fn set(&self, next: WorkerState) {
+    /// Sets why it has no connection and opens none. If no worker is running after that, the jobs that wait fail.
+    fn set(&self, fault: Option<Fault>) {
         let mut state = self.shared.state();
-        state.workers[self.index] = next;
+        state.faults[self.index] = fault;
         if let Some(fault) = state.fault() {
             let abandoned = take(&mut state.queue.waiting);
             drop(state);
@@ -368,7 +353,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.set(WorkerState::Stopped);
+        self.set(Some(Fault::NoRuntime));
     }
 }
 
@@ -386,7 +371,7 @@ mod tests {
         let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
         let connector = Connector::new(vec![info], None, AsyncConnectionConfig::new(), 2).unwrap();
         let workers = Workers::new(connector, 2, capacity);
-        workers.shared.state().workers.fill(WorkerState::Running);
+        workers.shared.state().faults.fill(None);
         workers
     }
 
@@ -502,7 +487,7 @@ mod tests {
         let mut waiting = wait(&workers, 2);
         let fault = Fault::Connect(Arc::new(Fault::NoRuntime));
         let [one, other] = [0, 1].map(|index| Worker { shared: workers.shared.clone(), index });
-        one.set(WorkerState::Pausing(fault));
+        one.set(Some(fault));
         assert_eq!(workers.waiting(), 2, "the other worker runs");
         drop(other);
         assert_eq!(workers.waiting(), 0);
