@@ -181,53 +181,43 @@ impl CrossSlotRequest {
     /// Returns [`Fault::NoRuntime`] outside a Tokio runtime, on which reservations are refunded if the caller gives up.
     async fn decide(mut self, purpose: Purpose, mut change: Change) -> Result<Answer, Fault> {
         let runtime = Handle::try_current().map_err(|_| Fault::NoRuntime)?;
-        let costs = |slot: &Vec<usize>| slot.iter().any(|&position| self.cells[position].cost() > 0);
-        let charged: Vec<usize> =
-            (0..self.slots.len()).filter(|&slot| purpose == Purpose::Take && costs(&self.slots[slot])).collect();
-        let task = |slot| match charged[..] {
-            // The others deny nothing, because a cost of 0 is always allowed.
-            [only] if only == slot => Task::Acquire,
-            [] | [_] => Task::Peek,
-            // A denial at this point is final, so it counts as a strike.
-            _ => Task::PeekWithStrikes,
-        };
-        let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task(slot), slot))).await;
-        let (mut fault, mut reserved) = (None, Vec::new());
-        for (slot, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Ok(answer) if task(slot) == Task::Acquire => self.record_charge(slot, answer, &mut reserved),
-                Ok(answer) => self.record(slot, answer),
-                Err(other) => fault = fault.or(Some(other)),
-            }
+        // A denial at this point is final, so it counts as a strike.
+        let task = if purpose == Purpose::Take { Task::PeekWithStrikes } else { Task::Peek };
+        let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task, slot))).await;
+        for (slot, answer) in answers.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
+            self.record(slot, answer);
         }
-        if let Some(fault) = fault {
-            runtime.spawn(self.store.refund(&reserved));
-            return Err(fault);
-        }
-        if charged.len() > 1 && allows(&self.cells) {
+        if purpose == Purpose::Take && allows(&self.cells) {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();
-            runtime.spawn(self.reserve(charged, change, answer));
+            runtime.spawn(self.reserve(change, answer));
             return decision.await.unwrap_or(Err(Fault::Interrupted));
         }
-        if reserved.is_empty() && !self.cells.iter().any(Cell::is_of_penalty) {
+        if !self.cells.iter().any(Cell::is_of_penalty) {
             change.changes = false;
         }
         Ok(self.finish())
     }
 
     /// Charges the slots that have costs, all or none.
-    async fn reserve(mut self, charged: Vec<usize>, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
+    async fn reserve(mut self, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
         let mut reserved = Vec::new();
         let mut denied = None;
-        for slot in charged {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].iter().all(|&position| self.cells[position].cost() == 0) {
+                continue;
+            }
             if decision.is_closed() {
                 break;
             }
             match self.ask(Task::Acquire, slot).await {
                 Ok(answer) => {
                     denied = answer.1.iter().any(Cell::denies).then_some(slot);
-                    self.record_charge(slot, answer, &mut reserved);
+                    if denied.is_none() {
+                        let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
+                        reserved.extend(answer.1.iter().filter(is_charged).cloned());
+                    }
+                    self.record(slot, answer);
                 }
                 Err(fault) => {
                     let _ = decision.send(Err(fault));
@@ -293,16 +283,6 @@ impl CrossSlotRequest {
             }
             self.cells[position] = cell;
         }
-    }
-
-    /// Replaces the answers of a slot that was charged, unless it denied. Adds what is to be refunded if another
-    /// denies.
-    fn record_charge(&mut self, slot: usize, answer: SlotAnswer, reserved: &mut Vec<Cell>) {
-        if !answer.1.iter().any(Cell::denies) {
-            let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
-            reserved.extend(answer.1.iter().filter(is_charged).cloned());
-        }
-        self.record(slot, answer);
     }
 
     fn finish(&mut self) -> Answer {
