@@ -200,13 +200,6 @@ impl RedisConfig {
 
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("servers", &self.address())
-            .field("connections", &self.connections)
-            .field("queue_capacity", &self.queue_capacity)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("response_timeout", &self.response_timeout)
-            .field("user", &self.credentials.as_ref().map(|(user, _)| user))
-            .finish_non_exhaustive()
+        f.debug_struct("RedisConfig").field("servers", &self.address()).finish_non_exhaustive()
     }
 }

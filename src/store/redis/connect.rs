@@ -45,9 +45,10 @@ impl RedisConfig {
     /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
     /// the store needs is not permitted.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build().map_err(invalid)?;
-        deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.address()), fault))?;
-        Ok(RedisStore::new(deployment, self.address()))
+        let store = self.build()?;
+        let opened = store.deployment.open().await;
+        opened.map_err(|fault| StoreError::unusable(Some(store.name.to_string()), fault))?;
+        Ok(store)
     }
 
     /// Connects in the background, for services that must start while Redis is down.
@@ -59,9 +60,9 @@ impl RedisConfig {
     /// Returns an error if the configuration is invalid. Its [`source`](std::error::Error::source) is a
     /// [`ConfigError`](crate::ConfigError).
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build().map_err(invalid)?;
-        deployment.open_in_background();
-        Ok(RedisStore::new(deployment, self.address()))
+        let store = self.build()?;
+        store.deployment.open_in_background();
+        Ok(store)
     }
 
     /// Checks the configuration. The connections are opened later.
@@ -69,7 +70,7 @@ impl RedisConfig {
     /// # Errors
     ///
     /// Returns [`Fault::Setting`] if the configuration is invalid.
-    fn build(&self) -> Result<Deployment, Fault> {
+    fn build(&self) -> Result<RedisStore, Fault> {
         if !(1..=1024).contains(&self.connections) {
             return Err(Fault::setting(format_args!("{} connections: use 1 to 1024", self.connections)));
         }
@@ -103,11 +104,12 @@ impl RedisConfig {
             Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
             Servers::Cluster => {
                 let cluster = Cluster::new(servers, timeouts, self.connections, self.queue_capacity)?;
-                return Ok(Deployment::Cluster(Arc::new(cluster)));
+                return Ok(RedisStore::new(Deployment::Cluster(Arc::new(cluster)), self.address()));
             }
         };
         let connector = Connector::new(servers, master, timeouts, self.connections)?;
-        Ok(Deployment::Single(Arc::new(Workers::new(connector, self.connections, self.queue_capacity))))
+        let workers = Workers::new(connector, self.connections, self.queue_capacity);
+        Ok(RedisStore::new(Deployment::Single(Arc::new(workers)), self.address()))
     }
 
     /// Returns the addresses of the servers, without credentials.
@@ -191,14 +193,6 @@ fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
 
 fn uses_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
-}
-
-/// Returns the error of an invalid configuration.
-fn invalid(fault: Fault) -> StoreError {
-    match fault {
-        Fault::Setting(error) => StoreError::unusable(None, error),
-        fault => StoreError::unusable(None, fault),
-    }
 }
 
 #[cfg(test)]

@@ -282,6 +282,7 @@ impl std::error::Error for Fault {
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
+            Fault::Setting(error) => Self::unusable(None, error),
             Fault::At(node, fault) => Self::from(*fault).at(node),
             Fault::QueueFull { .. } => Self::queue_full(fault),
             fault if fault.concerns_one_request() => Self::of_one_request(fault),
