@@ -18,22 +18,16 @@ const NO_STATE: Fault = Fault::Reply("expected a state");
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) is_allowed: bool,
-    /// For each key, the length of its state, and that. Most requests have at most two limits.
-    states: SmallVec<[u8; 2 * (1 + STATE + INSTANT)]>,
+    /// The state that each key held before the request: for each cell the override of its key, if it can have one, and
+    /// its own. A state is empty for a key without one. Most requests have at most two limits.
+    pub(super) states: SmallVec<[SmallVec<[u8; KEPT]>; 2]>,
 }
 
 impl Reply {
-    /// Returns the state that each key held before the request: for each cell the override of its key, if it can have
-    /// one, and its own. A state is empty for a key without one.
-    pub(super) fn states(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = &self.states[..];
-        std::iter::from_fn(move || take_state(&mut rest))
-    }
-
     /// Fills in the answers of cells from the reply of the instant `now` (in µs), by the same algorithms as other
     /// stores. Returns the instant (in µs) from which other overrides may apply.
     pub(super) fn answer(&self, task: Task, purpose: Purpose, cells: &mut [Cell], now: u64) -> Result<u64, Fault> {
-        let mut found = self.states();
+        let mut found = self.states.iter();
         let mut states: SmallVec<[KeyState; 2]> = SmallVec::new();
         let mut until = u64::MAX;
         for cell in &mut *cells {
@@ -61,7 +55,7 @@ impl Reply {
 
     /// Returns the override in the reply to an operation on it. Only [`Task::GetOverride`] returns one.
     pub(super) fn stored_override(&self) -> Result<Option<StoredOverride>, Fault> {
-        if self.states.is_empty() { Ok(None) } else { next_override(&mut self.states()) }
+        if self.states.is_empty() { Ok(None) } else { next_override(&mut self.states.iter()) }
     }
 
     /// Parses the first of several replies, and removes it from `bytes`.
@@ -77,28 +71,24 @@ impl Reply {
             _ => return None,
         };
         let keys = take(bytes, 1)?[0];
-        let start = *bytes;
-        for _ in 0..keys {
-            take_state(bytes)?;
-        }
-        let states = SmallVec::from_slice(&start[..start.len() - bytes.len()]);
+        let mut state = || {
+            let length = take(bytes, 1)?[0];
+            take(bytes, length.into()).map(SmallVec::from_slice)
+        };
+        let states = (0..keys).map(|_| state()).collect::<Option<_>>()?;
         Some(Ok(Self { is_allowed, states }))
     }
 }
 
 /// Takes the next of the states in a reply as an override. It is empty if there is none.
-fn next_override<'a>(states: &mut impl Iterator<Item = &'a [u8]>) -> Result<Option<StoredOverride>, Fault> {
+fn next_override<'a>(
+    states: &mut impl Iterator<Item = &'a SmallVec<[u8; KEPT]>>,
+) -> Result<Option<StoredOverride>, Fault> {
     let state = states.next().ok_or(NO_STATE)?;
     if state.is_empty() {
         return Ok(None);
     }
     decode_compact(state).map(StoredOverride::of_state).map(Some).ok_or(INVALID_OVERRIDE)
-}
-
-/// Removes the length of a state and that from `bytes`, and returns the state.
-fn take_state<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = take(bytes, 1)?[0];
-    take(bytes, length.into())
 }
 
 /// Removes the first `length` bytes, and returns them.
@@ -217,7 +207,7 @@ mod tests {
     fn answer(is_allowed: bool, states: &[&[u8]]) -> Result<u64, Fault> {
         let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::per_minute(1).into());
         let mut cells = [named("limit", 0, window, &hasher).with_key(hasher.hash(b"key"), 1)];
-        let states = states.iter().flat_map(|state| [&[state.len() as u8], *state].concat()).collect();
+        let states = states.iter().map(|state| SmallVec::from_slice(state)).collect();
         Reply { is_allowed, states }.answer(Task::Acquire, Purpose::Take, &mut cells, 1)
     }
 
