@@ -21,7 +21,7 @@ use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::request::SLOTS;
 use super::workers::Workers;
-use crate::error::{ConfigError, Node};
+use crate::error::Node;
 
 /// The maximum number of redirections of a request. A slot that moves causes one or two.
 const MAX_REDIRECTS: usize = 5;
@@ -64,21 +64,19 @@ struct Master {
 }
 
 impl Cluster {
-    /// Creates the client of a Cluster. The connections to all masters have the settings of the first seed.
+    /// Creates the client of a Cluster with at least one seed. The connections to all masters have the settings of the
+    /// first one.
     ///
     /// # Errors
     ///
-    /// Returns [`Fault::Setting`] if there are no seeds, or if one has no host and port.
+    /// Returns [`Fault::Setting`] if a seed has no host and port.
     pub(super) fn new(
         seeds: Vec<ConnectionInfo>,
         config: AsyncConnectionConfig,
         connections: usize,
         queue_capacity: usize,
     ) -> Result<Self, Fault> {
-        let Some(first) = seeds.first().cloned() else {
-            let message = "there is no URL: give that of one master of the Cluster, or better of several";
-            return Err(Fault::Setting(ConfigError::new(message)));
-        };
+        let first = seeds[0].clone();
         let address = |seed: ConnectionInfo| {
             NodeAddress::try_from(seed.addr()).map_err(|_| {
                 let address = seed.addr();

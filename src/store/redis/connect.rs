@@ -83,6 +83,9 @@ impl RedisConfig {
                 return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
             }
         }
+        if self.urls.is_empty() {
+            return Err(Fault::setting("there is no URL: give at least one, or better several"));
+        }
         let timeouts = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout));
@@ -139,15 +142,12 @@ impl RedisConfig {
 
     /// Returns how to connect to the master that Sentinels name, but for its address.
     fn master(&self, sentinels: &[ConnectionInfo]) -> Result<ConnectionInfo, Fault> {
-        let Some(first) = sentinels.first() else {
-            return Err(Fault::setting("there is no Sentinel: give at least one URL"));
-        };
         if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
             return Err(Fault::setting(
                 "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
             ));
         }
-        let uses_tls = self.master_tls.unwrap_or(uses_tls(first));
+        let uses_tls = self.master_tls.unwrap_or(uses_tls(&sentinels[0]));
         let url = if uses_tls { "rediss://master" } else { "redis://master" };
         let master = self.connection_info(url, &self.credentials)?;
         let settings = master.redis_settings().clone().set_db(self.master_database);
@@ -210,8 +210,8 @@ mod tests {
             (RedisConfig::node("redis//localhost"), "the URL of Redis is invalid: write redis://host:port"),
             (node().connections(0), "the configuration of Redis is invalid: 0 connections: use 1 to 1024"),
             (node().queue_capacity(0), "the configuration of Redis is invalid: queue_capacity is 0"),
-            (RedisConfig::sentinel("main", no_urls), "the configuration of Redis is invalid: there is no Sentinel"),
-            (RedisConfig::cluster(no_urls), "there is no URL"),
+            (RedisConfig::sentinel("main", no_urls), "the configuration of Redis is invalid: there is no URL"),
+            (RedisConfig::cluster(no_urls), "the configuration of Redis is invalid: there is no URL"),
             (
                 RedisConfig::cluster(["redis+unix:///run/redis.sock"]),
                 "the configuration of Redis is invalid: \

@@ -30,9 +30,7 @@ use crate::store::decide::{allows, enforce_quotas};
 use crate::store::decision::{Cell, Veto};
 use crate::store::denials::Change;
 use crate::store::{Answer, Node, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage};
-use crate::time::Timestamp;
-#[cfg(feature = "rules")]
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
 /// two, if Redis' clock is set in between.
@@ -113,7 +111,9 @@ impl RedisStore {
     async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
         let clock = self.test_clock();
         let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::Window(Some(_))));
-        let mut now = if has_calendar { clock.unwrap_or_else(|| self.local_now()) } else { 0 };
+        // A new clock for each call, because the wall clock may have been corrected since the process started.
+        let local = || clock.unwrap_or_else(|| SystemClock::new().now().as_micros());
+        let mut now = if has_calendar { local() } else { 0 };
         let mut corrections = 0..MAX_CLOCK_CORRECTIONS;
         loop {
             let request = Request::decide(&self.prefix, task, now, cells);

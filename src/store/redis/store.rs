@@ -18,7 +18,7 @@ use crate::error::Node;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
-use crate::time::{Clock, SystemClock};
+use crate::time::Clock;
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
 ///
@@ -152,12 +152,6 @@ impl RedisStore {
     /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.
     pub(super) fn test_clock(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.now().as_micros())
-    }
-
-    /// Returns the approximate current time (in µs), by this machine's clock.
-    pub(super) fn local_now(&self) -> u64 {
-        // A new clock for each call, because the wall clock may have been corrected since the process started.
-        self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros())
     }
 }
 

@@ -275,7 +275,7 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (node().queue_capacity(0), "queue_capacity is 0: let at least 1 request wait"),
         (node().response_timeout(Duration::ZERO), "response_timeout is 0ns: use at least 1 ms"),
         (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
-        (RedisConfig::sentinel("limits", none), "no Sentinel"),
+        (RedisConfig::sentinel("limits", none), "there is no URL"),
         (RedisConfig::sentinel("limits", ["redis://a/1"]), "master_database"),
     ] {
         let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
