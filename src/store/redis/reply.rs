@@ -1,5 +1,6 @@
 //! Decodes the reply of the script, and the states of keys in it. `lua/prelude.lua` describes the format.
 
+use bytes::Buf;
 use deadpool_redis::redis::Value;
 use smallvec::SmallVec;
 
@@ -64,7 +65,7 @@ impl Reply {
             b'y' => true,
             b'n' => false,
             b'e' => {
-                let length = u16::from_le_bytes(take(bytes, 2)?.try_into().ok()?);
+                let length = take(bytes, 2)?.get_u16_le();
                 let error = take(bytes, length.into())?;
                 return Some(Err(Fault::script(String::from_utf8_lossy(error).into_owned())));
             }
@@ -112,7 +113,7 @@ impl Replies {
     pub(super) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
         let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
         let mut bytes = &reply[..];
-        let now = take(&mut bytes, INSTANT).map(number);
+        let now = take(&mut bytes, INSTANT).map(|mut instant| instant.get_uint_le(INSTANT));
         let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("expected an instant"))?;
         let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
         match replies {
@@ -136,13 +137,13 @@ pub(super) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
 }
 
 /// Decodes a compact state, which is empty for an unused one. Returns `None` if no script can have stored it.
-pub(super) fn decode_compact(bytes: &[u8]) -> Option<CompactState> {
+pub(super) fn decode_compact(mut bytes: &[u8]) -> Option<CompactState> {
     match bytes.len() {
         0 => Some(CompactState::UNUSED),
         STATE | KEPT => Some(CompactState {
-            expires_at: number(&bytes[..INSTANT]),
-            at: number(&bytes[INSTANT..2 * INSTANT]),
-            detail: number(&bytes[2 * INSTANT..STATE]),
+            expires_at: bytes.get_uint_le(INSTANT),
+            at: bytes.get_uint_le(INSTANT),
+            detail: bytes.get_u64_le(),
         }),
         _ => None,
     }
@@ -156,18 +157,8 @@ pub(super) fn decode_compact(bytes: &[u8]) -> Option<CompactState> {
 /// the next entry.
 fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
     let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
-    let entry = |entry: &[u8; ENTRY]| {
-        let (instant, counts) = entry.split_at(INSTANT);
-        (number(instant), number(&counts[..4]) as u32, number(&counts[4..]) as u32)
-    };
-    Log::of_entries(rule, entries.iter().map(entry).collect::<SmallVec<[_; 4]>>())
-}
-
-/// Returns a little-endian number of up to 8 bytes.
-pub(super) fn number(bytes: &[u8]) -> u64 {
-    let mut number = [0; 8];
-    number[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(number)
+    let entry = |mut entry: &[u8]| (entry.get_uint_le(INSTANT), entry.get_u32_le(), entry.get_u32_le());
+    Log::of_entries(rule, entries.iter().map(|bytes| entry(bytes)).collect::<SmallVec<[_; 4]>>())
 }
 
 #[cfg(test)]

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Buf;
+
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, named, variable};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
-use crate::store::redis::reply::{self, Replies};
-use crate::store::redis::request::{self, Request, STATE, Task};
+use crate::store::redis::reply::Replies;
+use crate::store::redis::request::{self, INSTANT, Request, STATE, Task};
 use crate::store::{Override, Purpose};
 use crate::time::Timestamp;
 
@@ -225,7 +227,7 @@ impl<'a> Trace<'a> {
             let name = request::name("t", cell);
             let expires_at = memory.expires_at();
             let kept = match keys.get(name.as_bytes()) {
-                Some((Held::Text(held), _)) if held.len() > STATE => reply::number(&held[STATE..]),
+                Some((Held::Text(held), _)) if held.len() > STATE => (&held[STATE..]).get_uint_le(INSTANT),
                 _ => expires_at,
             };
             assert!(kept >= expires_at, "{kept} {memory:?}");
