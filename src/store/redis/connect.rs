@@ -46,7 +46,10 @@ impl RedisConfig {
     /// the store needs is not permitted.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
-        let opened = store.deployment.open().await;
+        let opened = match &store.deployment {
+            Deployment::Single(workers) => workers.open().await,
+            Deployment::Cluster(cluster) => cluster.open().await,
+        };
         opened.map_err(|fault| StoreError::unusable(Some(store.name.to_string()), fault))?;
         Ok(store)
     }
@@ -61,7 +64,10 @@ impl RedisConfig {
     /// [`ConfigError`](crate::ConfigError).
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
-        store.deployment.open_in_background();
+        match &store.deployment {
+            Deployment::Single(workers) => workers.start(usize::MAX, Vec::new()),
+            Deployment::Cluster(cluster) => cluster.refresh(),
+        }
         Ok(store)
     }
 

@@ -20,8 +20,8 @@ use super::error::Fault;
 use super::reply::INVALID_OVERRIDE;
 #[cfg(feature = "rules")]
 use super::request::slot_of;
-use super::request::{Request, Task, encode_clock, group_by_slot};
-use super::store::RedisStore;
+use super::request::{Request, Task, encode_clock, group_by_slot, slot_of_key};
+use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
 #[cfg(feature = "rules")]
 use crate::error::StoreError;
@@ -46,7 +46,8 @@ impl Store for RedisStore {
             return StoreFuture::ready(Ok(Answer::new(at).from_memory()));
         }
         let change = self.denials.begin(cells, purpose);
-        if self.is_cross_slot(cells) {
+        // Those of one subject share a slot.
+        if self.deployment.is_cluster() && cells.iter().any(|cell| cell.key() != cells[0].key()) {
             let request = CrossSlotRequest::new(self.clone(), cells);
             return StoreFuture::pending(async move { Ok(request.decide(purpose, change).await?) });
         }
@@ -76,7 +77,10 @@ impl Store for RedisStore {
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {
-        self.deployment.node(key)
+        match &self.deployment {
+            Deployment::Single(_) => None,
+            Deployment::Cluster(cluster) => cluster.node(slot_of_key(key)),
+        }
     }
 
     fn name(&self) -> Option<String> {
@@ -84,7 +88,11 @@ impl Store for RedisStore {
     }
 
     fn usage(&self) -> StoreUsage {
-        StoreUsage { queued: Some(self.deployment.queued() as u64), ..StoreUsage::default() }
+        let queued = match &self.deployment {
+            Deployment::Single(workers) => workers.waiting(),
+            Deployment::Cluster(cluster) => cluster.waiting(),
+        };
+        StoreUsage { queued: Some(queued as u64), ..StoreUsage::default() }
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
@@ -141,11 +149,6 @@ impl RedisStore {
             drop(change);
             Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
         })
-    }
-
-    /// Returns whether cells may be in different slots of a Cluster: those of several subjects.
-    fn is_cross_slot(&self, cells: &[Cell]) -> bool {
-        self.deployment.is_cluster() && cells.iter().any(|cell| cell.key() != cells[0].key())
     }
 }
 

@@ -12,10 +12,9 @@ use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::reply::Reply;
-use super::request::{Request, slot_of_key};
+use super::request::Request;
 use super::workers::Workers;
-use crate::error::Node;
-use crate::key::hash::{KeyHash, KeyHasher};
+use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::Clock;
@@ -168,30 +167,15 @@ pub(super) enum Deployment {
 }
 
 impl Deployment {
-    /// Opens all connections.
-    pub(super) async fn open(&self) -> Result<(), Fault> {
-        match self {
-            Self::Single(workers) => workers.open().await,
-            Self::Cluster(cluster) => cluster.open().await,
-        }
-    }
-
-    /// Connects in the background. Outside a Tokio runtime, the first request connects.
-    pub(super) fn open_in_background(&self) {
-        match self {
-            Self::Single(workers) => workers.start(usize::MAX, Vec::new()),
-            Self::Cluster(cluster) => cluster.refresh(),
-        }
-    }
-
     /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns its
     /// instant (in µs) and its reply.
     pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> Result<(u64, Reply), Fault> {
         let slot = if self.is_cluster() { request.slot() } else { 0 };
-        match self.send(slot, Command::Script(clock, smallvec![request])).await? {
-            CommandReply::Script(now, reply) => Ok((now, reply)),
-            CommandReply::Other(_) => Err(Fault::Reply("expected a reply of the script")),
-        }
+        let reply = self.send(slot, Command::Script(clock, smallvec![request])).await?;
+        let CommandReply::Script(now, reply) = reply else {
+            return Err(Fault::Reply("expected a reply of the script"));
+        };
+        Ok((now, reply))
     }
 
     /// Sends another command, to the server of a slot.
@@ -208,22 +192,6 @@ impl Deployment {
             Self::Single(workers) => workers.send(slot, command, false).await,
             // Boxed, because this future is larger than that of a single server.
             Self::Cluster(cluster) => Box::pin(cluster.send(slot, command)).await,
-        }
-    }
-
-    /// Returns the master of a Cluster that has the key, if it is known.
-    pub(super) fn node(&self, key: KeyHash) -> Option<Node> {
-        match self {
-            Self::Single(_) => None,
-            Self::Cluster(cluster) => cluster.node(slot_of_key(key)),
-        }
-    }
-
-    /// Returns the number of requests that wait to be sent.
-    pub(super) fn queued(&self) -> usize {
-        match self {
-            Self::Single(workers) => workers.waiting(),
-            Self::Cluster(cluster) => cluster.waiting(),
         }
     }
 
