@@ -59,7 +59,7 @@ pub use self::builders::{
 };
 pub use self::calendar::Weekday;
 pub use self::calendar_window::CalendarWindow;
-pub(crate) use self::key_state::{KeyState, NEVER};
+pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};
 pub(crate) use self::log::Log;
 pub(crate) use self::penalty::Lockout;
 pub use self::penalty::Penalty;

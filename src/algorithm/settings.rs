@@ -208,6 +208,19 @@ impl Algorithm {
         }
     }
 
+    /// Describes the algorithm in words.
+    fn describe(&self) -> String {
+        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
+        let tokens = if self.is_bucket() { amount } else { capacity };
+        let period = match self.kind {
+            Kind::Window(Some(calendar)) => calendar.describe(),
+            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
+            _ => format!("{} s", self.span as f64 / 1e6),
+        };
+        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
+        format!("a {name} of {tokens} per {period}{capacity}")
+    }
+
     /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
         self.tag_and_name().0
@@ -274,15 +287,7 @@ impl Algorithm {
 /// As in error messages: `a fixed window of 3 per 60 s`.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
-        let tokens = if self.is_bucket() { amount } else { capacity };
-        let period = match self.kind {
-            Kind::Window(Some(calendar)) => calendar.describe(),
-            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
-            _ => format!("{} s", self.span as f64 / 1e6),
-        };
-        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
-        f.pad(&format!("a {name} of {tokens} per {period}{capacity}"))
+        f.pad(&self.describe())
     }
 }
 

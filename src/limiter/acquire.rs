@@ -1,7 +1,6 @@
 //! Decides operations at once, and explains decisions.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Limiter;
@@ -14,7 +13,6 @@ use crate::explain::{Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
-use crate::resilience::GuardedStore;
 use crate::store::decision::{AllowedDecision, Cells, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
@@ -34,10 +32,7 @@ impl Limiter {
     ///
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        if let Some(live) = &self.live {
-            return acquire(&live.current(), &key, cost);
-        }
-        acquire(&self.client, &key, cost)
+        self.decide(&key, cost, Purpose::Take)
     }
 
     /// Decides as [`acquire`](Self::acquire) does, but returns an error if a limit denies, so that a denial can't be
@@ -119,9 +114,14 @@ impl Limiter {
     /// Returns an error if the store can't decide and the [policy](Builder::on_store_error) is to reject.
     #[inline]
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
+        self.decide(&key, cost, Purpose::Peek)
+    }
+
+    #[inline(always)]
+    fn decide(&self, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
-        client.decide(client.limits().cells_of(key, cost), Purpose::Peek)
+        client.decide(client.limits().cells_of(key, cost), purpose)
     }
 
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -158,12 +158,6 @@ impl Limiter {
         let limits = client.limits().as_slice().iter().map(explain).collect();
         Explanation::new(&client, None, cells, limits, Purpose::Preview).await
     }
-}
-
-#[inline]
-fn acquire(client: &Arc<GuardedStore>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
-    let key = key.hash_with(client.hasher());
-    client.decide(client.limits().cells_of(key, cost), Purpose::Take)
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).

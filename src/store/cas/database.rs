@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::operation::{KeyLocks, Retries};
-use crate::algorithm::KeyState;
+use crate::algorithm::{DecodeError, KeyState};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
@@ -96,6 +96,13 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         self.key(cell) + ":override"
     }
 
+    /// Reads the row of one cell, without its override.
+    pub(super) async fn row(&self, cell: &Cell) -> Result<Row, StoreError> {
+        let key = self.key(cell);
+        let found = self.backend.get(&key).await?;
+        Row::decode(key, found, cell)
+    }
+
     /// Reads the rows and the overrides of a request at once, and gives the cells the sizes that apply at `now`. Also
     /// returns the instant (in µs) at which the first of the overrides expires.
     pub(super) async fn read(&self, cells: &mut [Cell], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
@@ -170,7 +177,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
 }
 
 impl Row {
-    pub(super) fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
+    fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
         let state = decode(&key, found.as_ref(), cell.algorithm().keeps_log())?;
         let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
         Ok(Self { key, version: found.map(|found| found.version), state })
@@ -185,8 +192,17 @@ fn valid_override(key: &str, found: Option<&Versioned>, now: u64) -> Result<Opti
 
 /// Decodes the value of a key, if it has one. An invalid value is an error of the request.
 fn decode(key: &str, found: Option<&Versioned>, is_log: bool) -> Result<Option<KeyState>, StoreError> {
-    let state = found.map(|found| KeyState::from_bytes(&found.value, is_log)).transpose();
-    state.map_err(|problem| StoreError::of_one_request(format!("the value of `{key}` {problem}")))
+    found.map(|found| KeyState::from_bytes(&found.value, is_log)).transpose().map_err(|error| {
+        StoreError::of_one_request(match error {
+            DecodeError::Version(version) => format!(
+                "the value of `{key}` has version {version}, which this release cannot read: use another prefix while \
+                 releases differ"
+            ),
+            DecodeError::Malformed => {
+                format!("the value of `{key}` is malformed: does another program write to it?")
+            }
+        })
+    })
 }
 
 /// A database that replaces a value only if it has not changed since it was read.

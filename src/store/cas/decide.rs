@@ -180,9 +180,7 @@ async fn refund<B: CompareAndSwap>(database: &Database<Arc<B>>, cell: &Cell) -> 
     loop {
         retries.next_attempt().await?;
         let at = database.now().await?;
-        let key = database.key(cell);
-        let found = database.backend.get(&key).await?;
-        let row = Row::decode(key, found, cell)?;
+        let row = database.row(cell).await?;
         let state = refunded(&row.state, cell, at.as_micros());
         if state == row.state || database.write(&row, &state, at).await? {
             return Ok(());

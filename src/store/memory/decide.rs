@@ -59,30 +59,23 @@ impl MemoryStore {
 
     /// Decides a request of any limits.
     fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
-        let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
-        let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
         // All limits of one key are in one shard.
         if let [first, others @ ..] = &*cells
             && others.iter().all(|cell| cell.key() == first.key())
         {
             let shard = self.shard_of(first.key());
-            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, &mut slots, &mut states, purpose);
+            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, purpose);
         }
-        self.decide_locked(&mut self.lock_all(cells), cells, &mut slots, &mut states, purpose)
+        self.decide_locked(&mut self.lock_all(cells), cells, purpose)
     }
 
-    /// Decides a request whose shards are locked. `slots` and `states` are room for those of the cells' keys.
+    /// Decides a request whose shards are locked.
     #[inline(always)]
-    fn decide_locked(
-        &self,
-        locked: &mut Locked<'_>,
-        cells: &mut [Cell],
-        slots: &mut [Option<usize>],
-        states: &mut [KeyState],
-        purpose: Purpose,
-    ) -> Timestamp {
+    fn decide_locked(&self, locked: &mut Locked<'_>, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         let at = self.begin(locked);
         let now = at.as_micros();
+        let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
+        let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
         for ((cell, found), state) in cells.iter_mut().zip(&mut *slots).zip(&mut *states) {
             if cell.is_overridable()
                 && let Some(kept) = self.override_of(cell, now)
@@ -99,7 +92,7 @@ impl MemoryStore {
                 }
             }
         }
-        decide(cells, states, now, purpose);
+        decide(cells, &mut states, now, purpose);
         if purpose == Purpose::Preview {
             return at;
         }
@@ -118,7 +111,7 @@ impl MemoryStore {
             }
         }
         if has_new {
-            self.add(locked, cells, states, now);
+            self.add(locked, cells, &mut states, now);
         }
         at
     }
