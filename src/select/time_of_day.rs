@@ -46,8 +46,10 @@ pub fn try_time_of_day(zone: &str, from: &str, until: &str) -> Result<TimeOfDay,
 
 /// Parses `H:MM` or `H:MM:SS`.
 fn parse_time(text: &str) -> Result<Time, ConfigError> {
+    // `strptime` skips whitespace, and reads a second of 60 as 59.
+    let is_exact = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b':') && !text.ends_with(":60");
     let time = Time::strptime("%H:%M", text).or_else(|_| Time::strptime("%H:%M:%S", text));
-    time.map_err(|_| {
+    time.ok().filter(|_| is_exact).ok_or_else(|| {
         ConfigError::new(format!("{text:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\""))
     })
 }
@@ -120,6 +122,8 @@ mod tests {
             assert_eq!(holds("UTC", "22:00", "6:00", &format!("2026-03-01{at}")), expected, "{at}");
         }
         assert!(holds("UTC", "0:00", "0:00", "2026-03-01T12:00:00Z"));
+        // Numbers may have one digit.
+        assert!(holds("UTC", "1:2:3", "01:02:04", "2026-03-01T01:02:03Z"));
     }
 
     #[test]
@@ -159,6 +163,16 @@ mod tests {
             ("UTC", "1:00", "24:00", "\"24:00\""),
             ("UTC", "1:00", "6:00:00:00", "\"6:00:00:00\""),
             ("UTC", "+1:00", "6:00", "\"+1:00\""),
+            ("UTC", "1:00", "23:59:60", "\"23:59:60\""),
+            ("UTC", "1:00", "6:60", "\"6:60\""),
+            ("UTC", " 1:00", "6:00", "\" 1:00\""),
+            ("UTC", "1:00", "6: 00", "\"6: 00\""),
+            ("UTC", "1:00 ", "6:00", "\"1:00 \""),
+            ("UTC", "1:00:\t5", "6:00", "\"1:00:\\t5\""),
+            ("UTC", "001:00", "6:00", "\"001:00\""),
+            ("UTC", "1:000", "6:00", "\"1:000\""),
+            ("UTC", "-1:00", "6:00", "\"-1:00\""),
+            ("UTC", "1:00", "6:00:", "\"6:00:\""),
             ("UTC", "", "6:00", "\"\""),
         ] {
             let error = try_time_of_day(zone, from, until).unwrap_err().to_string();
