@@ -1,5 +1,5 @@
-//! The type of a limit: its name, algorithm, key, cost, condition and policies; and indexes, which find limits that are not
-//! checked one by one.
+//! The type of a limit: its name, algorithm, key, cost, condition and policies; and indexes, which find limits that are
+//! not checked one by one.
 
 use std::future::Future;
 use std::pin::Pin;

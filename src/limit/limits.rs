@@ -215,8 +215,8 @@ impl Limits {
         self.unindexed.iter().map(|index| (usize::from(*index), &self.limits[usize::from(*index)]))
     }
 
-    /// Finds the limits of an index that match a request. See [`LimitIndex::find`]. A
-    /// limit replaces others only if the limiter has it and its condition holds.
+    /// Finds the limits of an index that match a request. See [`LimitIndex::find`]. A limit replaces others only if the
+    /// limiter has it and its condition holds.
     pub(crate) fn find(
         &self,
         index: usize,

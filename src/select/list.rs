@@ -91,15 +91,20 @@ impl AddressList {
         self.networks.store(Arc::new(Cidrs::parse(cidrs)?));
         Ok(())
     }
+
+    /// Returns whether the address of a request is in the list.
+    fn find(&self, head: &RequestHead<'_>) -> Result<bool, AddressError> {
+        Ok(self.networks.load().contains(self.source.resolve(head)?))
+    }
 }
 
 impl Condition for AddressList {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.source.resolve(head).is_ok_and(|address| self.networks.load().contains(address))
+        self.find(head) == Ok(true)
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        self.holds(head) || self.source.resolve(head) == Err(AddressError::Repeated)
+        matches!(self.find(head), Ok(true) | Err(AddressError::Repeated))
     }
 
     fn describe(&self) -> String {
