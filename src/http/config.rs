@@ -347,7 +347,7 @@ impl LayerConfig {
     ///
     /// See [`following`](Self::following).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
-        let limits = self.live.as_ref().map(|live| live.limits());
+        let limits = self.live.as_ref().map(|live| &live.limits);
         let layer = Self { cost, layer: next_layer(), live: None, ..self.clone() }.following(limits)?;
         self.group.has_several_layers.store(true, Ordering::Relaxed);
         Ok(layer)

@@ -6,10 +6,13 @@
 #[cfg(feature = "rules")]
 use std::error::Error;
 use std::fmt;
+#[cfg(feature = "rules")]
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
-use tokio::task::AbortHandle;
+#[cfg(feature = "rules")]
+use tokio::task::JoinSet;
 
 use super::definition::Limit;
 use super::limits::Limits;
@@ -64,13 +67,14 @@ struct State {
     /// The configurations of the layers and limiters in use.
     configurations: Vec<Weak<dyn Replace>>,
     recorders: Recorders,
-    /// Tasks that watch documents. Aborted when the limits are dropped.
-    watchers: Vec<AbortHandle>,
+    /// Tasks that follow documents, which this set aborts when the limits are dropped.
+    #[cfg(feature = "rules")]
+    followers: JoinSet<()>,
 }
 
 /// A configuration that is derived from live limits, and replaced with them.
 pub(crate) struct Live<T> {
-    limits: LiveLimits,
+    pub(crate) limits: LiveLimits,
     current: ArcSwap<T>,
     derive: Derive<T>,
 }
@@ -96,10 +100,6 @@ impl<T> Live<T> {
     #[inline]
     pub(crate) fn current(&self) -> Arc<T> {
         self.current.load_full()
-    }
-
-    pub(crate) fn limits(&self) -> &LiveLimits {
-        &self.limits
     }
 }
 
@@ -187,10 +187,10 @@ impl LiveLimits {
         Ok(live)
     }
 
-    /// Has a task aborted when the limits are dropped.
+    /// Spawns a task that is aborted when the limits are dropped.
     #[cfg(feature = "rules")]
-    pub(crate) fn abort_on_drop(&self, task: AbortHandle) {
-        self.state().watchers.push(task);
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.state().followers.spawn(task);
     }
 
     /// Reports a rejected document.
@@ -204,13 +204,6 @@ impl LiveLimits {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.watchers.drain(..).for_each(|task| task.abort());
     }
 }
 

@@ -39,25 +39,20 @@ const SETTLE_TIME: Duration = Duration::from_millis(50);
 /// also invalid if a key has no extractor, if its extractor can't find their value, or if those of one list have the
 /// same key and value.
 pub fn from_yaml(text: &str, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-    read(text, None, extractors)
+    load(text, None, extractors, Ok)
 }
 
-/// Passes the limits of a text to `apply`. Adds the file to its error, and the position of the limit that it concerns.
+/// Passes the limits of a text to `apply`. Adds the file to errors, and to those of `apply` the position of the limit
+/// that they concern.
 pub(super) fn load<T>(
     text: &str,
     file: Option<Arc<Path>>,
     extractors: &Extractors,
     apply: impl FnOnce(Vec<Limit>) -> Result<T, ConfigError>,
 ) -> Result<T, RulesError> {
-    let limits = read(text, file.clone(), extractors)?;
+    let root = yaml::read(text).map_err(|problem| RulesError::new(file.clone(), vec![problem]))?;
+    let limits = descriptors::limits(&root, extractors, &file)?;
     apply(limits).map_err(|error| RulesError::new(file, vec![error.into()]))
-}
-
-fn read(text: &str, file: Option<Arc<Path>>, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-    match yaml::read(text) {
-        Ok(root) => descriptors::limits(&root, extractors, &file),
-        Err(problem) => Err(RulesError::new(file, vec![problem])),
-    }
 }
 
 /// Creates limits from a file, as [`from_yaml`] does. Blocks the thread.
@@ -67,7 +62,7 @@ fn read(text: &str, file: Option<Arc<Path>>, extractors: &Extractors) -> Result<
 /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`].
 pub fn from_file(path: impl AsRef<Path>, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
     let file: Arc<Path> = path.as_ref().into();
-    read(&read_text(&file)?, Some(file), extractors)
+    load(&read_text(&file)?, Some(file), extractors, Ok)
 }
 
 /// Reads limits from a file, and replaces them within about a second when it changes.
@@ -102,10 +97,8 @@ pub fn from_file(path: impl AsRef<Path>, extractors: &Extractors) -> Result<Vec<
 /// - there is no Tokio runtime.
 pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
     let file: Arc<Path> = path.as_ref().into();
-    if Handle::try_current().is_err() {
-        let message = "there is no Tokio runtime to watch the file in: call this from within one";
-        return Err(RulesError::for_file(Some(file), message));
-    }
+    let message = "there is no Tokio runtime to watch the file in: call this from within one";
+    Handle::try_current().map_err(|_| RulesError::for_file(Some(file.clone()), message))?;
     let text = read_text(&file)?;
     let rules = load(&text, Some(file.clone()), &extractors, LiveLimits::try_new)?;
     follow(&rules, extractors, Some(file.clone()), WatchedFile { file, seen: Ok(text) });
@@ -130,7 +123,7 @@ pub(super) fn follow(
     mut document: impl Document,
 ) {
     let inner = Arc::downgrade(&limits.inner);
-    let task = tokio::spawn(async move {
+    limits.spawn(async move {
         let mut interval = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -157,7 +150,6 @@ pub(super) fn follow(
             }
         }
     });
-    limits.abort_on_drop(task.abort_handle());
 }
 
 /// A file, and its last known contents, or the reason why it can't be read.
