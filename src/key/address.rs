@@ -57,14 +57,11 @@ use crate::error::{ConfigError, or_panic};
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TrustedProxies {
-    trust: Trust,
+    /// Their networks. If there are none, the last hops are trusted.
+    networks: Option<Cidrs>,
+    /// The number of hops that are needed to find the client.
+    hops: usize,
     unix_peers: bool,
-}
-
-#[derive(Clone, Debug)]
-enum Trust {
-    Cidrs(Cidrs),
-    Hops(usize),
 }
 
 const NO_PROXIES: &str = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`";
@@ -84,10 +81,7 @@ impl TrustedProxies {
     /// (`2000::/3`), which would let every client choose its address. [`try_cidrs`](Self::try_cidrs) returns an error
     /// instead.
     #[track_caller]
-    pub fn cidrs<I>(cidrs: I) -> Self
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn cidrs(cidrs: impl IntoIterator<Item: AsRef<str>>) -> Self {
         or_panic(Self::try_cidrs(cidrs))
     }
 
@@ -107,10 +101,7 @@ impl TrustedProxies {
     ///      without a prefix if that alone is meant",
     /// );
     /// ```
-    pub fn try_cidrs<I>(cidrs: I) -> Result<Self, ConfigError>
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn try_cidrs(cidrs: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, ConfigError> {
         let cidrs = Cidrs::parse(cidrs)?;
         if cidrs.len() == 0 {
             return Err(ConfigError::new(NO_PROXIES));
@@ -121,7 +112,7 @@ impl TrustedProxies {
                  proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
             )));
         }
-        Ok(Self { trust: Trust::Cidrs(cidrs), unix_peers: false })
+        Ok(Self { networks: Some(cidrs), hops: 1, unix_peers: false })
     }
 
     /// Trusts the last `count` proxies, including the peer, regardless of their addresses. The client is the `count`-th
@@ -138,7 +129,7 @@ impl TrustedProxies {
     #[track_caller]
     pub fn hops(count: usize) -> Self {
         assert!(count > 0, "{NO_PROXIES}");
-        Self { trust: Trust::Hops(count), unix_peers: false }
+        Self { networks: None, hops: count, unix_peers: false }
     }
 
     /// Trusts peers on Unix sockets, too, which the server marks by [`UnixPeer`](super::UnixPeer). By default, their
@@ -150,13 +141,13 @@ impl TrustedProxies {
     /// Returns the client, as the proxies report it in a header.
     pub(super) fn client(&self, head: &RequestHead<'_>, header: &ProxyHeader) -> Result<IpAddr, AddressError> {
         // The peer's address, if that is a trusted proxy with an address.
-        let proxy = match &self.trust {
-            Trust::Cidrs(cidrs) => match head.peer_address().map(|peer| peer.to_canonical()) {
-                Some(peer) if !cidrs.contains(peer) => return Ok(peer),
+        let proxy = match &self.networks {
+            Some(networks) => match head.peer_address().map(|peer| peer.to_canonical()) {
+                Some(peer) if !networks.contains(peer) => return Ok(peer),
                 None if !self.unix_peers || !head.has_unix_peer() => return Err(AddressError::NoPeer),
                 proxy => proxy,
             },
-            Trust::Hops(_) => None,
+            None => None,
         };
         match header {
             ProxyHeader::XForwardedFor => self.client_of_list(x_forwarded_for(head.headers), proxy),
@@ -175,19 +166,18 @@ impl TrustedProxies {
         hops: impl Iterator<Item = Option<IpAddr>>,
         mut leftmost_proxy: Option<IpAddr>,
     ) -> Result<IpAddr, AddressError> {
-        let cidrs = match &self.trust {
-            Trust::Cidrs(cidrs) => cidrs,
-            Trust::Hops(count) => return nth_hop(hops, *count),
-        };
+        let mut found = 0;
         for hop in hops {
-            match hop {
-                Some(address) if cidrs.contains(address) => leftmost_proxy = Some(address),
-                Some(client) => return Ok(client),
-                // Hops further left were not written by a trusted proxy.
-                None => return leftmost_proxy.ok_or(AddressError::Unreadable),
+            // Hops further left were not written by a trusted proxy.
+            let Some(address) = hop else { return leftmost_proxy.ok_or(AddressError::Unreadable) };
+            found += 1;
+            match &self.networks {
+                Some(networks) if networks.contains(address) => leftmost_proxy = Some(address),
+                None if found < self.hops => {}
+                _ => return Ok(address),
             }
         }
-        leftmost_proxy.ok_or(AddressError::TooFewHops { expected: 1, found: 0 })
+        leftmost_proxy.ok_or(AddressError::TooFewHops { expected: self.hops, found })
     }
 }
 
@@ -197,19 +187,6 @@ pub(super) enum ProxyHeader {
     XForwardedFor,
     Forwarded,
     SingleValued(HeaderName),
-}
-
-/// Returns the `count`-th hop, if all hops up to it have addresses.
-fn nth_hop(hops: impl Iterator<Item = Option<IpAddr>>, count: usize) -> Result<IpAddr, AddressError> {
-    let mut found = 0;
-    for hop in hops {
-        let address = hop.ok_or(AddressError::Unreadable)?;
-        found += 1;
-        if found == count {
-            return Ok(address);
-        }
-    }
-    Err(AddressError::TooFewHops { expected: count, found })
 }
 
 /// Why a request has no client address.
