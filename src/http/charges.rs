@@ -11,8 +11,8 @@ use crate::store::decision::Cells;
 
 /// Limits of a request that have yet to be found.
 pub(super) enum PendingLimits {
-    /// A limit whose key is incomplete.
-    Key { limit: usize, prefix: KeyBuf, rest: PendingKey },
+    /// A limit whose key is looked up.
+    Key { limit: usize, key: PendingKey },
     /// The limits that an index finds. `index` is its position among
     /// [`Limits::indexed`](crate::limit::Limits::indexed).
     Search { index: usize, found: PendingMatches },
@@ -53,7 +53,7 @@ impl<'a> Finder<'a> {
             };
             match hashed {
                 Hashed::Known(key) => self.add(index, key, None),
-                Hashed::Pending(prefix, rest) => pending.push(PendingLimits::Key { limit: index, prefix, rest }),
+                Hashed::Pending(key) => pending.push(PendingLimits::Key { limit: index, key }),
             }
         }
         for (index, indexed) in limits.indexed.iter().enumerate() {
@@ -71,12 +71,10 @@ impl<'a> Finder<'a> {
     pub(super) async fn resolve(&mut self, pending: PendingLimits) {
         let client = &self.config.client;
         match pending {
-            PendingLimits::Key { limit, mut prefix, rest } => {
-                let key = rest.await.map(|rest| {
-                    prefix.append(&rest);
-                    prefix.hash(client.hasher())
-                });
-                self.add(limit, key, Some(&prefix));
+            PendingLimits::Key { limit, key } => {
+                let key = key.await;
+                let key = key.as_ref().map_err(|error| *error);
+                self.add(limit, key.map(|key| key.hash(client.hasher())), key.ok());
             }
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {

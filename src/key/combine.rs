@@ -55,8 +55,8 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 others.push(SECOND);
                 let second = self.second.extract(head, &mut others);
                 Ok(Extracted::Pending(Box::pin(async move {
-                    match complete(parts, first).await {
-                        Err(error) if error != KeyError::Ambiguous => complete(others, second?).await,
+                    match first.complete(parts).await {
+                        Err(error) if error != KeyError::Ambiguous => second?.complete(others).await,
                         found => found,
                     }
                 })))
@@ -83,14 +83,6 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// Appends the parts that are still pending.
-async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, KeyError> {
-    if let Extracted::Pending(rest) = rest {
-        parts.append(&rest.await?);
-    }
-    Ok(parts)
-}
-
 /// Appends the key that `next` extracts to the parts that were extracted so far.
 fn append_next(
     so_far: Extracted,
@@ -104,15 +96,15 @@ fn append_next(
     let second = next.extract(head, &mut parts);
     Ok(Extracted::Pending(Box::pin(async move {
         let mut key = first.await?;
-        key.append(&complete(parts, second?).await?);
+        key.append(&second?.complete(parts).await?);
         Ok(key)
     })))
 }
 
 macro_rules! extractor_of_tuple {
     ($first:ident $(, $rest:ident)*) => {
+        #[allow(non_snake_case)]
         impl<$first: KeyExtractor $(, $rest: KeyExtractor)*> KeyExtractor for ($first, $($rest,)*) {
-            #[allow(non_snake_case)]
             fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
                 let ($first, $($rest,)*) = self;
                 let so_far = $first.extract(head, key)?;
@@ -120,18 +112,14 @@ macro_rules! extractor_of_tuple {
                 Ok(so_far)
             }
 
-            #[allow(non_snake_case)]
             fn is_async(&self) -> bool {
                 let ($first, $($rest,)*) = self;
                 $first.is_async() $(|| $rest.is_async())*
             }
 
-            #[allow(non_snake_case)]
             fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
                 let ($first, $($rest,)*) = self;
-                let parts = $first.describe(head).into_iter();
-                $(let parts = parts.chain($rest.describe(head));)*
-                parts.collect()
+                [$first.describe(head) $(, $rest.describe(head))*].concat()
             }
         }
     };

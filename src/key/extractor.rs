@@ -68,7 +68,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         let mut key = KeyBuf::default();
         match self.extract(head, &mut key) {
             Ok(Extracted::Done) => Hashed::Known(Ok(key.hash(hasher))),
-            Ok(Extracted::Pending(rest)) => Hashed::Pending(key, rest),
+            Ok(pending) => Hashed::Pending(Box::pin(pending.complete(key))),
             Err(error) => Hashed::Known(Err(error)),
         }
     }
@@ -112,15 +112,24 @@ pub enum Extracted {
     Pending(PendingKey),
 }
 
-/// The parts of a key that are not known yet.
+impl Extracted {
+    /// Waits for the parts that follow those in `key`, and appends them.
+    pub(crate) async fn complete(self, mut key: KeyBuf) -> Result<KeyBuf, KeyError> {
+        if let Self::Pending(rest) = self {
+            key.append(&rest.await?);
+        }
+        Ok(key)
+    }
+}
+
+/// A key, or its last parts, which are not known yet.
 pub(crate) type PendingKey = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
 
 /// The result of extracting a key, as a hash.
 #[allow(missing_debug_implementations, reason = "cannot be named outside this crate")]
 pub enum Hashed {
     Known(Result<KeyHash, KeyError>),
-    /// The parts that are known, and those that follow.
-    Pending(KeyBuf, PendingKey),
+    Pending(PendingKey),
 }
 
 impl fmt::Debug for Extracted {

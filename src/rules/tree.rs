@@ -75,8 +75,7 @@ type Values = SmallVec<[Value; 8]>;
 enum Value {
     NotExtracted,
     Extracted(Result<KeyBuf, KeyError>),
-    /// The parts that are known, and those that follow.
-    Pending(KeyBuf, PendingKey),
+    Pending(PendingKey),
 }
 
 impl Value {
@@ -89,7 +88,7 @@ impl Value {
                     named.format.mask(&mut key);
                     Self::Extracted(Ok(key))
                 }
-                Ok(Extracted::Pending(rest)) => Self::Pending(key, rest),
+                Ok(pending) => Self::Pending(Box::pin(pending.complete(key))),
                 Err(missing) => Self::Extracted(Err(missing)),
             };
         }
@@ -97,12 +96,9 @@ impl Value {
 
     /// Waits for an asynchronous extractor.
     async fn wait(&mut self, format: ValueFormat) {
-        if let Self::Pending(known, rest) = self {
-            let found = rest.await.map(|rest| {
-                known.append(&rest);
-                format.mask(known);
-                std::mem::take(known)
-            });
+        if let Self::Pending(key) = self {
+            let mut found = key.await;
+            found.iter_mut().for_each(|key| format.mask(key));
             *self = Self::Extracted(found);
         }
     }
@@ -131,7 +127,7 @@ impl<'a> Search<'a> {
         }
         match value {
             Value::Extracted(found) => Ok(found.as_ref().map_err(|missing| *missing)),
-            Value::NotExtracted | Value::Pending(..) => Err(Pending(extractor)),
+            Value::NotExtracted | Value::Pending(_) => Err(Pending(extractor)),
         }
     }
 
@@ -198,9 +194,8 @@ impl<'a> Search<'a> {
 
 impl Tree {
     fn visit(&self, matches: &Matches, values: &Values, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
-        let mut key = KeyBuf::default();
         for (rule, matched) in matches {
-            key.clear();
+            let mut key = KeyBuf::default();
             if let Some(Ok(())) = matched {
                 for extractor in &self.rules[*rule].key {
                     if let Value::Extracted(Ok(value)) = &values[*extractor] {
@@ -221,16 +216,15 @@ impl LimitIndex for Arc<Tree> {
         policy: &MissingKeyPolicy<'_>,
         on_match: &mut OnMatch<'_>,
     ) -> Option<PendingMatches> {
-        let tree = self;
-        let mut values: Values = tree.extractors.iter().map(|_| Value::NotExtracted).collect();
-        if let Ok(matches) = Search::run(tree, &mut values, Some(head), policy) {
-            tree.visit(&matches, &values, on_match);
+        let mut values: Values = self.extractors.iter().map(|_| Value::NotExtracted).collect();
+        if let Ok(matches) = Search::run(self, &mut values, Some(head), policy) {
+            self.visit(&matches, &values, on_match);
             return None;
         }
         // All extractors read the head now. The future awaits only those whose values matter.
-        values.iter_mut().zip(&tree.extractors).for_each(|(value, named)| value.extract(named, head));
-        let policies: Vec<_> = (0..tree.rules.len()).map(policy).collect();
-        let tree = tree.clone();
+        values.iter_mut().zip(&self.extractors).for_each(|(value, named)| value.extract(named, head));
+        let policies: Vec<_> = (0..self.rules.len()).map(policy).collect();
+        let tree = self.clone();
         Some(Box::pin(async move {
             let mut found = Vec::new();
             loop {

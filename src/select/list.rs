@@ -59,10 +59,7 @@ impl AddressList {
     /// Panics if an entry is invalid. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
-    pub fn new<I>(source: ClientIp, cidrs: I) -> Self
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn new(source: ClientIp, cidrs: impl IntoIterator<Item: AsRef<str>>) -> Self {
         or_panic(Self::try_new(source, cidrs))
     }
 
@@ -71,10 +68,7 @@ impl AddressList {
     /// # Errors
     ///
     /// Returns an error if an entry is invalid.
-    pub fn try_new<I>(source: ClientIp, cidrs: I) -> Result<Self, ConfigError>
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn try_new(source: ClientIp, cidrs: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, ConfigError> {
         let networks = Arc::new(ArcSwap::from_pointee(Cidrs::parse(cidrs)?));
         Ok(Self { source, networks })
     }
@@ -84,10 +78,7 @@ impl AddressList {
     /// # Errors
     ///
     /// Returns an error if an entry is invalid; the list is then unchanged.
-    pub fn replace<I>(&self, cidrs: I) -> Result<(), ConfigError>
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub fn replace(&self, cidrs: impl IntoIterator<Item: AsRef<str>>) -> Result<(), ConfigError> {
         self.networks.store(Arc::new(Cidrs::parse(cidrs)?));
         Ok(())
     }
@@ -213,7 +204,7 @@ impl Condition for KeyList {
             }
             // The number of combinations of several headers' lines is the client's choice, so they are not tried.
             (Hashed::Known(Err(KeyError::Ambiguous)), None) => true,
-            (Hashed::Known(Err(_)) | Hashed::Pending(..), _) => false,
+            (Hashed::Known(Err(_)) | Hashed::Pending(_), _) => false,
         }
     }
 
