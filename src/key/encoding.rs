@@ -185,11 +185,6 @@ impl KeyBuf {
         }
     }
 
-    #[cfg(feature = "rules")]
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Iterates over the parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = &*self.0;

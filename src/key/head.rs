@@ -102,7 +102,13 @@ pub const fn matched_route() -> impl KeyExtractor + Clone {
 /// bucket for a method of your own, use [`from_fn`](super::from_fn), or a limit with
 /// [`when::method`](crate::when::method).
 pub const fn method() -> impl KeyExtractor + Clone {
-    HeadKey::Method
+    HeadKey::Method { is_any: false }
+}
+
+/// Extracts the method, also a non-standard one, for comparison with the values of a rules file.
+#[cfg(feature = "rules")]
+pub(crate) const fn any_method() -> impl KeyExtractor {
+    HeadKey::Method { is_any: true }
 }
 
 #[derive(Clone)]
@@ -112,7 +118,10 @@ enum HeadKey {
     Query(Box<str>),
     Path,
     Route,
-    Method,
+    /// The method. Non-standard methods share a key unless `is_any` is set.
+    Method {
+        is_any: bool,
+    },
 }
 
 impl HeadKey {
@@ -137,10 +146,10 @@ impl HeadKey {
                 let is_routed = head.original_uri().is_some();
                 if !is_routed && head.grpc_content_type().is_some() { head.path() } else { "" }
             }),
-            Self::Method => match head_as_get(head.method).as_str() {
-                method if is_standard(method) => method,
-                _ => OTHER_METHODS,
-            },
+            Self::Method { is_any } => {
+                let method = if *head.method == Method::HEAD { "GET" } else { head.method.as_str() };
+                if *is_any || is_standard(method) { method } else { OTHER_METHODS }
+            }
         };
         Ok(Cow::Borrowed(text.as_bytes()))
     }
@@ -180,7 +189,9 @@ impl KeyExtractor for HeadKey {
             Self::Query(name) => format!("query {name}"),
             Self::Path => "path".into(),
             Self::Route => "route".into(),
-            Self::Method => "method".into(),
+            // Explanations and metrics show the key, so that clients can't invent values.
+            Self::Method { is_any: true } => return method().describe(head),
+            Self::Method { is_any: false } => "method".into(),
         };
         let is_secret = matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_));
         vec![match self.find(head) {
@@ -200,11 +211,6 @@ impl KeyExtractor for HeadKey {
 
 /// The key of all non-standard methods, the same as in OpenTelemetry's semantic conventions.
 pub(crate) const OTHER_METHODS: &str = "_OTHER";
-
-/// Maps HEAD to GET.
-pub(crate) fn head_as_get(method: &Method) -> &Method {
-    if *method == Method::HEAD { &Method::GET } else { method }
-}
 
 /// Returns whether RFC 9110 or RFC 5789 defines the method.
 pub(crate) fn is_standard(method: &str) -> bool {
@@ -283,6 +289,13 @@ mod tests {
         for uri in ["/?a+b=x%2Fy", "/?a%20b=x/y", "/?c=1&%61+b=%78%2fy&d", "/?A+b=1&a+b=x/y"] {
             assert_eq!(parameter_in(uri), Ok(b"x/y".to_vec()), "{uri}");
         }
+    }
+
+    #[cfg(feature = "rules")]
+    #[test]
+    fn invented_methods_are_described_by_their_key() {
+        let request = Request::builder().method("PURGE").body(()).unwrap();
+        assert_eq!(any_method().describe(&RequestHead::of(&request)), [KeyPart::new("method", OTHER_METHODS)]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub use self::encoding::{Key, KeyBuf, Shared};
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
 pub(crate) use self::extractor::{Hashed, PendingKey};
 #[cfg(feature = "rules")]
-pub(crate) use self::head::{OTHER_METHODS, head_as_get, is_standard};
+pub(crate) use self::head::{OTHER_METHODS, any_method, is_standard};
 pub use self::head::{cookie, header, matched_route, method, path, query};
 pub use self::heads::{PeerAddr, RoutePattern, UnixPeer};
 pub(crate) use self::hops::split_unquoted;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::fields::{closest, one_of};
 use crate::error::validation;
 use crate::key::cidrs::Prefixes;
-use crate::key::heads::RequestHead;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor, KeyPart};
+use crate::key::{self, Key, KeyBuf, KeyExtractor};
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -71,7 +70,7 @@ impl Extractors {
     pub fn new() -> Self {
         Self { named: BTreeMap::new() }
             .register_address(REMOTE_ADDRESS, key::peer_ip(), 64)
-            .insert("method", AnyMethod, ValueFormat::Method)
+            .insert("method", key::any_method(), ValueFormat::Method)
             .register("path", key::matched_route())
     }
 
@@ -153,20 +152,6 @@ impl fmt::Debug for Extractors {
     }
 }
 
-/// Extracts any method, for comparison with the values of a file. [`ValueFormat::Method`] makes the key of it.
-struct AnyMethod;
-
-impl KeyExtractor for AnyMethod {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
-        key::head_as_get(head.method).as_str().write(key);
-        Ok(Extracted::Done)
-    }
-
-    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        key::method().describe(head)
-    }
-}
-
 /// A value of a file, in the format of its extractor.
 #[derive(Clone, Eq, Hash, PartialEq)]
 pub(super) enum Matcher {
@@ -223,7 +208,7 @@ impl ValueFormat {
         if let Self::Address(prefixes) = self
             && let Some(address) = value.only_part().and_then(address_of)
         {
-            value.clear();
+            *value = KeyBuf::default();
             prefixes.network(address).write(value);
         }
     }
