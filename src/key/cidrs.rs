@@ -1,6 +1,6 @@
 //! IP networks: sets of them in CIDR notation, and the prefixes that make keys of addresses.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -12,10 +12,7 @@ use crate::error::{ConfigError, Fault};
 pub(crate) struct Cidrs(Arc<[IpNet]>);
 
 impl Cidrs {
-    pub(crate) fn parse<I>(texts: I) -> Result<Self, ConfigError>
-    where
-        I: IntoIterator<Item: AsRef<str>>,
-    {
+    pub(crate) fn parse(texts: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, ConfigError> {
         let networks = texts.into_iter().map(|text| network(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
         let mut networks = IpNet::aggregate(&networks);
         networks.sort_unstable();
@@ -28,7 +25,7 @@ impl Cidrs {
     /// last network that starts at or before `address` can contain it.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let next = self.0.partition_point(|network| network.network() <= address);
-        next.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
+        self.0[..next].last().is_some_and(|nearest| nearest.contains(&address))
     }
 
     /// Returns the number of disjoint networks.
@@ -39,30 +36,30 @@ impl Cidrs {
     /// Returns the address family that the set covers, if any: IPv4, or the global unicast addresses of IPv6
     /// (`2000::/3`).
     pub(crate) fn covered_family(&self) -> Option<&'static str> {
-        let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-        let covers = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
-        if covers(Ipv4Net::default().into()) {
-            return Some("IPv4");
-        }
-        covers(unicast.into()).then_some("IPv6")
+        let covers = |all: &str| {
+            let all: IpNet = all.parse().expect("a valid network");
+            self.0.iter().any(|network| network.contains(&all))
+        };
+        let families = [("IPv4", "0.0.0.0/0"), ("IPv6", "2000::/3")];
+        families.into_iter().find(|(_, all)| covers(all)).map(|(family, _)| family)
     }
 }
 
 /// Parses a network, or a single address.
 fn network(text: &str) -> Result<IpNet, ConfigError> {
-    let Some(network) = strict(text) else {
+    let network = strict(text).ok_or_else(|| {
         // Some programs read numbers with leading zeros as octal, so the network is ambiguous.
         let without_zeros = strict(&without_leading_zeros(text)).map(|network| network.to_string());
-        return Err(match without_zeros {
-            Some(network) => ConfigError::new(format!(
+        ConfigError::new(match without_zeros {
+            Some(network) => format!(
                 "the network {text:?} has a number with a leading zero, which some programs read as octal: \
                  write {network:?} if that is meant"
-            )),
-            None => ConfigError::new(format!(
-                "{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address"
-            )),
-        });
-    };
+            ),
+            None => {
+                format!("{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address")
+            }
+        })
+    })?;
     if network.addr() != network.network() {
         let network = network.trunc().to_string();
         return Err(ConfigError::new(format!(
