@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
 use crate::error::StoreError;
-use crate::key::heads::{OwnedHead, RequestHead, ResponseHead};
+use crate::key::heads::{RequestHead, ResponseHead};
 use crate::recorder::{Event, Reason};
 use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt, Veto};
 use crate::store::{Purpose, StoreFuture};
@@ -27,7 +27,7 @@ pub(super) struct Ledger {
     /// The part of the limiter that made the first decision, and so makes the others.
     by: DecidedBy,
     /// The request's head, if the response to a denied [`Permit`](crate::Permit) depends on it.
-    head: Option<OwnedHead>,
+    head: Option<Request<()>>,
     entries: Mutex<Entries>,
 }
 
@@ -78,7 +78,7 @@ impl Ledger {
     /// Opens a ledger for a request with a first decision, which determines the limits that apply and their keys.
     pub(super) fn open<B>(config: &Arc<LayerConfig>, first: Decision, request: &mut Request<B>) -> Arc<Self> {
         let head = RequestHead::of(request);
-        let head = (config.permits && config.format.depends_on_head(&head)).then(|| OwnedHead::new(&head));
+        let head = (config.permits && config.format.depends_on_head(&head)).then(|| head.to_request());
         let by = first.decided_by();
         let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
@@ -139,7 +139,7 @@ impl Ledger {
         let reason = denied.map_or(Reason::StoreFailed, limited);
         let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, false, head);
         match &self.head {
-            Some(head) => reject(&head.as_head()),
+            Some(head) => reject(&RequestHead::of(head)),
             None => reject(&RequestHead::of(&Request::new(()))),
         }
     }

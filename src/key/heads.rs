@@ -110,6 +110,20 @@ impl<'a> RequestHead<'a> {
         None
     }
 
+    /// Returns a copy without most extensions, for rejections after the request has been consumed.
+    pub(crate) fn to_request(self) -> Request<()> {
+        let mut request = Request::new(());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.version_mut() = self.version;
+        *request.headers_mut() = self.headers.clone();
+        #[cfg(feature = "axum")]
+        if let Some(uri) = self.original_uri() {
+            request.extensions_mut().insert(axum::extract::OriginalUri(uri.clone()));
+        }
+        request
+    }
+
     /// Returns the matched route as it is written in the router (`/users/{id}`), if there is one: that of a
     /// [`RoutePattern`] extension, or else Axum's.
     #[must_use]
@@ -246,29 +260,6 @@ pub struct UnixPeer;
 /// A header occurs several times that must occur at most once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated;
-
-/// A copy of a head without most of its extensions, for rejections after the request has been consumed.
-#[derive(Debug)]
-pub(crate) struct OwnedHead(Request<()>);
-
-impl OwnedHead {
-    pub(crate) fn new(head: &RequestHead<'_>) -> Self {
-        let mut owned = Request::new(());
-        *owned.method_mut() = head.method.clone();
-        *owned.uri_mut() = head.uri.clone();
-        *owned.version_mut() = head.version;
-        *owned.headers_mut() = head.headers.clone();
-        #[cfg(feature = "axum")]
-        if let Some(uri) = head.original_uri() {
-            owned.extensions_mut().insert(axum::extract::OriginalUri(uri.clone()));
-        }
-        Self(owned)
-    }
-
-    pub(crate) fn as_head(&self) -> RequestHead<'_> {
-        RequestHead::of(&self.0)
-    }
-}
 
 /// The head of a response: everything except the body.
 ///
