@@ -44,8 +44,8 @@ pub struct Limit {
     pub(crate) overage: Option<u32>,
     /// The condition of the overage. If there is none, it is always available.
     pub(super) spare_capacity: Option<Arc<dyn SpareCapacity>>,
-    pub(super) is_shadow: bool,
-    pub(super) is_quota: bool,
+    pub(crate) is_shadow: bool,
+    pub(crate) is_quota: bool,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
@@ -54,16 +54,13 @@ pub struct Limit {
 }
 
 /// Returns the detail of a request, if it has one.
-pub(super) type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
 
 /// Returns the size of the limit for a request, if it differs from the limit's own.
-pub(super) type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
+type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
 
 /// Returns the actual cost of a request by its response, if it differs from the charged cost.
-pub(super) type ActualCostFn = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
-
-/// The maximum length of a name, in characters.
-const MAX_NAME_LEN: usize = 64;
+type ActualCostFn = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
 
 impl Limit {
     /// Creates a limit with one bucket for all requests. Set a key with [`by`](Self::by).
@@ -233,10 +230,10 @@ impl Limit {
         }
     }
 
-    /// Returns the penalty. Only enforced limits have one.
+    /// Returns the penalty. A limit in shadow mode has none, and one in quota mode can't have any.
     #[inline]
     pub(super) fn enforced_penalty(&self) -> Option<&Penalty> {
-        self.penalty.as_ref().filter(|_| !self.is_shadow && !self.is_quota)
+        self.penalty.as_ref().filter(|_| !self.is_shadow)
     }
 
     /// Returns an error if the limit needs a request.
@@ -246,7 +243,7 @@ impl Limit {
             (self.cost.is_some(), "cost"),
             (self.condition.is_some(), "condition"),
             (self.actual_cost.is_some(), "actual cost"),
-            (self.has_other_sizes(), "size"),
+            (!self.sizes.is_empty(), "size"),
         ];
         let Some((_, what)) = needs.into_iter().find(|(is_needed, _)| *is_needed) else { return Ok(()) };
         Err(ConfigError::new(format!(
@@ -281,7 +278,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
         return Err(ConfigError::new("a limit's name is empty: give it 1 to 64 characters"));
     }
     let length = name.chars().count();
-    if length > MAX_NAME_LEN {
+    if length > 64 {
         return Err(ConfigError::new(format!("the limit's name {name:?} has {length} characters: use at most 64")));
     }
     if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {

@@ -26,7 +26,7 @@ pub(crate) struct Limits {
     /// Whether a limit is elastic or has a penalty.
     has_special: bool,
     /// The limits that are checked one by one.
-    unindexed: Arc<[u16]>,
+    unindexed: Arc<[usize]>,
     /// The limits that are found by indexes.
     pub(crate) indexed: Arc<[IndexedLimits]>,
     /// Whether the size or the metrics of a limit depend on the request.
@@ -59,13 +59,13 @@ impl Limits {
         let limits: Vec<Limit> = limits.into_iter().collect();
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
-        let is_special = |limit: &Limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some();
-        let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
-            has_special: limits.iter().any(is_special),
-            has_variable: limits.iter().any(is_variable),
+            has_special: limits
+                .iter()
+                .any(|limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some()),
+            has_variable: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
@@ -80,10 +80,11 @@ impl Limits {
 
     /// Checks the number of limits that may apply to one request.
     fn check_max_matches(&self) -> Result<(), ConfigError> {
-        let max_matches = |indexed: &IndexedLimits| {
-            indexed.index.max_matches(&|position| Some(self.get(indexed.get(position)?).missing_key()))
-        };
-        let most = self.indexed.iter().map(max_matches).sum::<usize>() + self.unindexed.len();
+        let indexed = self
+            .indexed
+            .iter()
+            .map(|indexed| indexed.index.max_matches(&|position| Some(self.get(indexed.get(position)?).missing_key())));
+        let most = self.unindexed.len() + indexed.sum::<usize>();
         if most > MAX_PER_REQUEST {
             return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
         }
@@ -111,10 +112,10 @@ impl Limits {
             let name = format!("{}:{}{}", escape(&limit.name), algorithm.tag(), algorithm.state_period());
             cell.texts = Some(Arc::new(Texts { name: Some(name.into()), detail: None }));
         }
-        cell.set_veto(match (limit.is_shadow, limit.is_quota) {
-            (true, _) => Veto::Shadow,
-            (false, true) => Veto::Quota,
-            (false, false) => Veto::Enforced,
+        cell.set_veto(match limit {
+            Limit { is_shadow: true, .. } => Veto::Shadow,
+            Limit { is_quota: true, .. } => Veto::Quota,
+            _ => Veto::Enforced,
         });
         cell.set_overage(limit.overage.unwrap_or_default());
         cell.is_overridable = limit.is_overridable;
@@ -186,7 +187,8 @@ impl Limits {
                 continue;
             }
             let limit = &self.limits[cell.limit()];
-            if let Some(size) = limit.size_for(head) {
+            let size = limit.sizes.iter().find_map(|size| size(head));
+            if let Some(size) = size.filter(|size| *size != limit.algorithm) {
                 cell.set_algorithm(size);
                 if limit.algorithm.with_size(size.size()) != Some(size) {
                     // Another algorithm or period has states of its own.
@@ -212,7 +214,7 @@ impl Limits {
     /// Returns the limits that are checked one by one, with their positions.
     #[inline]
     pub(crate) fn unindexed(&self) -> impl Iterator<Item = (usize, &Limit)> {
-        self.unindexed.iter().map(|index| (usize::from(*index), &self.limits[usize::from(*index)]))
+        self.unindexed.iter().map(|index| (*index, &self.limits[*index]))
     }
 
     /// Finds the limits of an index that match a request. See [`LimitIndex::find`]. A limit replaces others only if the
@@ -240,7 +242,7 @@ impl Limits {
     /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
     /// had others. Leaves out limits that no longer exist, and charges of another store.
     pub(crate) fn fit_refund(&self, charged: &mut Cells) {
-        let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(Limit::has_other_sizes);
+        let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(|limit| !limit.sizes.is_empty());
         // A limit has another position only after a replacement of live limits.
         let current = |cell: &Cell| {
             let is_of = |current: &&Cell| current.identity == cell.identity;
@@ -268,18 +270,18 @@ impl Limits {
 pub(crate) struct IndexedLimits {
     index: Arc<dyn LimitIndex>,
     /// The number of the limit at each position. `None` if the limiter does not have it.
-    limits: Vec<Option<u16>>,
+    limits: Vec<Option<usize>>,
 }
 
 impl IndexedLimits {
     /// Returns the numbers of the limiter's limits in the index.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
-        self.limits.iter().copied().flatten().map(usize::from)
+        self.limits.iter().copied().flatten()
     }
 
     /// Returns the number of the limiter's limit at `position`.
     pub(crate) fn get(&self, position: usize) -> Option<usize> {
-        self.limits.get(position).copied().flatten().map(usize::from)
+        self.limits.get(position).copied().flatten()
     }
 }
 
@@ -310,9 +312,9 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
 }
 
 /// Returns the numbers of the limits that are checked one by one, and the limits of each index.
-fn partition(limits: &[Limit]) -> (Vec<u16>, Vec<IndexedLimits>) {
+fn partition(limits: &[Limit]) -> (Vec<usize>, Vec<IndexedLimits>) {
     let (mut unindexed, mut indexed) = (Vec::new(), Vec::<IndexedLimits>::new());
-    for (number, limit) in (0..).zip(limits) {
+    for (number, limit) in limits.iter().enumerate() {
         let Some(IndexPosition { index, position }) = &limit.position else {
             unindexed.push(number);
             continue;

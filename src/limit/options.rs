@@ -294,14 +294,4 @@ impl Limit {
         }
         self.check_overage(algorithm)
     }
-
-    pub(super) fn has_other_sizes(&self) -> bool {
-        !self.sizes.is_empty()
-    }
-
-    /// Returns the size for a request, if it differs from the limit's own.
-    pub(super) fn size_for(&self, head: &RequestHead<'_>) -> Option<Algorithm> {
-        let size = self.sizes.iter().find_map(|size| size(head));
-        size.filter(|size| *size != self.algorithm)
-    }
 }

@@ -1,7 +1,5 @@
 //! The policies for requests that a limit can't decide: without a key, or while the store fails.
 
-use std::num::NonZeroU32;
-
 use crate::error::validation::checked;
 use crate::error::{ConfigError, Fault};
 use crate::key::KeyError;
@@ -80,7 +78,8 @@ pub enum OnStoreError {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Share {
-    parts: NonZeroU32,
+    /// The number of processes.
+    pub(crate) parts: u32,
 }
 
 impl Share {
@@ -108,19 +107,11 @@ impl Share {
     /// Creates a share of the whole limit, so that each process allows as much as the store would.
     #[must_use]
     pub const fn whole() -> Self {
-        Self { parts: NonZeroU32::MIN }
+        Self { parts: 1 }
     }
 
     const fn of(processes: u32) -> Result<Self, Fault> {
-        match NonZeroU32::new(processes) {
-            Some(parts) => Ok(Self { parts }),
-            None => Err(Fault::new(
-                "a limit is shared by 0 processes: count all processes that share it, including this one",
-            )),
-        }
-    }
-
-    pub(crate) const fn parts(self) -> u32 {
-        self.parts.get()
+        let message = "a limit is shared by 0 processes: count all processes that share it, including this one";
+        if processes == 0 { Err(Fault::new(message)) } else { Ok(Self { parts: processes }) }
     }
 }

@@ -118,7 +118,7 @@ impl LocalStore {
 
     fn share(&self, cell: &Cell) -> Option<Cell> {
         match self.policy(cell) {
-            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts(), &self.hasher)),
+            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts, &self.hasher)),
             OnStoreError::Reject | OnStoreError::Allow => None,
         }
     }
