@@ -28,7 +28,7 @@ use crate::key::heads::RequestHead;
 #[derive(Clone, Debug)]
 pub struct CostTable {
     /// The costs of each path by method. `None` stands for all methods without a cost of their own.
-    routes: HashMap<String, Vec<(Option<Method>, u64)>>,
+    routes: HashMap<String, HashMap<Option<Method>, u64>>,
     otherwise: u64,
 }
 
@@ -55,9 +55,7 @@ impl CostTable {
     }
 
     fn with_cost(mut self, method: Option<Method>, path: String, cost: u64) -> Self {
-        let costs = self.routes.entry(path).or_default();
-        costs.retain(|(known, _)| *known != method);
-        costs.push((method, cost));
+        self.routes.entry(path).or_default().insert(method, cost);
         self
     }
 
@@ -71,9 +69,9 @@ impl CostTable {
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
-        let of = |method| costs.iter().find(|(known, _)| known.as_ref() == method).map(|(_, cost)| *cost);
-        let of_get = || if *head.method == Method::HEAD { of(Some(&Method::GET)) } else { None };
-        of(Some(head.method)).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)
+        let of = |method| costs.get(&method).copied();
+        let of_get = || if *head.method == Method::HEAD { of(Some(Method::GET)) } else { None };
+        of(Some(head.method.clone())).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)
     }
 }
 
