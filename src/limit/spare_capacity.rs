@@ -1,6 +1,5 @@
 //! Spare capacity of the application, for elastic limits, and a layer that counts the requests in flight.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -126,6 +125,7 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for CountInFlight<S> {
 
 pin_project! {
     /// The future of a [`CountInFlight`] service's response.
+    #[derive(Debug)]
     pub struct InFlightFuture<F> {
         #[pin]
         response: F,
@@ -144,11 +144,5 @@ impl<F: Future> Future for InFlightFuture<F> {
             *this.guard = None;
         }
         response
-    }
-}
-
-impl<F> fmt::Debug for InFlightFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InFlightFuture").finish_non_exhaustive()
     }
 }
