@@ -89,10 +89,7 @@ impl KeyPart {
 
     /// Sets the value that was looked up, which stays hidden, if `key` has a single part.
     pub(crate) fn found(&mut self, key: &KeyBuf) {
-        let mut parts = key.parts();
-        if let (Some(bytes), None) = (parts.next(), parts.next())
-            && self.is_looked_up
-        {
+        if let Some(bytes) = key.only_part().filter(|_| self.is_looked_up) {
             *self = Self::secret(self.name.clone(), bytes);
         }
     }
@@ -112,11 +109,8 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Writes the name and the value, or the fingerprint of a hidden one.
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.value {
-            Some(value) => write!(f, "{} {value}", self.name),
-            None if self.is_looked_up => write!(f, "{} (looked up)", self.name),
-            None => write!(f, "{} (missing)", self.name),
-        }
+        let missing = if self.is_looked_up { "(looked up)" } else { "(missing)" };
+        write!(f, "{} {}", self.name, self.value.as_deref().unwrap_or(missing))
     }
 }
 
