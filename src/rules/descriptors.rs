@@ -100,13 +100,11 @@ impl<'a> Compiler<'a> {
         let (mut groups, mut lines) = (BTreeMap::<_, Group>::new(), Lines::new());
         for node in parent.list("descriptors")? {
             let mut path = outer.to_vec();
-            let own = self.descriptor(node, &mut path, &mut lines);
-            let children = self.groups(node, &path);
-            match own
-                .and_then(|(extractor, matcher, rule)| Ok((extractor, matcher, Branch { rule, children: children? })))
-            {
-                Ok((extractor, matcher, branch)) => groups.entry(extractor).or_default().add(matcher, branch),
-                Err(problem) => self.problems.push(problem),
+            match (self.descriptor(node, &mut path, &mut lines), self.groups(node, &path)) {
+                (Ok((extractor, matcher, rule)), Ok(children)) => {
+                    groups.entry(extractor).or_default().add(matcher, Branch { rule, children });
+                }
+                (Err(problem), _) | (_, Err(problem)) => self.problems.push(problem),
             }
         }
         Ok(groups.into_iter().collect())
@@ -193,7 +191,7 @@ impl<'a> Compiler<'a> {
         let extractor = |descriptor: &Descriptor<'_>| &self.tree.extractors[descriptor.extractor];
         let part = |descriptor: &Descriptor<'_>| {
             let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
-            let text = if asks { descriptor.key.to_owned() } else { display(&[*descriptor], "_", ".") };
+            let text = join(descriptor.key, "_", descriptor.value.filter(|_| !asks));
             (text, asks.then(|| extractor(descriptor).extractor.clone()))
         };
         let parts: Vec<_> = path.iter().map(part).collect();

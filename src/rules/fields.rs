@@ -117,8 +117,8 @@ impl YamlNode {
     }
 
     /// Returns an error as a problem with a field.
-    pub(super) fn check<T>(&self, name: &str, result: Result<T, ConfigError>) -> Result<T, Problem> {
-        result.map_err(|error| self.problem(name, error))
+    pub(super) fn check<T>(&self, name: &str, result: Result<T, impl Into<ConfigError>>) -> Result<T, Problem> {
+        result.map_err(|error| self.problem(name, error.into()))
     }
 
     /// Returns a problem with a field if it exists and `is_wrong`.

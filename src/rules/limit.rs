@@ -11,7 +11,7 @@ use crate::algorithm::{
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND};
-use crate::error::{ConfigError, Fault, Position};
+use crate::error::{Fault, Position};
 use crate::limit::{Limit, OnMissingKey, OnStoreError, Share};
 
 /// A `rate_limit` block.
@@ -72,15 +72,14 @@ impl<'a> Rule<'a> {
                        leave one of them out";
         descriptor.reject_if(is_quota && rule.has("penalty"), "quota_mode", message)?;
         let is_unlimited = rule.flag("unlimited")?;
-        for name in fields::LIMIT.iter().filter(|_| is_unlimited) {
-            let message = format!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out");
-            rule.reject_if(true, name, message)?;
+        for name in fields::LIMIT {
+            rule.reject_if(
+                is_unlimited,
+                name,
+                format_args!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out"),
+            )?;
         }
-        let limit = (!is_unlimited).then(|| read_limit(rule)).transpose()?.map(|limit| match (is_shadow, is_quota) {
-            (true, _) => limit.shadow(),
-            (_, true) => limit.quota_mode(),
-            _ => limit,
-        });
+        let limit = (!is_unlimited).then(|| read_limit(rule, is_shadow, is_quota)).transpose()?;
         let name = rule.text("name")?;
         let mut replaces = Vec::new();
         for item in rule.list("replaces")? {
@@ -115,7 +114,7 @@ fn read_key(rule: &YamlNode) -> Result<Vec<(&str, Position)>, Problem> {
 }
 
 /// Reads a limit, whose name is not known yet.
-fn read_limit(rule: &YamlNode) -> Result<Limit, Problem> {
+fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit, Problem> {
     let missing = "`requests_per_unit` is missing: write how many requests are allowed, or write `unlimited: true`";
     let tokens = rule.integer("requests_per_unit")?.ok_or_else(|| rule.problem("requests_per_unit", missing))?;
     let algorithm = read_algorithm(rule, tokens)?;
@@ -130,6 +129,7 @@ fn read_limit(rule: &YamlNode) -> Result<Limit, Problem> {
         rule.reject_if(cost > capacity, "cost", message)?;
         limit = limit.cost(cost);
     }
+    (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
     limit.overage = overage.filter(|_| tokens > 0);
     limit.penalty = read_penalty(rule)?;
     limit.on_store_error = read_store_error_policy(rule)?;
@@ -175,7 +175,7 @@ fn read_penalty(rule: &YamlNode) -> Result<Option<Penalty>, Problem> {
     ];
     for (name, set) in spans {
         if let Some(span) = fields.duration(name)? {
-            penalty = fields.check(name, set(penalty, span).map_err(ConfigError::from))?;
+            penalty = fields.check(name, set(penalty, span))?;
         }
     }
     Ok(Some(penalty))
@@ -244,11 +244,11 @@ fn read_period(rule: &YamlNode) -> Result<Duration, Problem> {
     let is_calendar = rule.has("calendar");
     rule.reject_if(is_calendar, "period", "a calendar has no `period`: use `unit: month`, for example")?;
     rule.reject_if(rule.has("unit"), "period", "`unit` and `period` are both given: keep one")?;
-    let period = if is_calendar {
-        rule.choice("unit", &UNITS[3..], ", or leave `calendar` out")?
-    } else {
-        rule.choice("unit", UNITS, ", or `period`, as in `period: 90s`")?.or(rule.duration("period")?)
+    let (units, otherwise) = match is_calendar {
+        true => (&UNITS[3..], ", or leave `calendar` out"),
+        false => (UNITS, ", or `period`, as in `period: 90s`"),
     };
+    let period = rule.choice("unit", units, otherwise)?.or(rule.duration("period")?);
     let missing = "`unit` is missing: write `unit: minute`, for example, or `period: 90s`";
     period.ok_or_else(|| rule.problem("unit", missing))
 }
@@ -270,16 +270,17 @@ fn read_calendar(rule: &YamlNode, limit: u32) -> Result<Option<CalendarWindow>, 
         "week" => CalendarWindow::weekly(limit, rule.choice("starts", DAYS, "")?.unwrap_or_default()),
         "month" => {
             let day = rule.integer("day")?.unwrap_or(1);
-            let day = validation::day_of_month(day).map_err(ConfigError::from);
-            rule.check("day", day.and_then(|day| CalendarWindow::monthly(limit).try_from_day(day)))?
+            CalendarWindow::monthly(limit).from_day(rule.check("day", validation::day_of_month(day))?)
         }
         _ => CalendarWindow::yearly(limit),
     };
     #[cfg(feature = "time-zones")]
-    let window = window.try_in_zone(zone);
+    let window = rule.check("calendar", window.try_in_zone(zone))?;
     #[cfg(not(feature = "time-zones"))]
-    let window = zone.eq_ignore_ascii_case("UTC").then_some(window).ok_or_else(|| {
-        ConfigError::new(format!("the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\""))
-    });
-    rule.check("calendar", window).map(Some)
+    rule.reject_if(
+        !zone.eq_ignore_ascii_case("UTC"),
+        "calendar",
+        format_args!("the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\""),
+    )?;
+    Ok(Some(window))
 }
