@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, select_ok};
 use redis::cluster::NodeAddress;
-use redis::{AsyncConnectionConfig, ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
+use redis::{ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::config::RedisConfig;
 use super::connector::{Connector, at_address};
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
@@ -36,10 +37,7 @@ pub(super) struct Cluster {
     /// The settings of all connections, and the address of the first seed.
     first: ConnectionInfo,
     seeds: Vec<NodeAddress>,
-    config: AsyncConnectionConfig,
-    /// Per master.
-    connections: usize,
-    queue_capacity: usize,
+    config: RedisConfig,
     slots: Mutex<SlotMap>,
     /// Locked while the slots are loaded in the background.
     loading: Arc<tokio::sync::Mutex<()>>,
@@ -70,12 +68,7 @@ impl Cluster {
     /// # Errors
     ///
     /// Returns [`Fault::Setting`] if a seed has no host and port.
-    pub(super) fn new(
-        seeds: Vec<ConnectionInfo>,
-        config: AsyncConnectionConfig,
-        connections: usize,
-        queue_capacity: usize,
-    ) -> Result<Self, Fault> {
+    pub(super) fn new(seeds: Vec<ConnectionInfo>, config: RedisConfig) -> Result<Self, Fault> {
         let first = seeds[0].clone();
         let address = |seed: ConnectionInfo| {
             NodeAddress::try_from(seed.addr()).map_err(|_| {
@@ -87,7 +80,7 @@ impl Cluster {
         };
         let seeds = seeds.into_iter().map(address).collect::<Result<_, _>>()?;
         let (slots, loading) = Default::default();
-        Ok(Self { first, seeds, config, connections, queue_capacity, slots, loading })
+        Ok(Self { first, seeds, config, slots, loading })
     }
 
     /// Loads the slots from one of the seeds, and connects to all masters.
@@ -210,8 +203,7 @@ impl Cluster {
 
     fn new_master(&self, address: NodeAddress) -> Result<Master, Fault> {
         let info = at_address(&self.first, address.host().to_owned(), address.port());
-        let connector = Connector::new(vec![info], None, self.config.clone(), self.connections)?;
-        let workers = Workers::new(connector, self.connections, self.queue_capacity);
+        let workers = Workers::new(Connector::new(vec![info], None, &self.config)?, &self.config);
         Ok(Master { node: Node::new(address.to_string()), address, workers })
     }
 
@@ -325,7 +317,7 @@ mod tests {
     #[test]
     fn a_redirection_without_a_host_is_to_that_of_the_server_that_sent_it() {
         let seed = "redis://10.0.0.5:6379".into_connection_info().unwrap();
-        let cluster = Cluster::new(vec![seed], AsyncConnectionConfig::new(), 2, 100).unwrap();
+        let cluster = Cluster::new(vec![seed], RedisConfig::cluster([""])).unwrap();
         let by = cluster.new_master(cluster.seeds[0].clone()).unwrap();
         for (address, expected) in [(":6380", "10.0.0.5:6380"), ("10.0.0.6:6380", "10.0.0.6:6380")] {
             assert_eq!(cluster.master(address, &by).unwrap().address.to_string(), expected);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 #[cfg(feature = "redis-tls")]
 use redis::{Client, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 #[cfg(feature = "redis-tls")]
 use rustls::crypto::{CryptoProvider, ring};
 #[cfg(feature = "redis-tls")]
@@ -92,9 +92,6 @@ impl RedisConfig {
         if self.urls.is_empty() {
             return Err(Fault::setting("there is no URL: give at least one, or better several"));
         }
-        let timeouts = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.response_timeout));
         let credentials = match &self.servers {
             Servers::Sentinel(_) => &self.sentinel_credentials,
             Servers::Node | Servers::Cluster => &self.credentials,
@@ -112,12 +109,11 @@ impl RedisConfig {
             Servers::Node => None,
             Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
             Servers::Cluster => {
-                let cluster = Cluster::new(servers, timeouts, self.connections, self.queue_capacity)?;
+                let cluster = Cluster::new(servers, self.clone())?;
                 return Ok(RedisStore::new(Deployment::Cluster(Arc::new(cluster)), self.address()));
             }
         };
-        let connector = Connector::new(servers, master, timeouts, self.connections)?;
-        let workers = Workers::new(connector, self.connections, self.queue_capacity);
+        let workers = Workers::new(Connector::new(servers, master, self)?, self);
         Ok(RedisStore::new(Deployment::Single(Arc::new(workers)), self.address()))
     }
 

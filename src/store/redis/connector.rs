@@ -12,6 +12,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, Role, cmd};
 use tokio::sync::{Mutex, watch};
 
+use super::config::RedisConfig;
 use super::error::Fault;
 
 /// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
@@ -53,21 +54,24 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Opens up to `connections` to one of the servers, which must be one, or the Sentinels of the `master`.
+    /// Prepares connections to the only server, or to the `master` that the servers name as Sentinels.
     pub(super) fn new(
         servers: Vec<ConnectionInfo>,
         master: Option<(String, ConnectionInfo)>,
-        config: AsyncConnectionConfig,
-        connections: usize,
+        config: &RedisConfig,
     ) -> Result<Self, Fault> {
         let lost = watch::Sender::default();
         let report = lost.clone();
-        let config = config.set_push_sender(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                report.send_replace(());
-            }
-            Ok::<_, Infallible>(())
-        });
+        let connections = config.connections;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(config.connect_timeout))
+            .set_response_timeout(Some(config.response_timeout))
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection {
+                    report.send_replace(());
+                }
+                Ok::<_, Infallible>(())
+            });
         let servers = servers.into_iter().map(|server| pool(server, &config, connections)).collect::<Result<_, _>>()?;
         Ok(Self { servers, master, config, hash: OnceLock::new(), loading: Mutex::default(), lost })
     }

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::config::RedisConfig;
 use super::connector::Connector;
 use super::error::Fault;
 use super::queue::{CALLS, Command, CommandReply, Job, MAX_REQUESTS, Queue};
@@ -57,11 +58,11 @@ struct State {
 }
 
 impl Workers {
-    /// Creates the queue of a server, in which `capacity` jobs may wait, and as many workers as `connections`. They are
-    /// started when they are needed.
-    pub(super) fn new(connector: Connector, connections: usize, capacity: usize) -> Self {
-        let state = State { queue: Queue::default(), faults: vec![Some(Fault::NoRuntime); connections] };
-        let shared = Shared { connector, capacity, state: Mutex::new(state), work: Notify::new() };
+    /// Creates the queue of a server, and a worker for each connection. They are started when they are needed.
+    pub(super) fn new(connector: Connector, config: &RedisConfig) -> Self {
+        let state = State { queue: Queue::default(), faults: vec![Some(Fault::NoRuntime); config.connections] };
+        let shared =
+            Shared { connector, capacity: config.queue_capacity, state: Mutex::new(state), work: Notify::new() };
         Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
@@ -369,8 +370,8 @@ mod tests {
     /// Creates workers that never send anything.
     fn busy(capacity: usize) -> Workers {
         let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
-        let connector = Connector::new(vec![info], None, AsyncConnectionConfig::new(), 2).unwrap();
-        let workers = Workers::new(connector, 2, capacity);
+        let config = RedisConfig::node("").queue_capacity(capacity);
+        let workers = Workers::new(Connector::new(vec![info], None, &config).unwrap(), &config);
         workers.shared.state().faults.fill(None);
         workers
     }

@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use deadpool_redis::Connection;
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{self, AsyncConnectionConfig, IntoConnectionInfo};
+use deadpool_redis::redis::{self, IntoConnectionInfo};
 
 use self::batches::Batches;
 use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::{Done, Trace};
+use super::config::RedisConfig;
 use super::connector::Connector;
 use super::reply::{Replies, Reply};
 use super::request::{self, Request, Task};
@@ -56,9 +57,9 @@ impl Redis {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let info = server.url().into_connection_info().unwrap();
         // A loaded machine may stop for longer than the default timeout.
-        let long = Some(Duration::from_secs(30));
-        let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
-        let connector = Connector::new(vec![info], None, config, 1).unwrap();
+        let long = Duration::from_secs(30);
+        let config = RedisConfig::node("").connect_timeout(long).response_timeout(long);
+        let connector = Connector::new(vec![info], None, &config).unwrap();
         let connection = runtime.block_on(connector.connect()).unwrap();
         Self::Real(connector.hash().to_owned(), Connection::take(connection), runtime)
     }
