@@ -31,6 +31,19 @@ async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
     calls.map_or(0, |calls| calls.parse().expect("a count"))
 }
 
+/// Only a Cluster has slots.
+#[tokio::test]
+async fn keys_of_several_subjects_are_refunded_by_one_call() {
+    let server = RedisServer::start();
+    let limits = ["user", "tenant"].map(|name| Limit::new(name, FixedWindow::per_day(10)));
+    let limiter = Limiter::builder(limits).patient().store(store(&server).await).build();
+    let mut connection = server.connection().await;
+    let decision = limiter.acquire_charges(&[(&"ann", 1), (&"acme", 1)]).await.expect("a decision");
+    let before = calls_of(&mut connection).await;
+    limiter.refund(decision.into_receipt()).await.expect("a refund");
+    assert_eq!(calls_of(&mut connection).await - before, 1);
+}
+
 #[tokio::test]
 async fn every_key_has_a_ttl_no_longer_than_its_state() {
     let server = RedisServer::start();

@@ -137,7 +137,8 @@ impl RedisStore {
 
     /// Changes the states of cells by a request for each slot, all at the same time.
     fn change(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> StoreFuture<()> {
-        let slots = group_by_slot(cells, |cell| cell.key());
+        let is_cluster = self.deployment.is_cluster();
+        let slots = group_by_slot(cells, |cell| if is_cluster { slot_of_key(cell.key()) } else { 0 });
         if slots.is_empty() {
             return StoreFuture::ready(Ok(()));
         }
@@ -170,7 +171,7 @@ type SlotAnswer = (u64, Vec<Cell>);
 
 impl CrossSlotRequest {
     fn new(store: RedisStore, cells: &[Cell]) -> Self {
-        let slots = group_by_slot(0..cells.len(), |&position| cells[position].key());
+        let slots = group_by_slot(0..cells.len(), |&position| slot_of_key(cells[position].key()));
         let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| cells[position].veto() == Veto::Quota);
         let splits_quotas = slots.iter().filter(has_quota).count() > 1;
         Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }

@@ -263,11 +263,11 @@ pub(super) fn slot_of_key(key: KeyHash) -> u16 {
     slot_of(&format!("{{{:032x}}}", key.as_u128()))
 }
 
-/// Groups items by the slots of their keys, in the order of slots.
-pub(super) fn group_by_slot<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<Vec<T>> {
+/// Groups items by their slots, in the order of slots.
+pub(super) fn group_by_slot<T>(items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
     for item in items {
-        slots.entry(slot_of_key(key(&item))).or_default().push(item);
+        slots.entry(slot(&item)).or_default().push(item);
     }
     slots.into_values().collect()
 }
