@@ -24,7 +24,7 @@ impl Patient for RedisConfig {
     }
 }
 
-/// Connects, and retries until it succeeds. A Sentinel has only a second to reply.
+/// Connects, and retries until it succeeds.
 pub async fn connected(config: RedisConfig) -> RedisStore {
     let begun = Instant::now();
     loop {

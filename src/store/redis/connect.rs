@@ -201,8 +201,19 @@ fn uses_tls(info: &ConnectionInfo) -> bool {
 mod tests {
     use std::error::Error;
 
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::error::ConfigError;
+
+    #[test]
+    fn connecting_outside_a_runtime_is_an_error() {
+        let url = "redis://127.0.0.1:1";
+        for config in [RedisConfig::node(url), RedisConfig::sentinel("main", [url]), RedisConfig::cluster([url])] {
+            let error = config.connect().now_or_never().expect("an answer").unwrap_err();
+            assert!(format!("{error:?}").contains("there is no Tokio runtime"), "{error:?}");
+        }
+    }
 
     #[test]
     fn an_invalid_configuration_is_a_config_error() {

@@ -3,14 +3,18 @@
 //! `lua/` holds the script: each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm).
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
-use futures_util::future::select_ok;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, Role, cmd};
 use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
 
 use super::config::RedisConfig;
 use super::error::Fault;
@@ -44,6 +48,7 @@ pub(super) struct Connector {
     /// The name of the master, and how to connect to it at the address that a Sentinel reports.
     master: Option<(String, ConnectionInfo)>,
     config: AsyncConnectionConfig,
+    connect_timeout: Duration,
     /// The hash of the script, once a server has loaded it.
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
@@ -62,10 +67,10 @@ impl Connector {
     ) -> Result<Self, Fault> {
         let lost = watch::Sender::default();
         let report = lost.clone();
-        let connections = config.connections;
+        let RedisConfig { connections, connect_timeout, response_timeout, .. } = *config;
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(Some(config.response_timeout))
+            .set_connection_timeout(None)
+            .set_response_timeout(Some(response_timeout))
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
                     report.send_replace(());
@@ -73,7 +78,7 @@ impl Connector {
                 Ok::<_, Infallible>(())
             });
         let servers = servers.into_iter().map(|server| pool(server, &config, connections)).collect::<Result<_, _>>()?;
-        Ok(Self { servers, master, config, hash: OnceLock::new(), loading: Mutex::default(), lost })
+        Ok(Self { servers, master, config, connect_timeout, hash: OnceLock::new(), loading: Mutex::default(), lost })
     }
 
     /// Returns a receiver that changes when any connection is lost.
@@ -88,21 +93,38 @@ impl Connector {
 
     /// Opens a connection, and loads the script if the server does not have it.
     pub(super) async fn connect(&self) -> Result<Connection, Fault> {
-        let attempts = self.servers.iter().map(|server| Box::pin(self.connect_through(server)));
-        let (mut connection, _) = select_ok(attempts).await?;
+        let mut connection = self.open_any().await?;
         self.load(&mut connection).await?;
         Ok(connection)
     }
 
+    /// Opens a connection through the first of the servers with which this succeeds.
+    async fn open_any(&self) -> Result<Connection, Fault> {
+        let attempts = self.servers.iter().map(|server| timeout(self.connect_timeout, self.open_through(server)));
+        let mut attempts = FuturesUnordered::from_iter(attempts);
+        let mut fault = None;
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(Ok(connection)) => return Ok(connection),
+                // A reply says more than that another server can't be reached.
+                Ok(Err(other)) => fault = fault.filter(|fault| !matches!(fault, Fault::Unreachable(_))).or(Some(other)),
+                Err(_) => {}
+            }
+        }
+        Err(fault.unwrap_or_else(|| Fault::Unreachable(io::Error::from(io::ErrorKind::TimedOut).into())))
+    }
+
     /// Opens a connection to a server, or to the master that it names as a Sentinel.
-    async fn connect_through(&self, server: &Pool) -> Result<Connection, Fault> {
+    async fn open_through(&self, server: &Pool) -> Result<Connection, Fault> {
         let mut connection = open(server).await?;
         let Some((name, master)) = &self.master else { return Ok(connection) };
-        let address: Option<(String, u16)> =
-            cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut *connection).await?;
-        let (host, port) = address.ok_or(Fault::NoMaster)?;
+        let address: Result<Option<(String, u16)>, _> =
+            cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut *connection).await;
+        // The pool would keep it open.
+        drop(Connection::take(connection));
+        let (host, port) = address.map_err(Fault::from_connect_error)?.ok_or(Fault::NoMaster)?;
         let mut connection = open(&pool(at_address(master, host, port), &self.config, 1)?).await?;
-        match cmd("ROLE").query_async(&mut *connection).await? {
+        match cmd("ROLE").query_async(&mut *connection).await.map_err(Fault::from_connect_error)? {
             Role::Primary { .. } => Ok(connection),
             // The Sentinel does not know of a failover yet.
             _ => Err(Fault::NoMaster),

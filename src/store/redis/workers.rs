@@ -70,8 +70,9 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Returns an error if a connection can't be opened.
+    /// Returns an error if a connection can't be opened, or outside a Tokio runtime.
     pub(super) async fn open(&self) -> Result<(), Fault> {
+        Handle::try_current().map_err(|_| Fault::NoRuntime)?;
         let connections = self.shared.state().faults.len();
         let opened = try_join_all((0..connections).map(|_| self.shared.connect())).await?;
         self.start(usize::MAX, opened);

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
 use tower_ratelimit::RedisConfig;
 
 use crate::connections::{charge, charged, limiter, resume};
-use support::patient::{Patient, connected};
+use support::patient::{LONG, Patient, connected};
 use support::permissions::{documented, documented_for, each_missing, refused as refused_by, set_user};
 use support::redis_server::RedisServer;
 use support::sentinel::{MASTER, NEVER, SOON, Sentinels};
@@ -17,8 +19,7 @@ fn is(server: &RedisServer, role: &str) -> bool {
     info.is_ok_and(|info| info.contains(&format!("role:{role}")))
 }
 
-/// The error of a failed connection contains the cause as soon as a Sentinel has replied within its timeout of a
-/// second.
+/// The error of a failed connection contains the cause as soon as a Sentinel has replied in time.
 async fn refused(config: &RedisConfig, why: &str) {
     let begun = Instant::now();
     loop {
@@ -108,6 +109,52 @@ async fn other_sentinels_are_asked_if_one_hangs_or_is_gone() {
     println!("connected behind half-dead Sentinels: {:?}", resume(&limiter).await);
     master.restart();
     println!("restarted behind half-dead Sentinels: {:?}", resume(&limiter).await);
+}
+
+/// Its reply would say more than that another Sentinel can't be reached, whichever is known first.
+#[tokio::test]
+async fn a_sentinel_without_the_master_is_the_error_if_others_hang_or_are_gone() {
+    let master = RedisServer::start();
+    let mut sentinels = Sentinels::watch(3, &master, 0);
+    let urls = sentinels.urls();
+    sentinels.servers[0].pause();
+    sentinels.servers[1].stop();
+    let config = RedisConfig::sentinel("unknown", urls).connect_timeout(Duration::from_millis(500));
+    refused(&config, "knows no available master of this name").await;
+}
+
+/// A Sentinel that replies to a login, and hangs then.
+#[tokio::test]
+async fn connecting_takes_no_longer_than_its_timeout_if_a_sentinel_hangs() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let _ = client.read_buf(&mut Vec::new()).await;
+            let _ = client.write_all(b"+OK\r\n").await;
+            held.push(client);
+        }
+    });
+    let config = RedisConfig::sentinel(MASTER, [url]).patient().connect_timeout(Duration::from_millis(100));
+    let begun = Instant::now();
+    let error = format!("{:?}", config.connect().await.expect_err("a timeout"));
+    assert!(begun.elapsed() < LONG / 2, "{:?}", begun.elapsed());
+    assert!(error.contains("can't be reached"), "{error}");
+}
+
+/// Otherwise, each process would keep as many connections to each Sentinel as to its master.
+#[tokio::test]
+async fn no_connection_to_a_sentinel_stays_open() {
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await).build();
+    assert_eq!(charge(&limiter).await, 1);
+    crate::connections::until("no other client is connected to the Sentinel", || {
+        let clients: String = sentinels.servers[0].ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
+        clients.lines().all(|client| client.contains("cmd=client"))
+    })
+    .await;
 }
 
 #[tokio::test]
