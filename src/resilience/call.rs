@@ -151,7 +151,7 @@ impl GuardedStore {
         if by == DecidedBy::Store && !charged.is_empty() {
             return self.call(charged, |store, charged| store.refund(charged));
         }
-        self.local.refund(&charged);
+        self.refund_locally(&charged);
         StoreFuture::ready(Ok(()))
     }
 
@@ -165,7 +165,7 @@ impl GuardedStore {
 
     /// Resets the keys of cells.
     pub(crate) fn reset(self: &Arc<Self>, cells: Cells) -> StoreFuture<()> {
-        self.local.reset(&cells);
+        self.reset_locally(&cells);
         self.call(cells, |store, cells| store.reset(cells))
     }
 }
@@ -333,7 +333,7 @@ impl GuardedStore {
         purpose: Purpose,
         began: Option<Instant>,
     ) -> Result<Decision, StoreError> {
-        let (to, decision) = self.local.decide(purpose, cells);
+        let (to, decision) = self.decide_by_policies(purpose, cells);
         if error.is_some() {
             self.report_event(&Event::FellBack { to });
         }
@@ -362,7 +362,7 @@ impl GuardedStore {
             }
             Err(error) => error.to_string(),
         };
-        let (fallback, decision) = self.local.decide(purpose, cells);
+        let (fallback, decision) = self.decide_by_policies(purpose, cells);
         let decided_by = match fallback {
             Fallback::DecidedLocally { .. } => Decider::LocalShare { error },
             Fallback::Allowed => Decider::AllowPolicy { error },

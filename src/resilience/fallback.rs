@@ -2,10 +2,9 @@
 
 #[cfg(feature = "tracing")]
 use std::collections::BTreeSet;
-use std::sync::{Arc, OnceLock};
 
-use crate::key::hash::KeyHasher;
-use crate::limit::{Limit, Limits, OnStoreError};
+use super::GuardedStore;
+use crate::limit::{Limit, OnStoreError};
 use crate::recorder::Fallback;
 use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Veto};
 use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
@@ -13,53 +12,19 @@ use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
 /// The capacity of the local store: 100,000 keys are a few MB.
 const MAX_KEYS: usize = 100_000;
 
-/// The policies of a limiter's limits, and the memory in which those with the policy `DecideLocally` are decided.
-#[derive(Clone, Debug)]
-pub(super) struct LocalStore {
-    /// The policy of each limit, by its position.
-    policies: Box<[OnStoreError]>,
-    /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
-    /// otherwise construct colliding keys for this table.
-    hasher: KeyHasher,
-    /// Created when it is first needed. Clones of a limiter share it.
-    memory: Arc<OnceLock<MemoryStore>>,
-}
-
-impl LocalStore {
-    pub(super) fn new(limits: &Limits, default: OnStoreError) -> Self {
-        let mut local = Self { policies: Box::default(), hasher: KeyHasher::random(), memory: Arc::default() };
-        local.set_policies(limits, default);
-        local
-    }
-
-    /// Replaces the policies. Limits without one have the `default`. The state of keys stays.
-    pub(super) fn set_policies(&mut self, limits: &Limits, default: OnStoreError) {
-        let policy = |limit: &Limit| match limit.on_store_error.unwrap_or(default) {
-            // A limit in shadow mode rejects nothing.
-            OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
-            policy => policy,
-        };
-        self.policies = limits.as_slice().iter().map(policy).collect();
-    }
-
+impl GuardedStore {
     /// Applies the policies to a request. The decision is `None` if the request is rejected.
-    pub(super) fn decide(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
+    pub(super) fn decide_by_policies(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
         // The store may have answered some of them before it failed, or have given them the size of an override.
         cells.iter_mut().for_each(|cell| *cell = cell.asked_again(cell.cost()));
         let quotas = || cells.iter().filter(|cell| cell.veto == Veto::Quota);
         let are_quotas_allowed = quotas().any(|cell| self.policy(cell) == OnStoreError::Allow);
         let may_quotas_allow = are_quotas_allowed || quotas().any(|cell| !self.is_share_too_small(cell));
-        let is_rejected = |cell: &Cell| match self.policy(cell) {
-            OnStoreError::Reject => true,
-            OnStoreError::Allow => false,
-            OnStoreError::DecideLocally(_) => {
-                let may_deny = match cell.veto {
-                    Veto::Enforced => true,
-                    Veto::Quota => !may_quotas_allow,
-                    Veto::Shadow => false,
-                };
-                may_deny && self.is_share_too_small(cell)
-            }
+        let is_rejected = |cell: &Cell| match (self.policy(cell), cell.veto) {
+            (OnStoreError::Reject, _) => true,
+            (OnStoreError::Allow, _) | (_, Veto::Shadow) => false,
+            (_, Veto::Quota) if may_quotas_allow => false,
+            _ => self.is_share_too_small(cell),
         };
         if cells.iter().any(is_rejected) {
             return (Fallback::Rejected, None);
@@ -72,7 +37,7 @@ impl LocalStore {
         if are_quotas_allowed {
             shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
         }
-        let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
+        let memory = self.local.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = ready(memory.decide(&mut shares, purpose)).finish(&mut shares);
         cells.iter_mut().zip(&shares).for_each(|(cell, share)| cell.take_answer(share));
         Decision::merge_penalties(&mut cells);
@@ -81,34 +46,43 @@ impl LocalStore {
     }
 
     /// Refunds costs that were decided here.
-    pub(super) fn refund(&self, cells: &[Cell]) {
-        if let Some(memory) = self.memory.get() {
+    pub(super) fn refund_locally(&self, cells: &[Cell]) {
+        if let Some(memory) = self.local.get() {
             let shares = cells.iter().filter_map(|cell| self.share(cell).filter(|share| cell.is_answered_by(share)));
             ready(memory.refund(&shares.collect::<Cells>()));
         }
     }
 
     /// Resets keys, as far as they were decided here.
-    pub(super) fn reset(&self, cells: &[Cell]) {
-        if let Some(memory) = self.memory.get() {
+    pub(super) fn reset_locally(&self, cells: &[Cell]) {
+        if let Some(memory) = self.local.get() {
             ready(memory.reset(&self.shares(cells)));
         }
     }
 
     /// Lists the policies in effect for the log, such as `reject` or `allow, decide locally`.
     #[cfg(feature = "tracing")]
-    pub(super) fn summary(&self) -> String {
-        let name = |policy: &OnStoreError| match policy {
+    pub(super) fn policies(&self) -> String {
+        let name = |limit| match self.policy_of(limit) {
             OnStoreError::Reject => "reject",
             OnStoreError::Allow => "allow",
             OnStoreError::DecideLocally(_) => "decide locally",
         };
-        let names: BTreeSet<&str> = self.policies.iter().map(name).collect();
+        let names: BTreeSet<&str> = self.limits.as_slice().iter().map(name).collect();
         Vec::from_iter(names).join(", ")
     }
 
     fn policy(&self, cell: &Cell) -> OnStoreError {
-        self.policies.get(cell.limit()).copied().unwrap_or(OnStoreError::Reject)
+        let limit = self.limits.as_slice().get(cell.limit());
+        limit.map_or(OnStoreError::Reject, |limit| self.policy_of(limit))
+    }
+
+    fn policy_of(&self, limit: &Limit) -> OnStoreError {
+        match limit.on_store_error.unwrap_or(self.config.on_store_error) {
+            // A limit in shadow mode rejects nothing.
+            OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
+            policy => policy,
+        }
     }
 
     /// Returns this process's shares of the limits that it decides.
@@ -118,7 +92,7 @@ impl LocalStore {
 
     fn share(&self, cell: &Cell) -> Option<Cell> {
         match self.policy(cell) {
-            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts, &self.hasher)),
+            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts, &self.local_hasher)),
             OnStoreError::Reject | OnStoreError::Allow => None,
         }
     }
@@ -140,20 +114,27 @@ fn ready<T>(answer: StoreFuture<T>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::algorithm::{FixedWindow, SlidingLog};
-    use crate::key::hash::KeyHash;
-    use crate::limit::Share;
+    use crate::key::hash::{KeyHash, KeyHasher};
+    use crate::limit::{Limits, Share};
+    use crate::resilience::GuardedStoreConfig;
 
-    fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {
-        let limits = Limits::new(limits).unwrap();
-        let local = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
-        (limits, local)
+    /// Creates a store of these limits, which have a policy.
+    fn guarded(limits: Vec<Limit>, on_store_error: OnStoreError) -> GuardedStore {
+        let config = GuardedStoreConfig { on_store_error, ..GuardedStoreConfig::default() };
+        GuardedStore::new(Limits::new(limits).unwrap(), Arc::new(MemoryStore::new()), config).unwrap()
     }
 
-    fn cells(limits: &Limits, key: KeyHash, cost: u64) -> Cells {
+    fn local(limits: Vec<Limit>) -> GuardedStore {
+        guarded(limits, OnStoreError::DecideLocally(Share::whole()))
+    }
+
+    fn cells(local: &GuardedStore, key: KeyHash, cost: u64) -> Cells {
         let mut cells = Cells::new();
-        (0..limits.as_slice().len()).for_each(|limit| limits.add(&mut cells, limit, key, cost));
+        (0..local.limits.as_slice().len()).for_each(|limit| local.limits.add(&mut cells, limit, key, cost));
         cells
     }
 
@@ -161,9 +142,9 @@ mod tests {
     #[test]
     fn what_is_available_after_a_local_decision_is_the_rest_of_the_share_with_its_overage() {
         let half = OnStoreError::DecideLocally(Share::one_of(2));
-        let (limits, local) = local(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
+        let local = local(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
         let key = KeyHasher::with_secret([0; 16]).hash(b"key");
-        let (_, decision) = local.decide(Purpose::Take, cells(&limits, key, 2));
+        let (_, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 2));
         assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
     }
 
@@ -171,18 +152,18 @@ mod tests {
     #[test]
     fn a_flood_of_keys_during_an_outage_takes_bounded_memory() {
         let limits = vec![Limit::new("window", FixedWindow::per_day(10)), Limit::new("log", SlidingLog::per_day(10))];
-        let (limits, local) = local(limits);
+        let local = local(limits);
         let mut most = 0;
         for number in 0..120_000_u64 {
             let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
-            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 1));
+            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 1));
             assert_eq!(to, Fallback::DecidedLocally { allowed: true });
             drop(decision);
             if number.is_multiple_of(10_000) {
-                most = most.max(local.memory.get().unwrap().bytes());
+                most = most.max(local.local.get().unwrap().bytes());
             }
         }
-        let keys = local.memory.get().unwrap().keys();
+        let keys = local.local.get().unwrap().keys();
         assert!(keys <= MAX_KEYS, "{keys} keys");
         assert!(keys > MAX_KEYS / 2, "{keys} keys");
         assert!(most < 20 << 20, "{most} bytes");
@@ -190,13 +171,13 @@ mod tests {
 
     #[test]
     fn memory_is_allocated_when_first_needed() {
-        let (limits, local) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
-        let cells = cells(&limits, KeyHasher::random().hash(b"key"), 1);
-        local.reset(&cells);
-        local.refund(&cells);
-        assert!(local.memory.get().is_none());
-        let _ = local.decide(Purpose::Peek, cells);
-        assert!(local.memory.get().is_some());
+        let local = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
+        let cells = cells(&local, KeyHasher::random().hash(b"key"), 1);
+        local.reset_locally(&cells);
+        local.refund_locally(&cells);
+        assert!(local.local.get().is_none());
+        let _ = local.decide_by_policies(Purpose::Peek, cells);
+        assert!(local.local.get().is_some());
     }
 
     #[test]
@@ -205,10 +186,10 @@ mod tests {
             Limit::new("window", FixedWindow::per_day(10)),
             Limit::new("shadow", FixedWindow::per_day(2)).shadow(),
         ];
-        let (limits, local) = local(limits);
+        let local = local(limits);
         let key = KeyHasher::random().hash(b"key");
         let decide = || {
-            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 1));
+            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 1));
             (to, decision.map(|decision| decision.is_allowed()))
         };
         for request in 0..10 {
@@ -223,10 +204,12 @@ mod tests {
         let quota = |name, tokens| Limit::new(name, FixedWindow::per_day(tokens)).quota_mode();
         let key = KeyHasher::random().hash(b"key");
         let decide = |limits: Vec<Limit>, costs: &[u64]| -> Vec<bool> {
-            let (limits, mut local) = local(limits);
-            local.set_policies(&limits, OnStoreError::DecideLocally(Share::one_of(4)));
+            let local = guarded(limits, OnStoreError::DecideLocally(Share::one_of(4)));
             let decided = costs.iter().map(|&cost| {
-                local.decide(Purpose::Take, cells(&limits, key, cost)).1.is_some_and(|decision| decision.is_allowed())
+                local
+                    .decide_by_policies(Purpose::Take, cells(&local, key, cost))
+                    .1
+                    .is_some_and(|decision| decision.is_allowed())
             });
             decided.collect()
         };
@@ -242,15 +225,14 @@ mod tests {
     /// An enforced limit rejects a cost that fits the limit but not the share.
     #[test]
     fn a_shadow_limit_rejects_nothing_under_any_policy() {
-        let (limits, mut local) = local(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()]);
         let key = KeyHasher::random().hash(b"key");
         for (policy, expected) in [
             (OnStoreError::Reject, Fallback::Allowed),
             (OnStoreError::Allow, Fallback::Allowed),
             (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
         ] {
-            local.set_policies(&limits, policy);
-            let (to, decision) = local.decide(Purpose::Take, cells(&limits, key, 2));
+            let local = guarded(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()], policy);
+            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 2));
             assert_eq!(to, expected, "{policy:?}");
             assert!(decision.is_some_and(|decision| decision.is_allowed()), "{policy:?}");
         }
@@ -258,9 +240,8 @@ mod tests {
 
     #[test]
     fn each_local_store_hashes_keys_by_a_secret_of_its_own() {
-        let (limits, one) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
-        let other = LocalStore::new(&limits, OnStoreError::DecideLocally(Share::whole()));
-        let cell = &cells(&limits, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
+        let [one, other] = [(), ()].map(|()| local(vec![Limit::new("window", FixedWindow::per_day(10))]));
+        let cell = &cells(&one, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
         let [one, other] = [one, other].map(|local| local.share(cell).unwrap().key());
         assert_ne!(one, cell.key());
         assert_ne!(one, other);

@@ -15,14 +15,13 @@ mod fallback;
 mod outage_log;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
 pub use self::call::Decider;
 pub(crate) use self::call::{ReservationGuard, with_one_deadline};
-use self::fallback::LocalStore;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
@@ -32,7 +31,7 @@ use crate::key::heads::RequestHead;
 use crate::limit::{Limit, Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
 use crate::store::decision::{Cell, Decision};
-use crate::store::{Purpose, Store};
+use crate::store::{MemoryStore, Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.
 #[derive(Clone)]
@@ -69,7 +68,11 @@ pub(crate) struct GuardedStore {
     store: Arc<dyn Store>,
     config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
-    local: LocalStore,
+    /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
+    /// otherwise construct colliding keys for the local store.
+    local_hasher: KeyHasher,
+    /// The memory in which limits with the policy `DecideLocally` are decided, created when it is first needed.
+    local: Arc<OnceLock<MemoryStore>>,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
 }
@@ -95,7 +98,8 @@ impl GuardedStore {
         Ok(Self {
             store,
             breakers: Breakers::new(config.breaker),
-            local: LocalStore::new(&limits, config.on_store_error),
+            local_hasher: KeyHasher::random(),
+            local: Arc::default(),
             config,
             limits,
             #[cfg(feature = "tracing")]
@@ -107,7 +111,6 @@ impl GuardedStore {
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut guarded = Self { limits: limits.clone(), ..self.clone() };
         guarded.limits.set_store(&*self.store, self.config.is_shadow);
-        guarded.local.set_policies(&guarded.limits, guarded.config.on_store_error);
         guarded
     }
 
@@ -198,14 +201,14 @@ impl GuardedStore {
     fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
         #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, &*self.store, &self.local);
+        self.outage_log.failed(error, &*self.store, || self.policies());
     }
 
     fn report_changes(&self, changes: Changes) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, &self.local);
+            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, || self.policies());
         }
     }
 }

@@ -8,7 +8,6 @@ use std::mem::take;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::fallback::LocalStore;
 use crate::error::{Node, StoreError, StoreErrorKind};
 use crate::recorder::BreakerState;
 use crate::store::Store;
@@ -56,7 +55,7 @@ impl OutageLog {
 
     /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so
     /// its rejections are only counted.
-    pub(super) fn failed(&self, error: &StoreError, store: &dyn Store, policies: &LocalStore) {
+    pub(super) fn failed(&self, error: &StoreError, store: &dyn Store, policies: impl FnOnce() -> String) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         if error.kind() == StoreErrorKind::BreakerOpen || !failures.try_start(LOG_INTERVAL) {
             *suppressed += 1;
@@ -69,7 +68,7 @@ impl OutageLog {
         tracing::warn!(
             %error,
             store = store.name(),
-            on_store_error = policies.summary(),
+            on_store_error = policies(),
             suppressed = take(suppressed),
             "the store failed to decide a request"
         );
@@ -82,7 +81,7 @@ impl OutageLog {
         node: Option<&Node>,
         state: BreakerState,
         store: &dyn Store,
-        policies: &LocalStore,
+        policies: impl FnOnce() -> String,
     ) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let key = node.cloned();
@@ -110,7 +109,7 @@ impl OutageLog {
             tracing::warn!(
                 store,
                 node,
-                on_store_error = policies.summary(),
+                on_store_error = policies(),
                 suppressed = take(&mut outage.suppressed),
                 "the circuit breaker opened: requests no longer wait for the store"
             );
