@@ -98,6 +98,9 @@ impl Default for CircuitBreaker {
 /// node.
 const RETENTION: Duration = Duration::from_secs(60);
 
+/// The longest time until another attempt, a year. An instant would overflow by much longer ones.
+const LONGEST: Duration = Duration::from_secs(31_536_000);
+
 /// A logical time: the number of failures counted, and of calls begun while a breaker existed.
 type Tick = u64;
 
@@ -172,12 +175,8 @@ impl Drop for Call {
 
 impl Breakers {
     pub(super) fn new(settings: CircuitBreaker) -> Arc<Self> {
-        Arc::new(Self {
-            settings,
-            has_any: AtomicBool::new(false),
-            tick: AtomicU64::new(0),
-            breakers: Mutex::default(),
-        })
+        let (has_any, tick, breakers) = Default::default();
+        Arc::new(Self { settings, has_any, tick, breakers })
     }
 
     /// Returns whether every node has worked since it last failed.
@@ -215,7 +214,7 @@ impl Breakers {
             for (node, breaker) in breakers {
                 if breaker.until.is_some() && nodes.contains(node) {
                     breaker.since = call.began;
-                    breaker.until = Some(after(now, deadline.saturating_mul(2)));
+                    breaker.until = Some(now + deadline.saturating_mul(2).min(LONGEST));
                     call.trial = Some(self.clone());
                 }
             }
@@ -245,7 +244,13 @@ impl Breakers {
                 return;
             }
             for node in nodes {
-                let breaker = breakers.entry(node.clone()).or_insert_with(Breaker::new);
+                let breaker = breakers.entry(node.clone()).or_insert_with(|| Breaker {
+                    used: Instant::now(),
+                    failures: 0,
+                    since: 0,
+                    until: None,
+                    pause: Duration::ZERO,
+                });
                 if call.began >= breaker.since {
                     breaker.fail(self.next_tick(), self.settings);
                 }
@@ -278,24 +283,14 @@ fn rejection(breakers: &ByNode, nodes: &Nodes, now: Instant) -> Option<StoreErro
 }
 
 impl Breaker {
-    fn new() -> Self {
-        Self { used: Instant::now(), failures: 0, since: 0, until: None, pause: Duration::ZERO }
-    }
-
     /// Counts a failure at a tick, which may open the breaker.
     fn fail(&mut self, tick: Tick, settings: CircuitBreaker) {
         (self.failures, self.since) = (self.failures.saturating_add(1), tick);
         if self.failures >= settings.failures {
             self.pause = self.pause.saturating_mul(2).max(FIRST_PAUSE).min(settings.longest_pause);
-            self.until = Some(after(Instant::now(), jittered(self.pause)));
+            self.until = Some(Instant::now() + jittered(self.pause).min(LONGEST));
         }
     }
-}
-
-/// Returns the instant `time` after `now`.
-fn after(now: Instant, time: Duration) -> Instant {
-    // A time that overflows is replaced by a year.
-    now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000))
 }
 
 #[cfg(test)]

@@ -28,9 +28,9 @@ use crate::algorithm::Lockout;
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::heads::RequestHead;
-use crate::limit::{Limit, Limits, OnStoreError};
+use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
-use crate::store::decision::{Cell, Decision};
+use crate::store::decision::Decision;
 use crate::store::{MemoryStore, Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.
@@ -167,21 +167,17 @@ impl GuardedStore {
         self.config.recorders.iter().for_each(|recorder| recorder.decision(&record));
         for outcome in decision.outcomes() {
             if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
-                self.report_outcome(limit, outcome, decision.is_charged());
+                let (limit, is_shadow) = (limit.name(), limit.is_shadow());
+                if decision.is_charged() && outcome.uses_overage() {
+                    self.report_event(&Event::OverageUsed { limit, outcome });
+                }
+                if let Some(Lockout { level, span }) = outcome.lockout() {
+                    self.report_event(&Event::PenaltyBegan { limit, level, span });
+                }
+                if is_shadow && !outcome.is_allowed() {
+                    self.report_event(&Event::ShadowDenied { limit, outcome });
+                }
             }
-        }
-    }
-
-    fn report_outcome(&self, limit: &Limit, outcome: &Cell, is_charged: bool) {
-        let (limit, is_shadow) = (limit.name(), limit.is_shadow());
-        if is_charged && outcome.uses_overage() {
-            self.report_event(&Event::OverageUsed { limit, outcome });
-        }
-        if let Some(Lockout { level, span }) = outcome.lockout() {
-            self.report_event(&Event::PenaltyBegan { limit, level, span });
-        }
-        if is_shadow && !outcome.is_allowed() {
-            self.report_event(&Event::ShadowDenied { limit, outcome });
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::config::RedisConfig;
-use super::connector::{Connector, at_address};
+use super::connector::at_address;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::request::SLOTS;
@@ -203,7 +203,7 @@ impl Cluster {
 
     fn new_master(&self, address: NodeAddress) -> Result<Master, Fault> {
         let info = at_address(&self.first, address.host().to_owned(), address.port());
-        let workers = Workers::new(Connector::new(vec![info], None, &self.config)?, &self.config);
+        let workers = Workers::new(vec![info], None, &self.config)?;
         Ok(Master { node: Node::new(address.to_string()), address, workers })
     }
 

@@ -15,7 +15,6 @@ use rustls::pki_types::pem::PemObject;
 
 use super::cluster::Cluster;
 use super::config::{RedisConfig, Servers};
-use super::connector::Connector;
 use super::error::Fault;
 use super::store::{Deployment, RedisStore};
 use super::workers::Workers;
@@ -106,15 +105,14 @@ impl RedisConfig {
             return Err(Fault::setting("certificates are given, but not all URLs use TLS: write rediss://"));
         }
         let master = match &self.servers {
-            Servers::Node => None,
             Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
-            Servers::Cluster => {
-                let cluster = Cluster::new(servers, self.clone())?;
-                return Ok(RedisStore::new(Deployment::Cluster(Arc::new(cluster)), self.address()));
-            }
+            Servers::Node | Servers::Cluster => None,
         };
-        let workers = Workers::new(Connector::new(servers, master, self)?, self);
-        Ok(RedisStore::new(Deployment::Single(Arc::new(workers)), self.address()))
+        let deployment = match &self.servers {
+            Servers::Cluster => Deployment::Cluster(Arc::new(Cluster::new(servers, self.clone())?)),
+            _ => Deployment::Single(Arc::new(Workers::new(servers, master, self)?)),
+        };
+        Ok(RedisStore::new(deployment, self.address()))
     }
 
     /// Returns the addresses of the servers, without credentials.
@@ -167,9 +165,9 @@ impl RedisConfig {
         let TlsCertificates { root_cert, client_tls } = &self.certificates;
         let client = client_tls.as_ref().map(|client| &client.client_cert);
         let given = [("ca_certificates", root_cert.as_ref()), ("client_certificate", client)];
-        for (setting, pem) in given.into_iter().filter_map(|(setting, pem)| Some((setting, pem?))) {
+        for (setting, pem) in given {
             // redis-rs would ignore invalid ones.
-            if !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_))) {
+            if pem.is_some_and(|pem| CertificateDer::from_pem_slice(pem).is_err()) {
                 return Err(Fault::setting(format_args!(
                     "{setting} holds no certificate: use the text of a PEM file, which begins with \
                      -----BEGIN CERTIFICATE-----"

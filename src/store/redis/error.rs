@@ -85,11 +85,7 @@ impl Fault {
 
     /// Returns whether the server is a replica.
     pub(super) fn is_of_replica(&self) -> bool {
-        match self {
-            Self::NotMaster(_) => true,
-            Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
-            _ => false,
-        }
+        matches!(self, Self::NotMaster(_)) || self.has_code(&["READONLY", "MASTERDOWN"])
     }
 
     /// Returns whether the server denied a command, so that requests fail until an operator permits it.
@@ -102,10 +98,13 @@ impl Fault {
 
     /// Returns whether other requests would succeed: a key holds foreign data, or Redis' clock is set repeatedly.
     pub(super) fn concerns_one_request(&self) -> bool {
-        match self {
-            Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")),
-            _ => false,
-        }
+        self.has_code(&["WRONGTYPE", "UNREADABLE", "OUTSIDE"])
+    }
+
+    /// Returns whether the script failed with one of these codes, which is the first or the second word of its error.
+    fn has_code(&self, codes: &[&str]) -> bool {
+        let Self::Script(error) = self else { return false };
+        error.split_whitespace().take(2).any(|word| codes.contains(&word.trim_start_matches('-')))
     }
 
     /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar
@@ -159,11 +158,6 @@ fn is_permission_error(error: &str) -> bool {
     ["The user executing the script can't", "ACL failure in script", "no permissions to", "unknown command"]
         .iter()
         .any(|text| error.contains(text))
-}
-
-/// Returns the words of a script's error that may be its code.
-fn codes(error: &str) -> impl Iterator<Item = &str> {
-    error.split_whitespace().take(2).map(|word| word.trim_start_matches('-'))
 }
 
 impl From<RedisError> for Fault {

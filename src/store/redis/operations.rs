@@ -211,7 +211,7 @@ impl CrossSlotRequest {
             if self.slots[slot].iter().all(|&position| self.cells[position].cost() == 0) {
                 continue;
             }
-            if decision.is_closed() {
+            if decision.is_closed() || denied.is_some() {
                 break;
             }
             match self.ask(Task::Acquire, slot).await {
@@ -228,9 +228,6 @@ impl CrossSlotRequest {
                     let _ = self.store.refund(&reserved).await;
                     return;
                 }
-            }
-            if denied.is_some() {
-                break;
             }
         }
         // The quotas that were available when all slots were peeked at may be exhausted.

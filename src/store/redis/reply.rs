@@ -13,7 +13,6 @@ use crate::store::{Purpose, StoredOverride};
 use crate::time::Timestamp;
 
 pub(super) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
-const NO_STATE: Fault = Fault::Reply("expected a state");
 
 /// The reply to one request.
 #[derive(Clone, Debug)]
@@ -40,7 +39,7 @@ impl Reply {
                     return Err(INVALID_OVERRIDE);
                 }
             }
-            let state = found.next().ok_or(NO_STATE)?;
+            let state = found.next().ok_or(Fault::Reply("expected a state"))?;
             states.push(decode_key(cell.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?);
         }
         if found.next().is_some() {
@@ -56,7 +55,7 @@ impl Reply {
 
     /// Returns the override in the reply to an operation on it. Only [`Task::GetOverride`] returns one.
     pub(super) fn stored_override(&self) -> Result<Option<StoredOverride>, Fault> {
-        if self.states.is_empty() { Ok(None) } else { next_override(&mut self.states.iter()) }
+        next_override(&mut self.states.iter())
     }
 
     /// Parses the first of several replies, and removes it from `bytes`.
@@ -81,14 +80,11 @@ impl Reply {
     }
 }
 
-/// Takes the next of the states in a reply as an override. It is empty if there is none.
+/// Takes the next of the states in a reply as an override. It is empty, or missing, if there is none.
 fn next_override<'a>(
     states: &mut impl Iterator<Item = &'a SmallVec<[u8; KEPT]>>,
 ) -> Result<Option<StoredOverride>, Fault> {
-    let state = states.next().ok_or(NO_STATE)?;
-    if state.is_empty() {
-        return Ok(None);
-    }
+    let Some(state) = states.next().filter(|state| !state.is_empty()) else { return Ok(None) };
     decode_compact(state).map(StoredOverride::of_state).map(Some).ok_or(INVALID_OVERRIDE)
 }
 

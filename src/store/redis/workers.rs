@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::Connection;
 use futures_util::future::{Either, select, try_join_all};
 use redis::aio::MultiplexedConnection;
-use redis::{Pipeline, Value};
+use redis::{ConnectionInfo, Pipeline, Value};
 use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -58,12 +58,18 @@ struct State {
 }
 
 impl Workers {
-    /// Creates the queue of a server, and a worker for each connection. They are started when they are needed.
-    pub(super) fn new(connector: Connector, config: &RedisConfig) -> Self {
+    /// Creates the queue of the only server, or of the `master` that the servers name as Sentinels, and a worker for
+    /// each connection. They are started when they are needed.
+    pub(super) fn new(
+        servers: Vec<ConnectionInfo>,
+        master: Option<(String, ConnectionInfo)>,
+        config: &RedisConfig,
+    ) -> Result<Self, Fault> {
+        let connector = Connector::new(servers, master, config)?;
         let state = State { queue: Queue::default(), faults: vec![Some(Fault::NoRuntime); config.connections] };
         let shared =
             Shared { connector, capacity: config.queue_capacity, state: Mutex::new(state), work: Notify::new() };
-        Self { shared: Arc::new(shared), tasks: Mutex::default() }
+        Ok(Self { shared: Arc::new(shared), tasks: Mutex::default() })
     }
 
     /// Opens all connections, and starts the workers with them.
@@ -372,7 +378,7 @@ mod tests {
     fn busy(capacity: usize) -> Workers {
         let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
         let config = RedisConfig::node("").queue_capacity(capacity);
-        let workers = Workers::new(Connector::new(vec![info], None, &config).unwrap(), &config);
+        let workers = Workers::new(vec![info], None, &config).unwrap();
         workers.shared.state().faults.fill(None);
         workers
     }
