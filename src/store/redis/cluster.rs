@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_ok};
+use futures_util::future::{select_ok, try_join_all};
 use redis::cluster::NodeAddress;
 use redis::{ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 use tokio::runtime::Handle;
@@ -87,20 +87,7 @@ impl Cluster {
     pub(super) async fn open(&self) -> Result<(), Fault> {
         self.load().await?;
         let masters = self.masters();
-        let checks = masters.iter().map(|master| async move {
-            master.workers.open().await?;
-            // `ASKING` is needed only while slots move.
-            master.load_slots(true).await.map(drop)
-        });
-        for (master, check) in masters.iter().zip(join_all(checks).await) {
-            // A master that does not answer now may do so when it is needed.
-            if let Err(fault) = check
-                && fault.is_denied()
-            {
-                return Err(Fault::At(master.node.clone(), Box::new(fault)));
-            }
-        }
-        Ok(())
+        try_join_all(masters.iter().map(|master| master.open())).await.map(drop)
     }
 
     /// Returns the number of jobs that wait to be sent.
@@ -261,6 +248,23 @@ async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
 }
 
 impl Master {
+    /// Opens all connections, and checks the permissions that a Cluster requires.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one is missing. A master that does not answer now may do so when it is needed.
+    async fn open(&self) -> Result<(), Fault> {
+        let opened = match self.workers.open().await {
+            // `ASKING` is needed only while slots move.
+            Ok(()) => self.load_slots(true).await.map(drop),
+            failed => failed,
+        };
+        opened.or_else(|fault| match fault.is_denied() {
+            true => Err(Fault::At(self.node.clone(), Box::new(fault))),
+            false => Ok(()),
+        })
+    }
+
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
     async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
         let slots = self.workers.send(0, Command::Other(cmd("CLUSTER").arg("SLOTS").clone()), asking).await?;

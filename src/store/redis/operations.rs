@@ -188,8 +188,8 @@ impl CrossSlotRequest {
         // A denial at this point is final, so it counts as a strike.
         let task = if purpose == Purpose::Take { Task::PeekWithStrikes } else { Task::Peek };
         let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task, slot))).await;
-        for (slot, answer) in answers.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().enumerate() {
-            self.record(slot, answer);
+        for (slot, answer) in answers.into_iter().enumerate() {
+            self.record(slot, answer?);
         }
         if purpose == Purpose::Take && allows(&self.cells) {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.

@@ -144,7 +144,7 @@ impl Queue {
     /// takes half of the waiting requests until it times out.)
     pub(super) fn begin_call(&mut self) -> (Vec<Job>, usize) {
         let most = (self.waiting.len() + self.under_way).div_ceil(CALLS);
-        let mut jobs = BTreeMap::<u16, Job>::new();
+        let mut jobs = Vec::<Job>::new();
         let (mut requests, mut weight) = (0, 0);
         while requests < most
             && let Some(next) = self.waiting.first_entry()
@@ -155,13 +155,13 @@ impl Queue {
             }
             requests += 1;
             let job = next.remove();
-            match jobs.get_mut(&job.slot) {
+            match jobs.iter_mut().find(|first| first.slot == job.slot) {
                 Some(first) => first.merge(job),
-                None => drop(jobs.insert(job.slot, job)),
+                None => jobs.push(job),
             }
         }
         self.under_way += requests;
-        (jobs.into_values().collect(), requests)
+        (jobs, requests)
     }
 
     /// Ends a call of so many requests.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::Connection;
 use futures_util::future::{Either, select, try_join_all};
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, Pipeline, Value};
+use redis::{ConnectionInfo, Pipeline};
 use smallvec::smallvec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
@@ -204,17 +204,16 @@ impl Shared {
             let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(Fault::from);
             // Before callers are answered, which may ask again.
             call.end();
-            let (replies, lost) = match replies {
-                Ok(replies) => (replies, None),
-                Err(fault) => (Vec::new(), Some(fault)),
+            let (replies, missing) = match replies {
+                Ok(replies) => (replies, Fault::Reply("another number of requests")),
+                Err(fault) => (Vec::new(), fault),
             };
-            let mut replies = replies.into_iter().map(Value::extract_error);
+            let mut replies = replies.into_iter().map(|reply| reply.extract_error().map_err(Fault::from));
             let mut is_flushed = false;
             for job in take(&mut jobs) {
                 // If `ASKING` fails, the second reply is only a redirection.
                 let reply = replies.by_ref().take(1 + usize::from(job.asking)).reduce(Result::and);
-                let reply = reply.unwrap_or(Ok(Value::Nil)).map_err(Fault::from);
-                match lost.clone().map_or(reply, Err) {
+                match reply.unwrap_or_else(|| Err(missing.clone())) {
                     Err(Fault::Flushed) if sends < MAX_SENDS => {
                         is_flushed = true;
                         jobs.push(job);

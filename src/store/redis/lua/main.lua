@@ -150,9 +150,9 @@ local function perform(progress, now, task, count, keys, same)
           if cell.tag == LOG then
             cell.charge(key, clock_ahead)
           else
-            local hard, amount, span = cell.hard, cell.amount, cell.span
-            local w, x, y, z = cell[1], cell[2], cell[3], cell[4]
-            write(key, cell.kept, cell.charge(now, cost, hard, amount, span, w, x, y, z, cell.first, cell.second))
+            write(key, cell.kept, cell.charge(
+              now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
+            ))
           end
         end
       end
