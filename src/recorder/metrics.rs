@@ -76,7 +76,7 @@ impl MetricsRecorder {
             durations: PerLabel::new(usize::MAX),
             counters: PerLabel::new(usize::MAX),
             usage: OnceLock::new(),
-            usage_reading: Cooldown::new(),
+            usage_reading: Cooldown::default(),
         }
     }
 

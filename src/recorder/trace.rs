@@ -59,7 +59,7 @@ impl TraceRecorder {
     #[must_use]
     pub fn new() -> Self {
         let fingerprints = HashSet::with_capacity(MAX_LOGGED);
-        let denials = Denials { interval: Cooldown::new(), fingerprints, suppressed: 0 };
+        let denials = Denials { interval: Cooldown::default(), fingerprints, suppressed: 0 };
         Self { interval: Duration::from_secs(60), denials: Mutex::new(denials) }
     }
 

@@ -103,7 +103,7 @@ impl GuardedStore {
             config,
             limits,
             #[cfg(feature = "tracing")]
-            outage_log: Arc::new(OutageLog::new()),
+            outage_log: Arc::default(),
         })
     }
 

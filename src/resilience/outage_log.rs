@@ -20,10 +20,10 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_NODES: usize = 100;
 
 /// The outages of a limiter's store that were logged. Clones of the limiter share it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct OutageLog(Mutex<Lines>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lines {
     failures: Cooldown,
     /// Failures since the last line that counts them.
@@ -33,7 +33,7 @@ struct Lines {
 }
 
 /// A node whose breaker is open, or was a short time ago.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Outage {
     is_open: bool,
     /// Whether a line showed that the node fails. If so, another shows the end.
@@ -44,10 +44,6 @@ struct Outage {
 }
 
 impl OutageLog {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Lines { failures: Cooldown::new(), suppressed: 0, outages: BTreeMap::new() }))
-    }
-
     /// Locks the lines. A line is written under the lock, so lines are in the order of the events.
     fn lock(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,8 +84,7 @@ impl OutageLog {
         if outages.len() >= MAX_NODES && !outages.contains_key(&key) {
             outages.retain(|_, outage| outage.is_open);
         }
-        let new = || Outage { is_open: false, is_logged: false, openings: Cooldown::new(), suppressed: 0 };
-        let outage = outages.entry(key).or_insert_with(new);
+        let outage = outages.entry(key).or_default();
         outage.is_open = state == BreakerState::Open;
         let (store, node) = (store.name(), node.map(Node::name));
         if !outage.is_open {

@@ -153,7 +153,7 @@ struct Outages {
 
 impl Outages {
     fn new() -> Self {
-        Self { cooldown: Cooldown::new(), is_logged: false }
+        Self { cooldown: Cooldown::default(), is_logged: false }
     }
 
     /// Records a failure. Returns whether to log it.

@@ -123,10 +123,6 @@ pub(crate) struct Cooldown {
 
 #[allow(dead_code, reason = "only used by some features")]
 impl Cooldown {
-    pub(crate) fn new() -> Self {
-        Self { created: Instant::now(), end: AtomicU64::new(0) }
-    }
-
     /// Returns whether the action may happen now. If so, starts an interval: of concurrent calls, one returns `true`.
     pub(crate) fn try_start(&self, interval: Duration) -> bool {
         let (now, end) = (self.created.elapsed(), self.end.load(Ordering::Relaxed));
@@ -138,6 +134,12 @@ impl Cooldown {
     /// Starts an interval, whether or not the last one is over.
     pub(crate) fn restart(&self, interval: Duration) {
         self.end.store((self.created.elapsed() + interval).as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Default for Cooldown {
+    fn default() -> Self {
+        Self { created: Instant::now(), end: AtomicU64::new(0) }
     }
 }
 

@@ -267,8 +267,8 @@ impl Master {
 
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
     async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
-        let slots = self.workers.send(0, Command::Other(cmd("CLUSTER").arg("SLOTS").clone()), asking).await?;
-        let CommandReply::Other(slots) = slots else { return Err(Fault::Reply("expected a reply to a command")) };
+        let command = Command::Other(cmd("CLUSTER").arg("SLOTS").clone());
+        let slots = self.workers.send(0, command, asking).await?.into_value()?;
         // A node that has lost its configuration lists none.
         let ranges = parse_ranges(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
         ranges.ok_or(Fault::Reply("expected ranges of slots"))

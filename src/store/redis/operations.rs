@@ -12,14 +12,12 @@ use std::slice;
 
 use futures_util::future::join_all;
 #[cfg(feature = "rules")]
-use redis::{Value, cmd};
+use redis::{cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::Fault;
 use super::reply::INVALID_OVERRIDE;
-#[cfg(feature = "rules")]
-use super::request::slot_of;
 use super::request::{Request, Task, encode_clock, group_by_slot, slot_of_key};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
@@ -303,7 +301,7 @@ impl RedisStore {
         let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
         for (name, value) in [(name, text), (&format!("{name}:version"), &version)] {
             let key = format!("{}:{name}", self.prefix);
-            self.deployment.query(slot_of(&key), cmd("SET").arg(&key).arg(value)).await?;
+            self.deployment.query(&key, cmd("SET").arg(&key).arg(value)).await?;
         }
         Ok(())
     }
@@ -316,11 +314,8 @@ impl RedisStore {
     /// Returns the current text.
     pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let key = format!("{}:{name}", self.prefix);
-        match self.deployment.query(slot_of(&key), cmd("GET").arg(&key)).await? {
-            Value::Nil => Ok(None),
-            Value::BulkString(text) => Ok(Some(text)),
-            _ => Err(Fault::Reply("expected a text").into()),
-        }
+        let text = self.deployment.query(&key, cmd("GET").arg(&key)).await?;
+        from_redis_value(text).map_err(|_| Fault::Reply("expected a text").into())
     }
 }
 

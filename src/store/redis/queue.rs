@@ -41,6 +41,16 @@ pub(super) enum CommandReply {
     Other(Value),
 }
 
+impl CommandReply {
+    /// Returns the reply to a command that is not the script.
+    pub(super) fn into_value(self) -> Result<Value, Fault> {
+        match self {
+            Self::Other(value) => Ok(value),
+            Self::Script(..) => Err(Fault::Reply("expected a reply to a command")),
+        }
+    }
+}
+
 /// A command that waits or is sent, and the callers that wait for the answers.
 pub(super) struct Job {
     pub(super) command: Command,

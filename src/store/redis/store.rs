@@ -13,6 +13,8 @@ use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::reply::Reply;
 use super::request::Request;
+#[cfg(feature = "rules")]
+use super::request::slot_of;
 use super::workers::Workers;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
@@ -178,13 +180,10 @@ impl Deployment {
         Ok((now, reply))
     }
 
-    /// Sends another command, to the server of a slot.
+    /// Sends another command, which has one key.
     #[cfg(feature = "rules")]
-    pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
-        match self.send(slot, Command::Other(query.clone())).await? {
-            CommandReply::Other(value) => Ok(value),
-            CommandReply::Script(..) => Err(Fault::Reply("expected a reply to a query")),
-        }
+    pub(super) async fn query(&self, key: &str, query: &Cmd) -> Result<Value, Fault> {
+        self.send(slot_of(key), Command::Other(query.clone())).await?.into_value()
     }
 
     async fn send(&self, slot: u16, command: Command) -> Result<CommandReply, Fault> {
