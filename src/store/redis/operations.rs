@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::error::Fault;
 use super::reply::INVALID_OVERRIDE;
-use super::request::{Request, Task, encode_clock, group_by_slot, slot_of_key};
+use super::request::{Request, Task, group_by_slot, slot_of_key};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
 #[cfg(feature = "rules")]
@@ -103,7 +103,7 @@ impl Store for RedisStore {
         let (store, cell) = (self.clone(), cell.clone());
         StoreFuture::pending(async move {
             let _change = change;
-            let (now, reply) = store.deployment.ask(store.test_clock().map(encode_clock), request).await?;
+            let (now, reply) = store.send(request).await?;
             let Some(stored) = reply.stored_override()? else { return Ok(None) };
             Ok(Some(stored.of(&cell, now).ok_or(INVALID_OVERRIDE)?))
         })
@@ -115,15 +115,14 @@ impl RedisStore {
     /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
     /// from which other overrides may apply, in µs.
     async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
-        let clock = self.test_clock();
         let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::Window(Some(_))));
         // A new clock for each call, because the wall clock may have been corrected since the process started.
-        let local = || clock.unwrap_or_else(|| SystemClock::new().now().as_micros());
+        let local = || self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros());
         let mut now = if has_calendar { local() } else { 0 };
         let mut corrections = 0..MAX_CLOCK_CORRECTIONS;
         loop {
             let request = Request::decide(&self.prefix, task, now, cells);
-            match self.deployment.ask(clock.map(encode_clock), request).await {
+            match self.send(request).await {
                 Ok((at, reply)) => return Ok((at, reply.answer(task, purpose, cells, at)?)),
                 Err(fault) => match fault.redis_clock().filter(|_| corrections.next().is_some()) {
                     Some(redis_clock) => now = redis_clock,
@@ -142,9 +141,9 @@ impl RedisStore {
         }
         let requests: Vec<_> = slots.iter().map(|cells| encode(&self.prefix, cells)).collect();
         let change = self.denials.begin(cells, Purpose::Take);
-        let (deployment, clock) = (self.deployment.clone(), self.test_clock().map(encode_clock));
+        let store = self.clone();
         StoreFuture::pending(async move {
-            let replies = join_all(requests.into_iter().map(|request| deployment.ask(clock, request))).await;
+            let replies = join_all(requests.into_iter().map(|request| store.send(request))).await;
             drop(change);
             Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
         })

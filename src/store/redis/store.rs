@@ -12,9 +12,9 @@ use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::reply::Reply;
-use super::request::Request;
 #[cfg(feature = "rules")]
 use super::request::slot_of;
+use super::request::{Request, encode_clock};
 use super::workers::Workers;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
@@ -154,6 +154,17 @@ impl RedisStore {
     pub(super) fn test_clock(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.now().as_micros())
     }
+
+    /// Sends `request` to the script, to be decided by Redis' own clock or by that of a test. Returns its instant (in
+    /// µs) and its reply.
+    pub(super) async fn send(&self, request: Request) -> Result<(u64, Reply), Fault> {
+        let slot = if self.deployment.is_cluster() { request.slot() } else { 0 };
+        let command = Command::Script(self.test_clock().map(encode_clock), smallvec![request]);
+        match self.deployment.send(slot, command).await? {
+            CommandReply::Script(now, reply) => Ok((now, reply)),
+            CommandReply::Other(_) => Err(Fault::Reply("expected a reply of the script")),
+        }
+    }
 }
 
 impl fmt::Debug for RedisStore {
@@ -169,17 +180,6 @@ pub(super) enum Deployment {
 }
 
 impl Deployment {
-    /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns its
-    /// instant (in µs) and its reply.
-    pub(super) async fn ask(&self, clock: Option<[u8; 16]>, request: Request) -> Result<(u64, Reply), Fault> {
-        let slot = if self.is_cluster() { request.slot() } else { 0 };
-        let reply = self.send(slot, Command::Script(clock, smallvec![request])).await?;
-        let CommandReply::Script(now, reply) = reply else {
-            return Err(Fault::Reply("expected a reply of the script"));
-        };
-        Ok((now, reply))
-    }
-
     /// Sends another command, which has one key.
     #[cfg(feature = "rules")]
     pub(super) async fn query(&self, key: &str, query: &Cmd) -> Result<Value, Fault> {
