@@ -107,12 +107,11 @@ impl Cluster {
     pub(super) async fn send(self: &Arc<Self>, slot: u16, command: Command) -> Result<CommandReply, Fault> {
         let mut in_flight = InFlightGuard { cluster: Some(self) };
         let (mut master, mut asking) = (self.find_owner(slot).await?, false);
-        let mut sends = 0;
+        let mut redirects = 0..MAX_REDIRECTS;
         let answer = loop {
             let answer = master.workers.send(slot, command.clone(), asking).await;
             let Err(fault) = &answer else { break answer };
-            sends += 1;
-            if sends > MAX_REDIRECTS {
+            if redirects.next().is_none() {
                 break answer;
             }
             (master, asking) = match fault.redirect() {

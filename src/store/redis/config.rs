@@ -143,8 +143,8 @@ impl RedisConfig {
         Self { queue_capacity: requests, ..self }
     }
 
-    /// Sets how long opening a connection may take, including name resolution and login, at least 1 ms. Defaults to 1
-    /// s.
+    /// Sets how long opening a connection may take, at least 1 ms. Defaults to 1 s. This includes name resolution,
+    /// login and the queries of Sentinels.
     pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
         Self { connect_timeout, ..self }
     }

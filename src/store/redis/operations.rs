@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::Fault;
-use super::reply::INVALID_OVERRIDE;
+use super::reply::{INVALID_OVERRIDE, next_override};
 use super::request::{Request, Task, group_by_slot, slot_of_key};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
@@ -104,7 +104,7 @@ impl Store for RedisStore {
         StoreFuture::pending(async move {
             let _change = change;
             let (now, reply) = store.send(request).await?;
-            let Some(stored) = reply.stored_override()? else { return Ok(None) };
+            let Some(stored) = next_override(&mut reply.states.iter())? else { return Ok(None) };
             Ok(Some(stored.of(&cell, now).ok_or(INVALID_OVERRIDE)?))
         })
     }

@@ -53,11 +53,6 @@ impl Reply {
         Ok(until)
     }
 
-    /// Returns the override in the reply to an operation on it. Only [`Task::GetOverride`] returns one.
-    pub(super) fn stored_override(&self) -> Result<Option<StoredOverride>, Fault> {
-        next_override(&mut self.states.iter())
-    }
-
     /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
         let is_allowed = match take(bytes, 1)?[0] {
@@ -80,8 +75,9 @@ impl Reply {
     }
 }
 
-/// Takes the next of the states in a reply as an override. It is empty, or missing, if there is none.
-fn next_override<'a>(
+/// Takes the next of the states in a reply as an override. It is empty if there is none. It is missing in the replies
+/// to all operations on overrides but [`Task::GetOverride`].
+pub(super) fn next_override<'a>(
     states: &mut impl Iterator<Item = &'a SmallVec<[u8; KEPT]>>,
 ) -> Result<Option<StoredOverride>, Fault> {
     let Some(state) = states.next().filter(|state| !state.is_empty()) else { return Ok(None) };

@@ -163,15 +163,15 @@ local function perform(progress, now, task, count, keys, same)
         local marked, marked_at, marked_first, marked_second = unpack('<I7I7I4I4', text, place + 1)
         local cell
         cell, place = cell_at(place + 23, tag, nil, nil, true)
-        local cost, hard, amount, span = cell.cost, cell.hard, cell.amount, cell.span
         if tag == LOG then
-          cell.peek(key, now, cost, cell.capacity, hard, span, cell.first)
+          cell.peek(key, now, cell.cost, cell.capacity, cell.hard, cell.span, cell.first)
           refund(key, marked, clock_ahead)
         else
           local _, expires, at, first, second, kept = read(key)
           local refunded, refunded_at, slack
           refunded, refunded_at, first, second, slack = refund(
-            now, cost, hard, amount, span, expires, at, first, second, marked, marked_at, marked_first, marked_second
+            now, cell.cost, cell.hard, cell.amount, cell.span,
+            expires, at, first, second, marked, marked_at, marked_first, marked_second
           )
           if expires == 0 or not refunded then
             -- Changes nothing.
