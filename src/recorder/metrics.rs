@@ -9,7 +9,7 @@ use metrics::{
 };
 
 use super::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, OTHER, PerLabel, Reason,
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, PerLabel, Reason,
     Recorder, Rejection,
 };
 use crate::error::StoreErrorKind;
@@ -199,10 +199,8 @@ impl Recorder for MetricsRecorder {
 /// The shortest time between two readings of the store's keys, memory and queue.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum number of distinct details of a limit. Further ones are counted as [`OTHER`].
+/// The maximum number of distinct details of a limit.
 const MAX_DETAILS: usize = 100;
-/// The maximum length of a detail, in bytes. Longer ones are counted as [`OTHER`].
-const MAX_LEN: usize = 128;
 
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
@@ -234,7 +232,6 @@ impl LimitHandles {
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
         let Some(detail) = limit.cell.detail() else { return self.count_here(limit, source) };
-        let detail = if detail.len() <= MAX_LEN { detail } else { OTHER };
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
         self.details.get(detail, create).count_here(limit, source);
     }

@@ -6,9 +6,12 @@ mod stats;
 #[cfg(feature = "tracing")]
 mod trace;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use ahash::RandomState;
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::MetricsRecorder;
@@ -417,41 +420,81 @@ pub enum BreakerState {
     Open,
 }
 
-/// The entry of the labels that do not fit.
+/// The label of the entry that labels share if they do not fit.
 const OTHER: &str = "other";
 
+/// The maximum length of a label in bytes. Clients may choose labels, but no limit has a longer name.
+const MAX_LABEL: usize = 128;
+
 /// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their series.
-#[derive(Debug)]
+/// So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree.
 struct PerLabel<T> {
-    entries: RwLock<BTreeMap<Box<str>, Arc<T>>>,
-    /// The maximum number of labels. Further ones share the entry [`OTHER`].
-    most: usize,
+    root: Slot<T>,
+    /// The number of labels that still fit. Further ones and longer ones share an entry.
+    free: AtomicUsize,
+    other: OnceLock<Box<T>>,
 }
+
+/// `None` if there was no room for the first label with this place.
+type Slot<T> = OnceLock<Option<Box<LabelNode<T>>>>;
+
+struct LabelNode<T> {
+    label: Box<str>,
+    entry: T,
+    /// The nodes below, by the next digit of their labels' hashes.
+    children: [Slot<T>; BASE],
+}
+
+/// The base of a hash's digits. 8,000 labels have a depth of about 6.
+const BASE: usize = 8;
+
+/// Clients choose at most a bounded number of labels, so a fast hash is sufficient.
+const HASHER: RandomState = RandomState::with_seeds(1, 2, 3, 4);
 
 impl<T> PerLabel<T> {
     const fn new(most: usize) -> Self {
-        Self { entries: RwLock::new(BTreeMap::new()), most }
+        Self { root: OnceLock::new(), free: AtomicUsize::new(most), other: OnceLock::new() }
     }
 
     /// Returns the entry of a label. `create` makes the entry of a new label.
-    fn get(&self, label: &str, create: impl FnOnce(&str) -> T) -> Arc<T> {
-        let kept = |entries: &BTreeMap<Box<str>, Arc<T>>| {
-            if entries.len() < self.most || entries.contains_key(label) { label } else { OTHER }
-        };
-        // A read lock, so that requests do not wait for each other, even if clients always send new values.
-        let entries = self.entries();
-        if let Some(entry) = entries.get(kept(&entries)) {
-            return entry.clone();
-        }
-        drop(entries);
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let label = kept(&entries);
-        entries.entry(label.into()).or_insert_with(|| Arc::new(create(label))).clone()
+    fn get(&self, label: &str, create: impl Fn(&str) -> T) -> &T {
+        let own = if label.len() > MAX_LABEL { None } else { self.find(label, &create) };
+        own.unwrap_or_else(|| self.other.get_or_init(|| Box::new(create(OTHER))))
     }
 
-    /// Returns the entries by their labels.
-    fn entries(&self) -> RwLockReadGuard<'_, BTreeMap<Box<str>, Arc<T>>> {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    fn find(&self, label: &str, create: impl Fn(&str) -> T) -> Option<&T> {
+        let add = || {
+            self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1)).ok()?;
+            Some(Box::new(LabelNode { label: label.into(), entry: create(label), children: Default::default() }))
+        };
+        let (mut slot, mut hash) = (&self.root, HASHER.hash_one(label) as usize);
+        loop {
+            let node = slot.get_or_init(add).as_ref()?;
+            if *node.label == *label {
+                return Some(&node.entry);
+            }
+            (slot, hash) = (&node.children[hash % BASE], hash / BASE);
+        }
+    }
+
+    /// Returns the entries with their labels, ordered by label, without the shared one.
+    fn entries(&self) -> Vec<(&str, &T)> {
+        let mut entries = Vec::new();
+        let mut slots = vec![&self.root];
+        while let Some(slot) = slots.pop() {
+            if let Some(Some(node)) = slot.get() {
+                entries.push((&*node.label, &node.entry));
+                slots.extend(&node.children);
+            }
+        }
+        entries.sort_unstable_by_key(|(label, _)| *label);
+        entries
+    }
+}
+
+impl<T> fmt::Debug for PerLabel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerLabel").finish_non_exhaustive()
     }
 }
 
@@ -468,13 +511,14 @@ mod tests {
             assert!(labels.iter().all(|label| len(label) == label.len()));
         }
         labels.sort_unstable();
-        assert!(lengths.entries().keys().map(|label| &**label).eq(&labels));
+        assert!(lengths.entries().into_iter().map(|(label, _)| label).eq(&labels));
     }
 
     #[test]
     fn labels_that_do_not_fit_share_an_entry() {
         let labels = PerLabel::new(2);
         let entry = |label: &str| labels.get(label, str::to_owned).to_string();
-        assert_eq!(["a", "b", "c", "a", "d"].map(entry), ["a", "b", "other", "a", "other"]);
+        let long = "x".repeat(MAX_LABEL + 1);
+        assert_eq!([&long, "a", "b", "c", "a", "d"].map(entry), ["other", "a", "b", "other", "a", "other"]);
     }
 }

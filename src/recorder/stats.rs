@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{DecisionRecord, LimitOutcome, LimitRecord, PerLabel, Recorder, Rejection};
@@ -30,16 +31,27 @@ const MAX_DISPLAY: usize = 128;
 /// ```
 #[derive(Clone)]
 pub struct Stats {
-    /// The counts, without the name of the limit and the text of keys that are not displayed.
-    limits: Arc<PerLabel<Mutex<LimitStats>>>,
+    limits: Arc<PerLabel<Counters>>,
     top_keys: usize,
     display: Option<Arc<DisplayKey>>,
 }
 
 type DisplayKey = dyn Fn(&str, &RequestHead<'_>) -> Option<String> + Send + Sync;
 
+#[derive(Default)]
+struct Counters {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    shadow_denied: AtomicU64,
+    charged: AtomicU64,
+    top_keys: Mutex<TopKeys>,
+}
+
+/// The keys denied most often, with their fingerprints. The text of a key is empty until it is displayed.
+type TopKeys = Vec<(u128, TopKey)>;
+
 /// The counts of a limit, since its [`Stats`] were created. Serializes with the feature `serde`.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimitStats {
@@ -68,8 +80,6 @@ pub struct TopKey {
     pub denied: u64,
     /// The number of these denials that may be those of other keys.
     pub error: u64,
-    #[cfg_attr(feature = "serde", serde(skip))]
-    fingerprint: u128,
 }
 
 impl Stats {
@@ -81,7 +91,8 @@ impl Stats {
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
     ///
-    /// Each key takes a few hundred bytes. With more keys, the counts of the first ones are more exact.
+    /// Each key takes a few hundred bytes. With more keys, the counts of the first ones are more exact. Each denial
+    /// takes a lock.
     #[must_use]
     pub fn top_keys(self, keys: usize) -> Self {
         Self { top_keys: keys.min(1_000), ..self }
@@ -118,59 +129,75 @@ impl Stats {
     /// Returns the counts of all limits that have decided a request, ordered by name.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStats> {
-        let mut limits = Vec::new();
-        for (limit, stats) in &*self.limits.entries() {
-            let mut stats = LimitStats { limit: limit.to_string(), ..lock(stats).clone() };
-            stats.top_keys.sort_by_key(|key| (Reverse(key.denied), key.fingerprint));
-            for key in stats.top_keys.iter_mut().filter(|key| key.key.is_empty()) {
-                key.key = format!("{:032x}", key.fingerprint);
-            }
-            limits.push(stats);
-        }
-        limits
+        self.limits.entries().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
     }
 
-    fn of(&self, limit: &LimitRecord<'_>) -> Arc<Mutex<LimitStats>> {
-        self.limits.get(limit.name, |_| Mutex::default())
+    fn counters(&self, limit: &LimitRecord<'_>) -> &Counters {
+        self.limits.get(limit.name, |_| Counters::default())
     }
-}
-
-fn lock(stats: &Mutex<LimitStats>) -> MutexGuard<'_, LimitStats> {
-    stats.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Recorder for Stats {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
-            let stats = self.of(&limit);
-            let mut stats = lock(&stats);
-            match limit.outcome() {
-                LimitOutcome::Denied => {
-                    stats.denied += 1;
-                    count_key(&mut stats.top_keys, limit.cell.fingerprint(), self.top_keys);
-                }
-                LimitOutcome::ShadowDenied => stats.shadow_denied += 1,
-                LimitOutcome::QuotaExceeded => {}
-                LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => stats.allowed += 1,
+            let counters = self.counters(&limit);
+            counters.count(&limit);
+            if self.top_keys > 0 && limit.outcome() == LimitOutcome::Denied {
+                count_key(&mut counters.top_keys(), limit.cell.fingerprint(), self.top_keys);
             }
-            stats.charged += limit.charged();
         }
     }
 
-    /// Sets how keys are displayed that are kept and not displayed yet.
     fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {
-            let (stats, fingerprint) = (self.of(&limit), limit.cell.fingerprint());
-            if find_key(&mut lock(&stats).top_keys, fingerprint).is_none_or(|key| !key.key.is_empty()) {
-                continue;
-            }
-            // Not called under the lock, because it is the user's.
-            let Some(text) = display(limit.name, &rejection.head) else { continue };
-            let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-            if let Some(key) = find_key(&mut lock(&stats).top_keys, fingerprint) {
-                key.key = text[..end].to_owned();
-            }
+            self.counters(&limit).display(limit.cell.fingerprint(), || display(limit.name, &rejection.head));
+        }
+    }
+}
+
+impl Counters {
+    fn count(&self, limit: &LimitRecord<'_>) {
+        let counter = match limit.outcome() {
+            LimitOutcome::Denied => &self.denied,
+            LimitOutcome::ShadowDenied => &self.shadow_denied,
+            LimitOutcome::QuotaExceeded => return,
+            LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => &self.allowed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.charged.fetch_add(limit.charged(), Ordering::Relaxed);
+    }
+
+    fn top_keys(&self) -> MutexGuard<'_, TopKeys> {
+        self.top_keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets how a key is displayed, if it is kept and not displayed yet.
+    fn display(&self, fingerprint: u128, display: impl FnOnce() -> Option<String>) {
+        if find_key(&mut self.top_keys(), fingerprint).is_none_or(|key| !key.key.is_empty()) {
+            return;
+        }
+        // Not called under the lock, because it is the user's.
+        let Some(text) = display() else { return };
+        let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        if let Some(key) = find_key(&mut self.top_keys(), fingerprint) {
+            key.key = text[..end].to_owned();
+        }
+    }
+
+    fn read(&self, limit: &str) -> LimitStats {
+        let mut keys = self.top_keys().clone();
+        keys.sort_by_key(|(fingerprint, key)| (Reverse(key.denied), *fingerprint));
+        for (fingerprint, key) in keys.iter_mut().filter(|(_, key)| key.key.is_empty()) {
+            key.key = format!("{fingerprint:032x}");
+        }
+        LimitStats {
+            limit: limit.to_owned(),
+            allowed: self.allowed.load(Ordering::Relaxed),
+            denied: self.denied.load(Ordering::Relaxed),
+            shadow_denied: self.shadow_denied.load(Ordering::Relaxed),
+            charged: self.charged.load(Ordering::Relaxed),
+            top_keys: keys.into_iter().map(|(_, key)| key).collect(),
         }
     }
 }
@@ -190,19 +217,19 @@ impl fmt::Debug for Stats {
 /// Counts a denial of a key, and keeps at most `capacity` keys, by the Space-Saving algorithm (Metwally, Agrawal and
 /// El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams", 2005): a new key replaces the
 /// least frequent one and inherits its count.
-fn count_key(keys: &mut Vec<TopKey>, fingerprint: u128, capacity: usize) {
+fn count_key(keys: &mut TopKeys, fingerprint: u128, capacity: usize) {
     if let Some(known) = find_key(keys, fingerprint) {
         known.denied += 1;
     } else if keys.len() < capacity {
-        keys.push(TopKey { key: String::new(), denied: 1, error: 0, fingerprint });
-    } else if let Some(rarest) = keys.iter_mut().min_by_key(|key| key.denied) {
-        let error = rarest.denied;
-        *rarest = TopKey { key: String::new(), denied: error + 1, error, fingerprint };
+        keys.push((fingerprint, TopKey { key: String::new(), denied: 1, error: 0 }));
+    } else if let Some(rarest) = keys.iter_mut().min_by_key(|(_, key)| key.denied) {
+        let error = rarest.1.denied;
+        *rarest = (fingerprint, TopKey { key: String::new(), denied: error + 1, error });
     }
 }
 
-fn find_key(keys: &mut [TopKey], fingerprint: u128) -> Option<&mut TopKey> {
-    keys.iter_mut().find(|known| known.fingerprint == fingerprint)
+fn find_key(keys: &mut TopKeys, fingerprint: u128) -> Option<&mut TopKey> {
+    keys.iter_mut().find(|(known, _)| *known == fingerprint).map(|(_, key)| key)
 }
 
 #[cfg(test)]
@@ -211,27 +238,26 @@ mod tests {
 
     #[test]
     fn a_frequent_key_is_found_among_many_rare_ones() {
-        let mut keys = Vec::new();
+        let mut keys = TopKeys::new();
         for rare in 0..10_000 {
             count_key(&mut keys, 1_000 + rare, 10);
             if rare % 4 == 0 {
                 count_key(&mut keys, 1, 10);
             }
         }
-        let key = keys.iter().max_by_key(|key| key.denied).unwrap();
-        assert_eq!(key.fingerprint, 1);
+        let (first, key) = keys.iter().max_by_key(|(_, key)| key.denied).unwrap();
+        assert_eq!(*first, 1);
         assert!((2_500 - key.error..=2_500 + key.error).contains(&key.denied), "{key:?}");
         assert_eq!(keys.len(), 10);
     }
 
     #[test]
     fn few_keys_are_counted_exactly_and_read_in_descending_order() {
-        let stats = Stats::new();
-        let limit = stats.limits.get("limit", |_| Mutex::default());
+        let counters = Counters::default();
         for (fingerprint, times) in [(7, 3), (8, 5), (9, 1)] {
-            (0..times).for_each(|_| count_key(&mut lock(&limit).top_keys, fingerprint, 3));
+            (0..times).for_each(|_| count_key(&mut counters.top_keys(), fingerprint, 3));
         }
-        let top_keys = stats.limits().remove(0).top_keys;
+        let top_keys = counters.read("limit").top_keys;
         let counts: Vec<_> = top_keys.iter().map(|key| (&key.key[30..], key.denied, key.error)).collect();
         assert_eq!(counts, [("08", 5, 0), ("07", 3, 0), ("09", 1, 0)]);
     }
