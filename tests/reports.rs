@@ -8,6 +8,7 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use http::{Request, Response};
 use support::faulty_store::{FaultyStore, Mode};
 use support::split_mix::Random;
@@ -114,6 +115,41 @@ fn a_missing_peer_address_is_reported_once() {
     // A client without a key is not reported.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
+}
+
+/// Sends a request through a layer for each event, as to a collector of logs.
+struct Collector(RateLimitLayer);
+
+impl Subscriber for Collector {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tower_ratelimit")
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        let _ = self.0.layer(service_fn(hello)).call(Request::new(())).now_or_never();
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_request_that_a_report_causes_does_not_wait_for_the_report() {
+    let layer = RateLimitLayer::new([by_peer()]);
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        tracing::subscriber::with_default(Collector(layer.clone()), || {
+            let response = layer.layer(service_fn(hello)).call(Request::new(())).now_or_never();
+            done.send(response.is_some()).expect("the test is waiting");
+        });
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(10)), Ok(true));
 }
 
 #[test]

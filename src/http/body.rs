@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -138,7 +138,7 @@ impl<B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>
 
 /// Whether a body that could not be read was reported. No other crate can name it, so the trait is sealed.
 #[derive(Debug, Default)]
-pub struct Reported(OnceLock<()>);
+pub struct Reported(AtomicBool);
 
 /// The maximum length of a body. It is read in one poll.
 const MAX_LEN: usize = 1 << 20;
@@ -167,13 +167,13 @@ fn complete<B: Body<Data = Bytes>>(response: Response<B>, Reported(reported): &R
     }));
     let Poll::Ready(Some(text)) = read.poll(&mut Context::from_waker(Waker::noop())) else {
         head.headers.remove(CONTENT_LENGTH);
-        reported.get_or_init(|| {
+        if !reported.swap(true, Ordering::Relaxed) {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 "`on_reject` returned a response whose body is not complete, or exceeds 1 MiB or 1,024 frames, so the \
                  response is sent without a body: return text, bytes or JSON"
             );
-        });
+        }
         return Response::from_parts(head, Bytes::new());
     };
     Response::from_parts(head, text)

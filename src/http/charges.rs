@@ -1,5 +1,7 @@
 //! The limits that apply to a request, with their keys and costs, for its decision, and an explanation of both.
 
+use std::sync::atomic::Ordering;
+
 use super::config::LayerConfig;
 use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
@@ -165,30 +167,28 @@ fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "nothing is logged"))]
 fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyError) {
     match error {
-        KeyError::NotProvided => {
-            config.group.lacks_address.get_or_init(|| {
-                #[cfg(feature = "tracing")]
-                tracing::error!(
-                    limit,
-                    "no request has a key for this limit: the server does not provide it. For peers' addresses with \
-                     Axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the \
-                     feature `tonic`; otherwise, insert a `PeerAddr` extension",
-                );
-            });
+        KeyError::NotProvided if !config.group.lacks_address.swap(true, Ordering::Relaxed) => {
+            #[cfg(feature = "tracing")]
+            tracing::error!(
+                limit,
+                "no request has a key for this limit: the server does not provide it. For peers' addresses with Axum, \
+                 serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature \
+                 `tonic`; otherwise, insert a `PeerAddr` extension",
+            );
         }
         // Under another policy, requests without the extension are expected.
-        KeyError::MissingExtension(extension) if policy == OnMissingKey::Reject => {
-            config.group.lacks_extension.get_or_init(|| {
-                #[cfg(feature = "tracing")]
-                tracing::error!(
-                    limit,
-                    extension,
-                    "a request was rejected because it lacks the extension that this limit's key is taken from. If no \
-                     request has it, put the layer that sets it outside the rate limit layer (with Axum, call \
-                     `.layer` for it later). If only some have it, add another key with `.or(…)` or choose a policy \
-                     with `Limit::on_missing_key`",
-                );
-            });
+        KeyError::MissingExtension(extension)
+            if policy == OnMissingKey::Reject && !config.group.lacks_extension.swap(true, Ordering::Relaxed) =>
+        {
+            #[cfg(feature = "tracing")]
+            tracing::error!(
+                limit,
+                extension,
+                "a request was rejected because it lacks the extension that this limit's key is taken from. If no \
+                 request has it, put the layer that sets it outside the rate limit layer (with Axum, call `.layer` \
+                 for it later). If only some have it, add another key with `.or(…)` or choose a policy with \
+                 `Limit::on_missing_key`",
+            );
         }
         _ => {}
     }

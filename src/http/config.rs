@@ -2,8 +2,8 @@
 //! limiter share: one around a router, and others around routes with costs of their own.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -423,12 +423,12 @@ impl LayerConfig {
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
-        if self.group.marked.load(Ordering::Relaxed) >= MARKED_REQUESTS || !self.group.mark(self.layer, extensions) {
-            return;
-        }
-        self.group.repeats_layer.get_or_init(|| {
+        if self.group.marked.load(Ordering::Relaxed) < MARKED_REQUESTS
+            && self.group.mark(self.layer, extensions)
+            && !self.group.repeats_layer.swap(true, Ordering::Relaxed)
+        {
             // Merging the headers would report this once more.
-            self.headers.repeats_name.get_or_init(|| ());
+            self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 limit = self.current().client.limits().as_slice().first().map_or("", Limit::name),
@@ -436,7 +436,7 @@ impl LayerConfig {
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",
             );
-        });
+        }
     }
 }
 
@@ -454,10 +454,10 @@ pub(super) struct LayerGroup {
     has_several_layers: AtomicBool,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
-    /// Set when this is logged: each once for each limiter.
-    repeats_layer: OnceLock<()>,
-    pub(super) lacks_address: OnceLock<()>,
-    pub(super) lacks_extension: OnceLock<()>,
+    /// Whether this was logged: each once for each limiter.
+    repeats_layer: AtomicBool,
+    pub(super) lacks_address: AtomicBool,
+    pub(super) lacks_extension: AtomicBool,
 }
 
 /// Returns the number of a new layer.

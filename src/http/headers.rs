@@ -6,7 +6,8 @@
 use std::cmp::Reverse;
 use std::iter;
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
@@ -140,8 +141,8 @@ pub(super) struct Headers {
     enforced: usize,
     /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
     policies: Option<HeaderValue>,
-    /// Set when it is logged that a limit has the name of another one. Shared by all layers of the limiter.
-    pub(super) repeats_name: Arc<OnceLock<()>>,
+    /// Whether it was logged that a limit has the name of another one. Shared by all layers of the limiter.
+    pub(super) repeats_name: Arc<AtomicBool>,
 }
 
 /// The parts of headers that are the same in all responses, for one limit.
@@ -450,23 +451,23 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool
 
 /// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
 /// the last list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
-/// items, nothing is changed. Logs a repeated name, unless `reported` is set, and then sets that.
+/// items, nothing is changed. Logs a repeated name, unless `is_reported` is set, and then sets that.
 #[cold]
-fn merge(fields: &[HeaderName], headers: &mut HeaderMap, reported: &OnceLock<()>) {
+fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBool) {
     let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
     let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
     let Some(lists @ [.., quotas]) = lists.as_deref() else { return };
     let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
     let repeated = quotas.iter().enumerate().find(|(index, item)| count(&quotas[..*index], item.name) > 0);
     let Some((_, _repeated)) = repeated else { return };
-    reported.get_or_init(|| {
+    if !is_reported.swap(true, Ordering::Relaxed) {
         #[cfg(feature = "tracing")]
         tracing::warn!(
             limit = %String::from_utf8_lossy(_repeated.name),
             "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
              limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
         );
-    });
+    }
     let merged: Vec<HeaderValue> = lists
         .iter()
         .map(|items| {
@@ -517,7 +518,7 @@ mod tests {
             headers.append(&quotas, HeaderValue::from_static(line));
             headers.append(&policies, HeaderValue::from_static(r#""a";q=10"#));
         }
-        merge(&[policies, quotas.clone()], &mut headers, &OnceLock::new());
+        merge(&[policies, quotas.clone()], &mut headers, &AtomicBool::new(false));
         assert_eq!(headers.get_all(quotas).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
     }
 }
