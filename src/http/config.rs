@@ -155,7 +155,7 @@ impl Builder<HttpOptions> {
 
     /// Sets the response headers that report the remaining tokens of limits. Defaults to [`HeaderStyle::IETF`].
     ///
-    /// `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
+    /// Takes one style or several; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
     /// only in their [`ResetFormat`](crate::ResetFormat) or in the version of the draft, the first one is used.
     ///
     /// ```

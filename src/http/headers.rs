@@ -102,6 +102,16 @@ impl HeaderStyle {
     }
 }
 
+/// Yields the style itself, so that a single style is accepted instead of a list.
+impl IntoIterator for HeaderStyle {
+    type Item = Self;
+    type IntoIter = iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        iter::once(self)
+    }
+}
+
 /// The format of an `…-Reset` header, which reports when the limit is entirely unused again.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]

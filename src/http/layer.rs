@@ -94,7 +94,7 @@ impl RateLimitLayer {
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, ResetFormat, key};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)])
+    ///     .headers(HeaderStyle::XRateLimit(ResetFormat::Seconds))
     ///     .problem_json()
     ///     .build();
     /// # let _ = limits;

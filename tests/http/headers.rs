@@ -502,7 +502,7 @@ async fn a_single_limit_and_a_single_style_need_no_list() {
     live.replace(one()).unwrap();
     let layers = [RateLimitLayer::builder(one()), RateLimitLayer::live_builder(&live)];
     for layer in layers {
-        let service = layer.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)]).build().layer(Hello::default());
+        let service = layer.headers(HeaderStyle::XRateLimit(ResetFormat::Seconds)).build().layer(Hello::default());
         assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some("1"));
     }
     assert_eq!(RateLimitLayer::new(one()).limits().len(), 1);
