@@ -69,12 +69,9 @@ pub enum StoreErrorKind {
 
 impl StoreError {
     fn of(kind: StoreErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Details { kind, what: what.into(), source: None, node: None, is_of_one_request: false }))
-    }
-
-    fn about_one_request(mut self) -> Self {
-        self.0.is_of_one_request = true;
-        self
+        let is_of_one_request =
+            matches!(kind, StoreErrorKind::NotSupported | StoreErrorKind::Full | StoreErrorKind::InvalidCall);
+        Self(Box::new(Details { kind, what: what.into(), source: None, node: None, is_of_one_request }))
     }
 
     fn with_source(mut self, source: impl Into<Source>) -> Self {
@@ -83,14 +80,16 @@ impl StoreError {
     }
 
     /// Wraps the cause of a failure of the store. It counts for the [circuit breaker](crate::CircuitBreaker).
-    pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn new(source: impl Into<Source>) -> Self {
         Self::of(StoreErrorKind::Failed, "could not decide").with_source(source)
     }
 
     /// Wraps the cause why a working store can't decide one request, such as invalid data under its keys. It does not
     /// count for the [circuit breaker](crate::CircuitBreaker).
-    pub fn of_one_request(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::new(source).about_one_request()
+    pub fn of_one_request(source: impl Into<Source>) -> Self {
+        let mut error = Self::new(source);
+        error.0.is_of_one_request = true;
+        error
     }
 
     /// Sets the node that failed, for stores [with several](crate::Store::node).
@@ -149,34 +148,30 @@ impl StoreError {
     }
 
     pub(crate) fn breaker_open(node: Option<Node>) -> Self {
-        let mut error = Self::of(
-            StoreErrorKind::BreakerOpen,
-            "was not called, because its circuit breaker is open after repeated failures",
-        );
+        let what = "was not called, because its circuit breaker is open after repeated failures";
+        let mut error = Self::of(StoreErrorKind::BreakerOpen, what);
         error.0.node = node;
         error
     }
 
     pub(crate) fn not_supported() -> Self {
-        let error = Self::of(
+        Self::of(
             StoreErrorKind::NotSupported,
             "does not support overrides: use `MemoryStore` or `RedisStore`, or forward `access_override` to the store \
              that yours wraps",
-        );
-        error.about_one_request()
+        )
     }
 
     pub(crate) fn full(max: usize) -> Self {
-        let error = Self::of(
+        Self::of(
             StoreErrorKind::Full,
             format!("has {max} overrides, its maximum: remove some, or raise `MemoryStore::max_overrides`"),
-        );
-        error.about_one_request()
+        )
     }
 
     /// Describes the invalid argument of a call, and the remedy.
     pub(crate) fn invalid_call(what: impl ToString) -> Self {
-        Self::of(StoreErrorKind::InvalidCall, what.to_string()).about_one_request()
+        Self::of(StoreErrorKind::InvalidCall, what.to_string())
     }
 
     /// Wraps the cause why the publication of rules was not confirmed.
