@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{
-    Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
-    histogram,
+    Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
 use super::{
@@ -60,8 +59,6 @@ pub struct MetricsRecorder {
     durations: PerLabel<Histogram>,
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
-    /// The gauges of the store's keys, memory and queue.
-    usage: OnceLock<[Gauge; 3]>,
     usage_reading: Cooldown,
 }
 
@@ -75,7 +72,6 @@ impl MetricsRecorder {
             limits: PerLabel::new(usize::MAX),
             durations: PerLabel::new(usize::MAX),
             counters: PerLabel::new(usize::MAX),
-            usage: OnceLock::new(),
             usage_reading: Cooldown::default(),
         }
     }
@@ -87,25 +83,11 @@ impl MetricsRecorder {
         self
     }
 
-    fn labels<const N: usize>(&self, labels: [(&'static str, &str); N]) -> Vec<Label> {
-        with_labels(&self.labels, labels)
-    }
-
-    /// Reads the usage of the store that decided.
-    fn read_usage(&self, decision: &DecisionRecord<'_>) {
-        let names = ["ratelimit_keys", "ratelimit_memory_bytes", "ratelimit_queue_length"];
-        let gauges = self.usage.get_or_init(|| names.map(|name| gauge!(name, self.labels.clone())));
-        let usage = decision.store_usage();
-        for (gauge, value) in gauges.iter().zip([usage.keys, usage.bytes, usage.queued]) {
-            gauge.set(value.unwrap_or(0) as f64);
-        }
-    }
-
     /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
     /// that no series is exported that can't occur.
     fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
         let counters = self.counters.get(name, |_| PerLabel::new(usize::MAX));
-        counters.get(value, |value| counter!(name, self.labels([(label, value)]))).increment(by);
+        counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
     }
 }
 
@@ -119,16 +101,26 @@ impl Recorder for MetricsRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let source = decision.source;
         for limit in decision.limits() {
-            let handles = self.limits.get(limit.name, |name| LimitHandles::new(self.labels([("limit", name)])));
+            let handles =
+                self.limits.get(limit.name, |name| LimitHandles::new(with_labels(&self.labels, [("limit", name)])));
             handles.count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
-            let create =
-                |source: &str| histogram!("ratelimit_store_duration_seconds", self.labels([("decided_by", source)]));
+            let create = |source: &str| {
+                histogram!("ratelimit_store_duration_seconds", with_labels(&self.labels, [("decided_by", source)]))
+            };
             self.durations.get(source.as_str(), create).record(decision.duration.as_secs_f64());
         }
         if self.usage_reading.try_start(USAGE_INTERVAL) {
-            self.read_usage(decision);
+            let usage = decision.store_usage();
+            let gauges = [
+                ("ratelimit_keys", usage.keys),
+                ("ratelimit_memory_bytes", usage.bytes),
+                ("ratelimit_queue_length", usage.queued),
+            ];
+            for (name, value) in gauges {
+                gauge!(name, self.labels.clone()).set(value.unwrap_or(0) as f64);
+            }
         }
     }
 
@@ -180,7 +172,7 @@ impl Recorder for MetricsRecorder {
             Event::BreakerChanged { state, node } => {
                 let node = node.map_or("store", |node| node.name());
                 let is_open = f64::from(*state == BreakerState::Open);
-                return gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(is_open);
+                return gauge!("ratelimit_breaker_state", with_labels(&self.labels, [("node", node)])).set(is_open);
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
@@ -231,20 +223,16 @@ impl LimitHandles {
 
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
-        let Some(detail) = limit.cell.detail() else { return self.count_here(limit, source) };
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
-        self.details.get(detail, create).count_here(limit, source);
-    }
-
-    fn count_here(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
+        let Self { labels, decisions, tokens, near_limit, .. } =
+            limit.cell.detail().map_or(self, |detail| self.details.get(detail, create));
         let outcome = limit.outcome();
-        let labels = || with_labels(&self.labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
-        let decisions = &self.decisions[outcome as usize][source as usize];
-        decisions.get_or_init(|| counter!("ratelimit_decisions_total", labels())).increment(1);
-        let tokens = || counter!("ratelimit_tokens_total", self.labels.clone());
-        self.tokens.get_or_init(tokens).increment(limit.charged());
-        let near_limit = || counter!("ratelimit_near_limit_total", self.labels.clone());
-        self.near_limit.get_or_init(near_limit).increment(limit.is_near_limit().into());
+        let all = || with_labels(labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
+        let decisions = &decisions[outcome as usize][source as usize];
+        decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(1);
+        tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(limit.charged());
+        let near_limit = near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone()));
+        near_limit.increment(limit.is_near_limit().into());
     }
 }
 

@@ -458,23 +458,20 @@ impl<T> PerLabel<T> {
 
     /// Returns the entry of a label. `create` makes the entry of a new label.
     fn get(&self, label: &str, create: impl Fn(&str) -> T) -> &T {
-        let own = if label.len() > MAX_LABEL { None } else { self.find(label, &create) };
-        own.unwrap_or_else(|| self.other.get_or_init(|| Box::new(create(OTHER))))
-    }
-
-    fn find(&self, label: &str, create: impl Fn(&str) -> T) -> Option<&T> {
         let add = || {
             self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1)).ok()?;
             Some(Box::new(LabelNode { label: label.into(), entry: create(label), children: Default::default() }))
         };
         let (mut slot, mut hash) = (&self.root, HASHER.hash_one(label) as usize);
-        loop {
-            let node = slot.get_or_init(add).as_ref()?;
+        while label.len() <= MAX_LABEL
+            && let Some(node) = slot.get_or_init(add)
+        {
             if *node.label == *label {
-                return Some(&node.entry);
+                return &node.entry;
             }
             (slot, hash) = (&node.children[hash % BASE], hash / BASE);
         }
+        self.other.get_or_init(|| Box::new(create(OTHER)))
     }
 
     /// Returns the entries with their labels, ordered by label, without the shared one.

@@ -129,7 +129,22 @@ impl Stats {
     /// Returns the counts of all limits that have decided a request, ordered by name.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStats> {
-        self.limits.entries().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
+        let read = |(limit, counters): (&str, &Counters)| {
+            let mut keys = counters.top_keys().clone();
+            keys.sort_by_key(|(fingerprint, key)| (Reverse(key.denied), *fingerprint));
+            for (fingerprint, key) in keys.iter_mut().filter(|(_, key)| key.key.is_empty()) {
+                key.key = format!("{fingerprint:032x}");
+            }
+            LimitStats {
+                limit: limit.to_owned(),
+                allowed: counters.allowed.load(Ordering::Relaxed),
+                denied: counters.denied.load(Ordering::Relaxed),
+                shadow_denied: counters.shadow_denied.load(Ordering::Relaxed),
+                charged: counters.charged.load(Ordering::Relaxed),
+                top_keys: keys.into_iter().map(|(_, key)| key).collect(),
+            }
+        };
+        self.limits.entries().into_iter().map(read).collect()
     }
 
     fn counters(&self, limit: &LimitRecord<'_>) -> &Counters {
@@ -141,64 +156,41 @@ impl Recorder for Stats {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
             let counters = self.counters(&limit);
-            counters.count(&limit);
+            let counter = match limit.outcome() {
+                LimitOutcome::Denied => &counters.denied,
+                LimitOutcome::ShadowDenied => &counters.shadow_denied,
+                LimitOutcome::QuotaExceeded => continue,
+                LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => &counters.allowed,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+            counters.charged.fetch_add(limit.charged(), Ordering::Relaxed);
             if self.top_keys > 0 && limit.outcome() == LimitOutcome::Denied {
                 count_key(&mut counters.top_keys(), limit.cell.fingerprint(), self.top_keys);
             }
         }
     }
 
+    /// Sets how keys are displayed that are kept and not displayed yet.
     fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {
-            self.counters(&limit).display(limit.cell.fingerprint(), || display(limit.name, &rejection.head));
+            let (counters, fingerprint) = (self.counters(&limit), limit.cell.fingerprint());
+            if find_key(&mut counters.top_keys(), fingerprint).is_none_or(|key| !key.key.is_empty()) {
+                continue;
+            }
+            // Not called under the lock, because it is the user's.
+            let Some(text) = display(limit.name, &rejection.head) else { continue };
+            let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+            if let Some(key) = find_key(&mut counters.top_keys(), fingerprint) {
+                key.key = text[..end].to_owned();
+            }
         }
     }
 }
 
 impl Counters {
-    fn count(&self, limit: &LimitRecord<'_>) {
-        let counter = match limit.outcome() {
-            LimitOutcome::Denied => &self.denied,
-            LimitOutcome::ShadowDenied => &self.shadow_denied,
-            LimitOutcome::QuotaExceeded => return,
-            LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => &self.allowed,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        self.charged.fetch_add(limit.charged(), Ordering::Relaxed);
-    }
-
     fn top_keys(&self) -> MutexGuard<'_, TopKeys> {
         self.top_keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets how a key is displayed, if it is kept and not displayed yet.
-    fn display(&self, fingerprint: u128, display: impl FnOnce() -> Option<String>) {
-        if find_key(&mut self.top_keys(), fingerprint).is_none_or(|key| !key.key.is_empty()) {
-            return;
-        }
-        // Not called under the lock, because it is the user's.
-        let Some(text) = display() else { return };
-        let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-        if let Some(key) = find_key(&mut self.top_keys(), fingerprint) {
-            key.key = text[..end].to_owned();
-        }
-    }
-
-    fn read(&self, limit: &str) -> LimitStats {
-        let mut keys = self.top_keys().clone();
-        keys.sort_by_key(|(fingerprint, key)| (Reverse(key.denied), *fingerprint));
-        for (fingerprint, key) in keys.iter_mut().filter(|(_, key)| key.key.is_empty()) {
-            key.key = format!("{fingerprint:032x}");
-        }
-        LimitStats {
-            limit: limit.to_owned(),
-            allowed: self.allowed.load(Ordering::Relaxed),
-            denied: self.denied.load(Ordering::Relaxed),
-            shadow_denied: self.shadow_denied.load(Ordering::Relaxed),
-            charged: self.charged.load(Ordering::Relaxed),
-            top_keys: keys.into_iter().map(|(_, key)| key).collect(),
-        }
     }
 }
 
@@ -253,11 +245,12 @@ mod tests {
 
     #[test]
     fn few_keys_are_counted_exactly_and_read_in_descending_order() {
-        let counters = Counters::default();
+        let stats = Stats::new();
+        let counters = stats.limits.get("limit", |_| Counters::default());
         for (fingerprint, times) in [(7, 3), (8, 5), (9, 1)] {
             (0..times).for_each(|_| count_key(&mut counters.top_keys(), fingerprint, 3));
         }
-        let top_keys = counters.read("limit").top_keys;
+        let top_keys = stats.limits().remove(0).top_keys;
         let counts: Vec<_> = top_keys.iter().map(|key| (&key.key[30..], key.denied, key.error)).collect();
         assert_eq!(counts, [("08", 5, 0), ("07", 3, 0), ("09", 1, 0)]);
     }

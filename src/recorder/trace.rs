@@ -69,19 +69,6 @@ impl TraceRecorder {
         Self { interval, ..self }
     }
 
-    fn log_denial(&self, limit: &LimitRecord<'_>) {
-        let Some(suppressed) = self.first_denial(limit.cell.fingerprint()) else { return };
-        tracing::info!(
-            limit = limit.name,
-            key = format_args!("{:032x}", limit.cell.fingerprint()),
-            cost = limit.cell.cost(),
-            retry_after = limit.cell.verdict().retry_after().map(|wait| wait.as_secs_f64()),
-            penalty = limit.cell.is_locked_out(),
-            suppressed,
-            "a limit denied a key"
-        );
-    }
-
     /// Returns the number of suppressed denials since the last line, if the denial of this key is to be logged.
     fn first_denial(&self, fingerprint: u128) -> Option<u64> {
         let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +103,17 @@ impl Recorder for TraceRecorder {
                 span.record("ratelimit.remaining", limit.cell.remaining());
             }
         }
-        decision.limits().filter(denied).for_each(|limit| self.log_denial(&limit));
+        for LimitRecord { name, cell, .. } in decision.limits().filter(denied) {
+            let Some(suppressed) = self.first_denial(cell.fingerprint()) else { continue };
+            tracing::info!(
+                limit = name,
+                key = format_args!("{:032x}", cell.fingerprint()),
+                cost = cell.cost(),
+                retry_after = cell.verdict().retry_after().map(|wait| wait.as_secs_f64()),
+                penalty = cell.is_locked_out(),
+                suppressed,
+                "a limit denied a key"
+            );
+        }
     }
 }
