@@ -62,7 +62,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::key::hash::KeyHasher;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 pub use crate::resilience::Decider;
@@ -138,6 +137,7 @@ impl Explanation {
     ) -> Self {
         let (is_decided, conclusion) = (conclusion.is_some(), conclusion.unwrap_or(Conclusion::StoreFailed));
         let mut this = Self { conclusion, decided_by: Decider::Head, at: None, lists: Vec::new(), limits };
+        this.key_parts().for_each(|part| part.set_fingerprint(client.hasher()));
         this.describe(&cells, false);
         if is_decided {
             return this;
@@ -209,11 +209,6 @@ impl Explanation {
         self
     }
 
-    /// Sets the fingerprints of hidden values.
-    pub(crate) fn set_fingerprints(&mut self, hasher: &KeyHasher) {
-        self.key_parts().for_each(|part| part.set_fingerprint(hasher));
-    }
-
     fn key_parts(&mut self) -> impl Iterator<Item = &mut KeyPart> {
         self.limits.iter_mut().flat_map(|limit| &mut limit.key)
     }
@@ -282,12 +277,7 @@ impl LimitStatus {
     /// Creates the status of a limit that applies. Its cost and its outcome are set later.
     #[inline]
     pub(crate) fn applies(missing_key: Option<KeyError>) -> Self {
-        Self::Applies(AppliedLimit { missing_key, fingerprint: String::new(), cost: 0, capacity: 0, outcome: None })
-    }
-
-    /// Returns whether it is decided by the key of a request.
-    pub(crate) fn depends_on_key(&self) -> bool {
-        matches!(self, Self::Applies(_) | Self::Skipped { .. } | Self::Rejects { .. })
+        Self::Applies(AppliedLimit { missing_key, ..AppliedLimit::default() })
     }
 }
 
@@ -328,7 +318,7 @@ impl LimitExplanation {
 }
 
 /// The cost and the expected outcome of a limit that applies to a request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AppliedLimit {

@@ -148,7 +148,7 @@ impl<'a> Finder<'a> {
     fn note(&mut self, index: usize, status: LimitStatus, looked_up: Option<&KeyBuf>) {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
-        if status.depends_on_key() {
+        if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
             explained.key = self.config.client.limits().get(index).describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
@@ -225,6 +225,5 @@ pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpos
     let cells = finder.cells;
     let mut explanation = Explanation::new(client, conclusion, cells, explained, purpose).await;
     explanation.lists = config.lists.explain(head);
-    explanation.set_fingerprints(client.hasher());
     explanation
 }
