@@ -279,7 +279,11 @@ impl Headers {
 
     /// Adds a triple for the tightest limit, unless an inner layer has added that of a tighter limit.
     fn write_triple(&self, names: &[HeaderName], format: ResetFormat, decision: &Decision, headers: &mut HeaderMap) {
-        let ([limit, remaining, reset], Some(outcome)) = (names, reported(decision).reduce(tighter)) else { return };
+        let ([limit, remaining, reset], Some(outcome)) =
+            (names, reported(decision).min_by_key(|outcome| looseness(outcome)))
+        else {
+            return;
+        };
         let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         // An inner layer that rejected the request has written the headers of the limit that denies.
         let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
@@ -350,13 +354,10 @@ fn reported(decision: &Decision) -> impl Iterator<Item = &Cell> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }
 
-/// Returns the tighter of two limits: the one that denies for longer, or else the one with less remaining.
-fn tighter<'a>(one: &'a Cell, other: &'a Cell) -> &'a Cell {
-    let looseness = |outcome: &Cell| {
-        let wait = (!outcome.is_allowed()).then(|| outcome.verdict().retry_after().unwrap_or(Duration::MAX));
-        (Reverse(wait), outcome.remaining(), Reverse(outcome.reset_after()))
-    };
-    if looseness(other) < looseness(one) { other } else { one }
+/// Returns the order of limits from the tightest one: that which denies for longest, or else has the least remaining.
+fn looseness(outcome: &Cell) -> impl Ord {
+    let wait = (!outcome.is_allowed()).then(|| outcome.verdict().retry_after().unwrap_or(Duration::MAX));
+    (Reverse(wait), outcome.remaining(), Reverse(outcome.reset_after()))
 }
 
 /// Returns seconds, rounded up, and at most the largest integer of structured fields (RFC 9651, section 3.3.1).
