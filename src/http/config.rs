@@ -250,7 +250,7 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn grpc_rejections(mut self, enabled: bool) -> Self {
-        self.options.format.grpc = enabled;
+        self.options.format.ignores_grpc = !enabled;
         self
     }
 }
@@ -386,18 +386,10 @@ impl LayerConfig {
         }
     }
 
-    /// Records the rejection of a request, and returns the response to it. It has the headers of the decision, if there
-    /// is one and `with_headers` is set.
-    pub(super) fn reject(
-        &self,
-        reason: Reason,
-        denied: Option<&Decision>,
-        with_headers: bool,
-        head: &RequestHead<'_>,
-    ) -> Response<Bytes> {
-        let Self { client, headers, format, .. } = self;
-        let rejection = client.reject(reason, denied, format.jitter(), head);
-        format.response(&rejection, headers, denied.filter(|_| with_headers))
+    /// Records the rejection of a request, and returns the response to it, without the headers that report limits.
+    pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
+        let rejection = self.client.reject(reason, denied, self.format.jitter(), head);
+        self.format.response(&rejection, &self.headers)
     }
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.

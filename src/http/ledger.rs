@@ -137,7 +137,7 @@ impl Ledger {
     pub(super) fn reject(&self, denied: Option<&Decision>) -> Response<Bytes> {
         let limited = |denied: &Decision| Reason::Limited { retry_after: denied.retry_after() };
         let reason = denied.map_or(Reason::StoreFailed, limited);
-        let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, false, head);
+        let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, head);
         match &self.head {
             Some(head) => reject(&RequestHead::of(head)),
             None => reject(&RequestHead::of(&Request::new(()))),
@@ -152,10 +152,10 @@ impl Ledger {
     /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to
     /// it.
     pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
-        let ask = |account: &Account| (account.asked.clone(), cost(account.asked.limit(), account.paid));
-        let asked: Vec<(Cell, u64)> = self.entries().accounts.iter().map(ask).collect();
         let mut cells = Cells::new();
-        asked.iter().for_each(|(asked, cost)| self.config.client.limits().add_again(&mut cells, asked, *cost));
+        for Account { asked, paid, .. } in &self.entries().accounts {
+            self.config.client.limits().add_again(&mut cells, asked, cost(asked.limit(), *paid));
+        }
         cells
     }
 
@@ -168,19 +168,6 @@ impl Ledger {
             account.take(excess, &mut payments);
         }
         payments
-    }
-
-    /// Returns payments that were [taken](Self::take_excess), and not refunded.
-    fn return_payments(&self, payments: Vec<Payment>) {
-        let mut entries = self.entries();
-        payments.into_iter().rev().for_each(|payment| entries.pay(payment));
-    }
-
-    /// Removes everything, so that nothing more is charged or reported.
-    fn clear(&self) {
-        let mut entries = self.entries();
-        entries.accounts.clear();
-        entries.last = None;
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -203,12 +190,10 @@ fn receipts(payments: Vec<Payment>) -> Vec<Receipt> {
 
 impl Entries {
     fn add(&mut self, decision: Decision) {
-        for charged in decision.outcomes().iter().filter(|_| decision.is_charged()) {
-            // A limit that is not enforced may have had no capacity.
-            if charged.is_allowed() {
-                let end = decision.at().saturating_add(charged.reset_after());
-                self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
-            }
+        // A limit that is not enforced may have had no capacity.
+        for charged in decision.outcomes().iter().filter(|cell| decision.is_charged() && cell.is_allowed()) {
+            let end = decision.at().saturating_add(charged.reset_after());
+            self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
         }
         self.last = Some(decision);
     }
@@ -352,7 +337,12 @@ impl Ledger {
                 client.refund_in_background(receipt);
             }
         }
-        decision.inspect_err(|_| self.clear())
+        decision.inspect_err(|_| {
+            // Nothing more is charged or reported.
+            let mut entries = self.entries();
+            entries.accounts.clear();
+            entries.last = None;
+        })
     }
 
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
@@ -397,7 +387,8 @@ impl Ledger {
         let taken = self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid });
         let result = self.config.client.reset(cells).await;
         if result.is_err() {
-            self.return_payments(taken);
+            let mut entries = self.entries();
+            taken.into_iter().rev().for_each(|payment| entries.pay(payment));
         }
         result
     }
@@ -434,10 +425,12 @@ fn outcome(decision: &Decision, limit: usize) -> Option<&Cell> {
 /// Returns the part of a cost that a denied request can be charged: if the limit denied it, the available tokens,
 /// including overage.
 fn lowered_to_available(outcome: &Cell) -> u64 {
-    match outcome.is_allowed() {
-        true => outcome.cost(),
+    if outcome.is_allowed() {
+        outcome.cost()
+    } else if outcome.denies() {
+        outcome.available().min(outcome.cost().saturating_sub(1))
+    } else {
         // A limit in shadow mode is charged all missing tokens or none.
-        false if !outcome.denies() => 0,
-        false => outcome.available().min(outcome.cost().saturating_sub(1)),
+        0
     }
 }

@@ -16,7 +16,6 @@ use crate::key::heads::RequestHead;
 use crate::limiter::AcquireError;
 use crate::recorder::{LimitRecord, Reason, Rejection};
 use crate::select::ListAction;
-use crate::store::decision::Decision;
 use crate::time::{ceil_seconds, random_up_to};
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.
@@ -24,14 +23,14 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
-pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
+type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
 /// The format of rejections.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct RejectionFormat {
     pub(super) body: Body,
-    /// Whether genuine gRPC requests are answered with a gRPC status.
-    pub(super) grpc: bool,
+    /// Whether genuine gRPC requests are rejected like others, rather than with a gRPC status.
+    pub(super) ignores_grpc: bool,
     /// The longest random part of `Retry-After`.
     pub(super) longest_jitter: Duration,
 }
@@ -45,16 +44,10 @@ pub(super) enum Body {
     Custom(Arc<Closure>),
 }
 
-impl Default for RejectionFormat {
-    fn default() -> Self {
-        Self { body: Body::default(), grpc: true, longest_jitter: Duration::ZERO }
-    }
-}
-
 impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
-        head.grpc_content_type().filter(|_| self.grpc)
+        head.grpc_content_type().filter(|_| !self.ignores_grpc)
     }
 
     /// Returns the random part of a wait.
@@ -67,13 +60,8 @@ impl RejectionFormat {
         matches!(self.body, Body::Custom(_)) || self.grpc_content_type(head).is_some()
     }
 
-    /// Builds the response, with the headers that report `decision`.
-    pub(super) fn response(
-        &self,
-        rejection: &Rejection<'_>,
-        headers: &Headers,
-        decision: Option<&Decision>,
-    ) -> Response<Bytes> {
+    /// Builds the response, with room for the headers that report limits.
+    pub(super) fn response(&self, rejection: &Rejection<'_>, headers: &Headers) -> Response<Bytes> {
         let grpc_content_type = self.grpc_content_type(&rejection.head);
         let mut response = match grpc_content_type {
             Some(content_type) => grpc_response(rejection, content_type, headers.max_headers()),
@@ -85,9 +73,6 @@ impl RejectionFormat {
             headers.write_retry_after(seconds, grpc_content_type.is_some(), map);
         }
         insert_missing(map, CACHE_CONTROL, NO_STORE);
-        if let Some(decision) = decision {
-            headers.write(decision, map);
-        }
         response
     }
 
@@ -178,9 +163,9 @@ impl AcquireError {
     /// ```
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
-        match self {
-            Self::Denied { retry_after } => response(Reason::Limited { retry_after: *retry_after }),
-            Self::Store(error) => error.response(),
+        match *self {
+            Self::Denied { retry_after } => response(Reason::Limited { retry_after }),
+            Self::Store(ref error) => error.response(),
         }
     }
 }
@@ -207,8 +192,7 @@ fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
     let head = RequestHead::of(&request);
     let rejection = Rejection { reason, decision: None, names: &[], jitter: Duration::ZERO, head };
-    let format = RejectionFormat { grpc: false, ..RejectionFormat::default() };
-    format.response(&rejection, &Headers::default(), None)
+    RejectionFormat::default().response(&rejection, &Headers::default())
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -392,31 +376,24 @@ impl Rejection<'_> {
 /// Adds a number of seconds in its two largest units, such as "7 hours 43 minutes". It is rounded up to the smaller of
 /// the two units, so that a client that waits that long never retries too early.
 fn push_wait(text: &mut Text, seconds: u64) {
-    let [larger, smaller] = in_two_units(seconds);
-    push_count(text, larger);
+    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
+    let (larger, smaller) = match seconds {
+        0..60 => ((seconds, " second"), (0, "")),
+        60..3_600 => ((seconds / 60, " minute"), (seconds % 60, " second")),
+        _ if minutes < 1_440 => ((minutes / 60, " hour"), (minutes % 60, " minute")),
+        _ => ((hours / 24, " day"), (hours % 24, " hour")),
+    };
+    let push = |text: &mut Text, (count, unit): (u64, &str)| {
+        push_number(text, count);
+        text.extend_from_slice(unit.as_bytes());
+        if count != 1 {
+            text.push(b's');
+        }
+    };
+    push(text, larger);
     if smaller.0 > 0 {
         text.push(b' ');
-        push_count(text, smaller);
-    }
-}
-
-fn push_count(text: &mut Text, (count, unit): (u64, &str)) {
-    push_number(text, count);
-    text.push(b' ');
-    text.extend_from_slice(unit.as_bytes());
-    if count != 1 {
-        text.push(b's');
-    }
-}
-
-/// Splits a wait into its two largest units, rounded up to the smaller one.
-fn in_two_units(seconds: u64) -> [(u64, &'static str); 2] {
-    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
-    match seconds {
-        0..60 => [(seconds, "second"), (0, "second")],
-        60..3_600 => [(seconds / 60, "minute"), (seconds % 60, "second")],
-        _ if minutes < 1_440 => [(minutes / 60, "hour"), (minutes % 60, "minute")],
-        _ => [(hours / 24, "day"), (hours % 24, "hour")],
+        push(text, smaller);
     }
 }
 

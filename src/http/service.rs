@@ -335,12 +335,12 @@ impl RequestContext {
                 Pending::Turn(ReservationGuard::new(&self.config.client, decision, delay)).into()
             }
             Verdict::Deny { retry_after } => {
-                // The layer that has opened a ledger writes the headers of its last decision.
-                let with_headers = self.ledger.is_none();
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
-                let response = self.config.reject(reason, Some(&decision), with_headers, head);
-                if let Some(ledger) = &self.ledger {
-                    ledger.add(decision);
+                let mut response = self.config.reject(reason, Some(&decision), head);
+                match &self.ledger {
+                    None => self.config.headers.write(&decision, response.headers_mut()),
+                    // The layer that has opened the ledger writes the headers of its last decision.
+                    Some(ledger) => ledger.add(decision),
                 }
                 Step::Reject(response)
             }
@@ -348,7 +348,7 @@ impl RequestContext {
     }
 
     fn reject(&self, reason: Reason, head: &RequestHead<'_>) -> Step {
-        Step::Reject(self.config.reject(reason, None, false, head))
+        Step::Reject(self.config.reject(reason, None, head))
     }
 
     /// Returns whether a request is allowed without a delay, and nothing remains to be done for it.
