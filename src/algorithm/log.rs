@@ -18,7 +18,7 @@ pub(crate) struct Log {
     pub(crate) expires_at: u64,
     /// The total before the first entry.
     base: u32,
-    /// Oldest first. The first ones may have expired: see [`expire`](Self::expire).
+    /// Oldest first. The first ones may have expired.
     entries: SmallVec<[Entry; 1]>,
 }
 
@@ -88,8 +88,9 @@ impl Log {
     pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
         let View { current, base, entries, used } = self.view(algorithm, now);
         let expired = self.entries.len() - entries.len();
-        if expired > 0 {
-            self.expire(expired, base);
+        // Once there are enough of them to pay for moving the others.
+        if expired * 16 >= self.entries.len() {
+            self.remove_first(expired);
         }
         // No more than the limit, which fits.
         self.record(algorithm, current, base.wrapping_add((used + cost) as u32));
@@ -97,7 +98,7 @@ impl Log {
     }
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
-    /// number of later entries.
+    /// number of entries that move.
     pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
         let View { base, entries, used, .. } = self.view(algorithm, now);
         let bucket = mark.expires_at.saturating_sub(algorithm.span);
@@ -114,17 +115,18 @@ impl Log {
             entry.total = entry.total.wrapping_sub(back);
         }
         if back == charged {
+            // What had expired when the newest bucket was charged does not count again without it.
+            let expired = self.expired(algorithm, self.newest());
             self.entries.remove(index);
+            self.remove_first(expired);
             self.expires_at = self.newest() + algorithm.span;
         }
     }
 
-    /// Removes expired entries, once there are enough of them to pay for moving the others. `base` is the total of them.
-    fn expire(&mut self, expired: usize, base: u32) {
-        if expired * 16 < self.entries.len() {
-            return;
-        }
-        self.base = base;
+    /// Removes the first entries, which have expired.
+    fn remove_first(&mut self, expired: usize) {
+        let Some(last) = expired.checked_sub(1) else { return };
+        self.base = self.entries[last].total;
         self.entries.drain(..expired);
         // Small allocations are kept: they would only be made again.
         if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
@@ -226,5 +228,27 @@ fn bucket_of(algorithm: &Algorithm, now: u64) -> u64 {
         Kind::Log(Some(buckets)) => now - now % (algorithm.span / u64::from(buckets)),
         // A log of every request is a log of buckets of 1 µs.
         _ => now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::SlidingLog;
+
+    #[test]
+    fn a_refund_brings_no_expired_charge_back() {
+        let algorithm = SlidingLog::new(100, Duration::from_micros(100)).into();
+        let mut log = Log::default();
+        (1_000..1_040).for_each(|now| drop(log.charge(&algorithm, now, 1)));
+        // The first two have expired.
+        assert_eq!(log.charge(&algorithm, 1_101, 1), 39);
+        let mark = log.summary(&algorithm, 1_101);
+        log.refund(&algorithm, mark, 1_101, 1);
+        for now in [1_101, 1_050] {
+            assert_eq!(log.used(&algorithm, now), 38, "at {now}");
+        }
     }
 }
