@@ -25,15 +25,16 @@ const LONGEST_EXPIRY: Duration = Duration::from_secs(60);
 /// zones differ by more.
 const LARGEST_DIFFERENCE: u64 = 600_000_000;
 
-/// One key of a database. Fails the check if the database fails.
+/// One key of a database, and the TTL of the values that it is set to. Fails the check if the database fails.
 struct Key<B> {
     database: Arc<B>,
     name: String,
+    ttl: Duration,
 }
 
 impl<B: CompareAndSwap> Key<B> {
     fn new(database: &Arc<B>) -> Self {
-        Self { database: database.clone(), name: format!("conformance:{:016x}", new_key()) }
+        Self { database: database.clone(), name: format!("conformance:{:016x}", new_key()), ttl: TTL }
     }
 
     async fn get(&self) -> Option<Versioned> {
@@ -47,11 +48,7 @@ impl<B: CompareAndSwap> Key<B> {
     }
 
     async fn swap(&self, expected: Option<u64>, value: &[u8]) -> bool {
-        self.swap_for(TTL, expected, value).await
-    }
-
-    async fn swap_for(&self, ttl: Duration, expected: Option<u64>, value: &[u8]) -> bool {
-        let swapped = self.database.compare_and_swap(&self.name, expected, value, ttl).await;
+        let swapped = self.database.compare_and_swap(&self.name, expected, value, self.ttl).await;
         swapped.expect("`compare_and_swap` succeeds")
     }
 
@@ -67,8 +64,8 @@ impl<B: CompareAndSwap> Key<B> {
     }
 
     /// Sets the value of a key that has none, and returns its version.
-    async fn create(&self, ttl: Duration, value: &[u8]) -> u64 {
-        assert!(self.swap_for(ttl, None, value).await, "a key without a value is set if none is expected");
+    async fn create(&self, value: &[u8]) -> u64 {
+        assert!(self.swap(None, value).await, "a key without a value is set if none is expected");
         self.version_of(value).await
     }
 
@@ -104,7 +101,7 @@ pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
 
     let mut versions = HashSet::new();
     for _ in 0..3 {
-        let first = key.create(TTL, b"first").await;
+        let first = key.create(b"first").await;
         assert!(versions.insert(first), "a value that is set again after its removal has another version");
         assert!(!key.swap(None, b"stale").await, "a key with a value is not set if none is expected");
         assert_eq!(key.version_of(b"first").await, first, "a failed swap changes nothing");
@@ -118,7 +115,6 @@ pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
         assert_eq!(key.get().await, None, "`get` returns `None` after `delete`");
         assert!(!key.swap(Some(second), b"stale").await, "a key without a value has no version to compare with");
     }
-    key.delete().await;
 }
 
 /// Checks that values are opaque, and that several are read in order.
@@ -127,7 +123,7 @@ pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
     let values = [all_bytes.clone(), vec![0], b"END\r\n".to_vec(), all_bytes.repeat(128)];
     let keys: Vec<_> = values.iter().map(|_| Key::new(database)).collect();
     for (key, value) in keys.iter().zip(&values) {
-        key.create(TTL, value).await;
+        key.create(value).await;
     }
     keys[1].delete().await;
 
@@ -158,7 +154,6 @@ pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
         assert_eq!(winners.len(), 1, "swaps that succeeded of {TASKS} with the same expected version");
         key.version_of(&winners).await;
     }
-    key.delete().await;
 }
 
 /// Checks that a value is read with its own version: otherwise, tasks that read, increment and swap lose increments.
@@ -166,7 +161,7 @@ pub(super) async fn check_increments<B: CompareAndSwap>(database: &Arc<B>) {
     const TASKS: u64 = 8;
     const INCREMENTS: u64 = 32;
     let key = Arc::new(Key::new(database));
-    key.create(TTL, &0_u64.to_le_bytes()).await;
+    key.create(&0_u64.to_le_bytes()).await;
     let add = |task| {
         let key = key.clone();
         async move {
@@ -187,7 +182,6 @@ pub(super) async fn check_increments<B: CompareAndSwap>(database: &Arc<B>) {
         TASKS * INCREMENTS,
         "`get` and `get_all` read a value with its own version, so that no increment is lost"
     );
-    key.delete().await;
 }
 
 /// Increments the number that a value is. Returns `false` if the value has changed meanwhile.
@@ -204,10 +198,10 @@ fn number(value: &[u8]) -> u64 {
 
 /// Checks that a value is kept for its TTL, and then counts as none.
 pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
-    let key = Key::new(database);
-    key.create(SHORT_TTL, b"first").await;
-    let extended = Key::new(database);
-    let version = extended.create(SHORT_TTL, b"first").await;
+    let [key, mut extended] = [(); 2].map(|()| Key { ttl: SHORT_TTL, ..Key::new(database) });
+    key.create(b"first").await;
+    let version = extended.create(b"first").await;
+    extended.ttl = TTL;
     extended.replace(version, b"longer").await;
     // The clock of the database may be coarse.
     sleep(SHORT_TTL / 2).await;
@@ -221,10 +215,8 @@ pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
     assert!(has_expired, "`get` returns `None` for a value that has expired");
     let is_kept = extended.get().await.is_some_and(|found| found.value == b"longer");
     assert!(is_kept, "a value that is replaced is kept for the new TTL");
-    extended.delete().await;
     assert_eq!(key.get_by_get_all().await, None, "`get_all` returns `None` for a value that has expired");
     assert!(key.swap(None, b"second").await, "a key whose value has expired is set if none is expected");
     let second = key.version_of(b"second").await;
     assert_ne!(first, second, "a value that is set again after its expiry has another version");
-    key.delete().await;
 }

@@ -51,8 +51,7 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     pair.peek(key, 1).await;
     assert_eq!(get(key).await.expect("an override").expires_after, Some(Duration::from_secs(60)));
     for seconds in [60, 61] {
-        pair.clock.set(Timestamp::from_micros(START + seconds * 1_000_000));
-        pair.note(&format!("{seconds} seconds later"));
+        pair.set_clock(START + seconds * 1_000_000);
         assert_eq!(get(key).await, None, "an override has expired");
     }
     let _ = pair.acquire(key, 1).await;

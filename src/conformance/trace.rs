@@ -23,7 +23,7 @@ pub(super) const START: u64 = 1_767_225_600_000_000;
 
 /// A limiter on a memory store, and one on the checked store, of the same limits.
 pub(super) struct Pair {
-    pub(super) clock: ManualClock,
+    clock: ManualClock,
     pub(super) limiters: [Limiter; 2],
     history: String,
 }
@@ -81,7 +81,7 @@ impl Pair {
         self.limiters[1].refund(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
     }
 
-    fn set_clock(&mut self, micros: u64) {
+    pub(super) fn set_clock(&mut self, micros: u64) {
         self.note(&format!("at {micros}"));
         self.clock.set(Timestamp::from_micros(micros));
     }
@@ -182,18 +182,18 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 /// One limit of each algorithm.
 pub(super) fn algorithms() -> Vec<Limit> {
-    let algorithms: [(&str, Algorithm); 9] = [
-        ("fixed window", FixedWindow::new(10, PERIOD).into()),
-        ("sliding log", SlidingLog::new(10, PERIOD).into()),
-        ("sliding window", SlidingWindow::new(10, PERIOD).buckets(5).into()),
-        ("counter", SlidingWindowCounter::new(10, PERIOD).into()),
-        ("counter, rounded down", SlidingWindowCounter::new(10, PERIOD).rounding(Rounding::Down).into()),
-        ("token bucket", TokenBucket::new(10, 3, PERIOD).into()),
-        ("token bucket at intervals", TokenBucket::new(10, 3, PERIOD).at_intervals().into()),
-        ("leaky bucket", LeakyBucket::new(10, 3, PERIOD).into()),
-        ("queue", LeakyBucketQueue::new(10, 3, PERIOD).into()),
+    let algorithms: [Algorithm; 9] = [
+        FixedWindow::new(10, PERIOD).into(),
+        SlidingLog::new(10, PERIOD).into(),
+        SlidingWindow::new(10, PERIOD).buckets(5).into(),
+        SlidingWindowCounter::new(10, PERIOD).into(),
+        SlidingWindowCounter::new(10, PERIOD).rounding(Rounding::Down).into(),
+        TokenBucket::new(10, 3, PERIOD).into(),
+        TokenBucket::new(10, 3, PERIOD).at_intervals().into(),
+        LeakyBucket::new(10, 3, PERIOD).into(),
+        LeakyBucketQueue::new(10, 3, PERIOD).into(),
     ];
-    algorithms.into_iter().map(|(name, algorithm)| Limit::new(name, algorithm)).collect()
+    algorithms.map(|algorithm| Limit::new(algorithm.to_string(), algorithm)).to_vec()
 }
 
 /// Requests of three limits, with different algorithms beside each other.
@@ -224,11 +224,7 @@ pub(super) fn modes() -> Vec<Vec<Limit>> {
 /// Limits with penalties.
 pub(super) fn penalties() -> Vec<Vec<Limit>> {
     let penalty = Penalty::after(3, PERIOD).locked_out_for(PERIOD).doubling_up_to(8 * PERIOD);
-    let mut penalties = Vec::new();
-    for limit in algorithms() {
-        let limit = limit.penalty(penalty);
-        penalties.push(vec![limit.clone()]);
-        penalties.push(vec![limit, Limit::new("beside", FixedWindow::new(6, PERIOD))]);
-    }
-    penalties
+    let limits = algorithms().into_iter().map(|limit| limit.penalty(penalty));
+    let beside = Limit::new("beside", FixedWindow::new(6, PERIOD));
+    limits.flat_map(|limit| [vec![limit.clone()], vec![limit, beside.clone()]]).collect()
 }
