@@ -7,7 +7,7 @@ mod table;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use self::shard::Shard;
 use self::table::EvictionRank;
@@ -173,6 +173,12 @@ impl MemoryStore {
         locked.iter_mut().for_each(|(_, shard)| shard.set_pace(has_removed));
     }
 
+    /// Returns the override of a cell, if it has one that is valid at `now` (in µs).
+    fn override_of(&self, cell: &Cell, now: u64) -> Option<StoredOverride> {
+        let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
+        overrides.get(&cell.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
+    }
+
     /// Refunds a charge, as far as it still counts.
     fn refund_one(&self, cell: &Cell, now: u64) {
         let (table, algorithm) = (&mut self.lock(self.shard_of(cell.key())).table, cell.algorithm());
@@ -238,44 +244,24 @@ impl Store for MemoryStore {
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let now = self.clock.now().as_micros();
-        StoreFuture::ready(match operation {
-            OverrideOperation::Get => Ok(self.override_of(cell, now).and_then(|kept| kept.of(cell, now))),
-            OverrideOperation::Set(size) => self.set_override(cell, StoredOverride::new(size, now), now),
-            OverrideOperation::Remove => {
-                let mut overrides = self.overrides_mut();
-                overrides.remove(&cell.fingerprint());
-                if overrides.is_empty() {
-                    overrides.shrink_to_fit();
-                }
-                Ok(None)
-            }
-        })
-    }
-}
-
-impl MemoryStore {
-    /// Returns the override of a cell, if it has one that is valid at `now` (in µs).
-    fn override_of(&self, cell: &Cell, now: u64) -> Option<StoredOverride> {
-        let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
-        overrides.get(&cell.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
-    }
-
-    /// Sets an override, if there is room for it once expired ones are removed.
-    fn set_override(&self, cell: &Cell, size: StoredOverride, now: u64) -> Result<Option<Override>, StoreError> {
-        let (key, max, mut overrides) = (cell.fingerprint(), self.max_overrides, self.overrides_mut());
-        if overrides.len() >= max && !overrides.contains_key(&key) {
-            overrides.retain(|_, kept| kept.is_valid_at(now));
-            if overrides.len() >= max {
-                return Err(StoreError::full(max));
-            }
+        let (now, max) = (self.clock.now().as_micros(), self.max_overrides);
+        if operation == OverrideOperation::Get {
+            return StoreFuture::ready(Ok(self.override_of(cell, now).and_then(|kept| kept.of(cell, now))));
         }
-        overrides.insert(key, size);
-        Ok(None)
-    }
-
-    fn overrides_mut(&self) -> RwLockWriteGuard<'_, HashMap<u128, StoredOverride>> {
-        self.overrides.write().unwrap_or_else(PoisonError::into_inner)
+        let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
+        overrides.remove(&cell.fingerprint());
+        if let OverrideOperation::Set(size) = operation {
+            if overrides.len() >= max {
+                overrides.retain(|_, kept| kept.is_valid_at(now));
+            }
+            if overrides.len() >= max {
+                return StoreFuture::ready(Err(StoreError::full(max)));
+            }
+            overrides.insert(cell.fingerprint(), StoredOverride::new(size, now));
+        } else if overrides.is_empty() {
+            overrides.shrink_to_fit();
+        }
+        StoreFuture::ready(Ok(None))
     }
 }
 
