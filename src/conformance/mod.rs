@@ -201,15 +201,13 @@ pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) 
     for polls in 1..=MAX_POLLS {
         let key = new_key();
         let is_ready = drop_after(polls, limiter.acquire(key, 1)).await;
-        let mut waits = 0;
-        loop {
+        for waits in 0.. {
             let remaining = remaining(&limiter, key).await;
             if remaining.iter().all(|left| *left == remaining[0]) {
                 break;
             }
             let dropped = format!("remaining after a request that was dropped after {polls} polls");
             assert!(waits < MAX_WAITS, "{dropped}: {remaining:?}");
-            waits += 1;
             sleep(Duration::from_millis(10)).await;
         }
         if is_ready {

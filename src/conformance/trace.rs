@@ -193,7 +193,8 @@ pub(super) fn algorithms() -> Vec<Limit> {
         LeakyBucket::new(10, 3, PERIOD).into(),
         LeakyBucketQueue::new(10, 3, PERIOD).into(),
     ];
-    algorithms.map(|algorithm| Limit::new(algorithm.to_string(), algorithm)).to_vec()
+    // A name has at most 64 characters.
+    algorithms.map(|algorithm| Limit::new(format!("{algorithm:.64}"), algorithm)).to_vec()
 }
 
 /// Requests of three limits, with different algorithms beside each other.
@@ -211,14 +212,15 @@ pub(super) fn combinations() -> Vec<Vec<Limit>> {
 
 /// Soft limits, limits in shadow mode, and limits in quota mode.
 pub(super) fn modes() -> Vec<Vec<Limit>> {
-    let mut modes = Vec::new();
-    for limit in algorithms() {
-        modes.push(vec![limit.clone().soft(30)]);
-        modes.push(vec![limit.clone().shadow(), Limit::new("enforced", TokenBucket::new(5, 1, PERIOD))]);
-        let other = Limit::new("other", FixedWindow::new(3, PERIOD));
-        modes.push(vec![limit.quota_mode(), other.quota_mode(), Limit::new("all", SlidingLog::new(30, PERIOD))]);
-    }
-    modes
+    let enforced = Limit::new("enforced", TokenBucket::new(5, 1, PERIOD));
+    let other = Limit::new("other", FixedWindow::new(3, PERIOD)).quota_mode();
+    let all = Limit::new("all", SlidingLog::new(30, PERIOD));
+    let modes = |limit: Limit| {
+        let soft = vec![limit.clone().soft(30)];
+        let shadow = vec![limit.clone().shadow(), enforced.clone()];
+        [soft, shadow, vec![limit.quota_mode(), other.clone(), all.clone()]]
+    };
+    algorithms().into_iter().flat_map(modes).collect()
 }
 
 /// Limits with penalties.
