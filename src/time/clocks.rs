@@ -16,7 +16,8 @@ use super::{Clock, Timestamp, clamp};
 /// them. `tokio::time::pause` stops this clock along with Tokio's timers.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// The difference between the wall clock and the monotonic clock at creation, in µs. Wraps if it is negative.
+    /// The difference between the wall clock and the monotonic clock at creation, in µs. It is negative, and wraps, if
+    /// the wall clock was never set.
     offset: u64,
     /// The instant of creation, which Tokio's clock is read relative to.
     created: Instant,
@@ -28,16 +29,11 @@ impl SystemClock {
     pub fn new() -> Self {
         let created = Instant::now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { offset: offset(clamp(wall.as_micros()), monotonic_micros(created)), created }
+        Self { offset: clamp(wall.as_micros()).wrapping_sub(monotonic_micros(created)), created }
     }
 }
 
-/// Returns the difference between the two clocks. It is negative, and wraps, if the wall clock was never set;
-/// [`timestamp`] reverses the wrapping.
-fn offset(wall: u64, monotonic: u64) -> u64 {
-    wall.wrapping_sub(monotonic)
-}
-
+/// Returns the time at which a clock that is behind by `offset`, which may have wrapped, shows `monotonic`.
 fn timestamp(offset: u64, monotonic: u64) -> Timestamp {
     Timestamp(offset.wrapping_add(monotonic).min(Timestamp::MAX.0))
 }
@@ -149,7 +145,7 @@ impl Clock for CycleClock {
     #[inline]
     fn now(&self) -> Timestamp {
         let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
-        Timestamp((self.created_at + elapsed).min(Timestamp::MAX.0))
+        timestamp(self.created_at, elapsed)
     }
 }
 
@@ -218,12 +214,12 @@ mod tests {
     #[test]
     fn a_wall_clock_behind_the_monotonic_clock_is_supported() {
         let uptime = 3_600_000_000;
-        for wall in [0, 1, uptime - 1, uptime, 1_767_225_600_000_000] {
-            let offset = offset(wall, uptime);
+        for wall in [0_u64, 1, uptime - 1, uptime, 1_767_225_600_000_000] {
+            let offset = wall.wrapping_sub(uptime);
             assert_eq!(timestamp(offset, uptime), Timestamp(wall));
             assert_eq!(timestamp(offset, uptime + 5), Timestamp(wall + 5));
         }
-        assert_eq!(timestamp(offset(Timestamp::MAX.0, 0), uptime), Timestamp::MAX);
+        assert_eq!(timestamp(Timestamp::MAX.0, uptime), Timestamp::MAX);
     }
 
     /// The feature `test-util` is enabled in this crate's tests.
