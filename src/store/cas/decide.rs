@@ -81,12 +81,11 @@ impl<B: CompareAndSwap> Request<B> {
         }
     }
 
-    /// Refunds the charges that were written. Those that cannot be refunded stay, and so does one of which it is
-    /// unknown whether it was written.
+    /// Refunds the charges that were written. Those that cannot be refunded stay, as strikes do, and so does one of
+    /// which it is unknown whether it was written.
     async fn take_back(self) {
-        let written = self.written.into_iter().flatten().map(|written| written.cell);
-        let charged: Vec<Cell> = written.filter(|cell| !cell.is_of_penalty()).collect();
-        let _ = refund_all(&self.database, &charged).await;
+        let written: Vec<Cell> = self.written.into_iter().flatten().map(|written| written.cell).collect();
+        let _ = refund_all(&self.database, &written).await;
     }
 
     async fn decide(&mut self) -> Result<Timestamp, StoreError> {
