@@ -15,6 +15,7 @@
 //! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is
 //! remembered only if it was no strike, which is while the key is locked out. Any change of the key ends it.
 
+use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -52,8 +53,8 @@ type Set = [Option<Denial>; 2];
 #[derive(Debug)]
 struct Denial {
     cells: Box<[Cell]>,
-    /// The epoch of each cell when the request was sent.
-    epochs: SmallVec<[u64; 2]>,
+    /// As in [`Change`].
+    epochs: SmallVec<[(usize, u64); 2]>,
     /// The instant of the decision, in µs of the database's clock.
     at: u64,
     /// The instant at which the first wait is over, or from which the cells are not sufficient: a charge in a log has
@@ -97,12 +98,12 @@ impl Denials {
     /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets
     /// are.
     pub(super) fn begin(self: &Arc<Self>, cells: &[Cell], purpose: Purpose) -> Change {
-        let epochs = cells.iter().map(|cell| (counter(cell), self.epoch(cell))).collect();
+        let epoch = |cell: &Cell| {
+            let counter = (cell.fingerprint() >> 64) as usize % COUNTERS;
+            (counter, self.epochs[counter].load(Ordering::Acquire))
+        };
+        let epochs = cells.iter().map(epoch).collect();
         Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
-    }
-
-    fn epoch(&self, cell: &Cell) -> u64 {
-        self.epochs[counter(cell)].load(Ordering::Acquire)
     }
 
     /// Remembers a denial in place of an equal one, in an empty place, or in place of the older one.
@@ -125,11 +126,6 @@ fn set_of(cells: &[Cell]) -> usize {
     (fingerprint >> 16) as usize % SETS
 }
 
-/// Returns the counter of the changes of a cell.
-fn counter(cell: &Cell) -> usize {
-    (cell.fingerprint() >> 64) as usize % COUNTERS
-}
-
 impl Denial {
     fn is_of(&self, cells: &[Cell]) -> bool {
         self.cells.len() == cells.len() && self.cells.iter().zip(cells).all(|(known, cell)| known.answers(cell))
@@ -139,10 +135,10 @@ impl Denial {
     /// share one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
         let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::is_of_penalty);
-        self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, epoch))| {
+        self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, (counter, epoch)))| {
             // Limits in quota mode deny only if all of them do.
             let matters = cell.denies() || cell.veto == Veto::Quota || cell.is_of_penalty() || has_penalty(index);
-            !matters || denials.epoch(cell) == *epoch
+            !matters || denials.epochs[*counter].load(Ordering::Acquire) == *epoch
         })
     }
 
@@ -169,7 +165,7 @@ impl Denial {
 #[derive(Debug)]
 pub(super) struct Change {
     denials: Arc<Denials>,
-    /// The counter and the epoch of each cell when the request was sent.
+    /// The counter of changes of each cell, and its epoch when the request was sent.
     epochs: SmallVec<[(usize, u64); 2]>,
     sent: Instant,
     purpose: Purpose,
@@ -203,7 +199,7 @@ impl Change {
         self.denials.insert(Denial {
             until: cells.iter().map(end).min().unwrap_or(u64::MAX).min(until),
             cells: cells.into(),
-            epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
+            epochs: mem::take(&mut self.epochs),
             at,
             sent: self.sent,
             received: Instant::now(),
@@ -264,7 +260,8 @@ mod tests {
         let sets = denials.sets.get().unwrap();
         let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
         assert!(held <= 2 * SETS && held > SETS, "{held}");
-        let bytes = |cells: usize| 2 * SETS * cells * (size_of::<Cell>() + size_of::<u64>()) + size_of_val(&**sets);
+        let bytes =
+            |cells: usize| 2 * SETS * cells * (size_of::<Cell>() + size_of::<(usize, u64)>()) + size_of_val(&**sets);
         assert!(bytes(1) < 4_000_000, "{}", bytes(1));
         assert!(bytes(MAX_CELLS) < 20_000_000, "{}", bytes(MAX_CELLS));
     }
