@@ -159,10 +159,7 @@ impl Algorithm {
     /// Returns the time until the key is unused again.
     #[inline]
     pub(crate) fn reset_after(&self, state: &CompactState, now: u64) -> u64 {
-        match self.is_bucket() {
-            true => state.wait(self, now, 0),
-            false => state.expires_at.saturating_sub(now),
-        }
+        if self.is_bucket() { state.wait(self, now, 0) } else { state.expires_at.saturating_sub(now) }
     }
 }
 

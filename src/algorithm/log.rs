@@ -206,13 +206,10 @@ impl Log {
         let mut log = Self::default();
         for (instant, total, charged) in entries {
             let start = bucket_of(algorithm, instant);
+            let used = |total: u32| total.wrapping_sub(log.base);
             match log.entries.last() {
                 None => log.base = total.wrapping_sub(charged),
-                Some(newest)
-                    if start < newest.start || total.wrapping_sub(log.base) < newest.total.wrapping_sub(log.base) =>
-                {
-                    return None;
-                }
+                Some(newest) if start < newest.start || used(total) < used(newest.total) => return None,
                 Some(_) => {}
             }
             log.record(algorithm, start, total);

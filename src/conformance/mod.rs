@@ -38,6 +38,7 @@ use tokio::time::sleep;
 pub use self::sequences::{check_overrides, check_rates, check_remembered_denials};
 use self::trace::{START, limiter, new_key};
 use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
+use crate::error::validation::DAY;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::decision::Decision;
@@ -138,7 +139,6 @@ const TTL_MARGIN: Duration = Duration::from_secs(600);
 
 const TASKS: usize = 16;
 const REQUESTS: usize = 8;
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Checks that concurrent requests are allowed exactly what the limits allow, and that those that one limit denies
 /// charge no other.

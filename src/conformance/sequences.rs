@@ -6,11 +6,10 @@ use std::time::Duration;
 use super::trace::{Pair, Random, START, limiter, new_key};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::error::StoreErrorKind;
+use crate::error::validation::DAY;
 use crate::limit::Limit;
 use crate::store::Store;
 use crate::time::{ManualClock, Timestamp};
-
-const DAY: Duration = Duration::from_secs(86_400);
 
 /// Checks [overrides](crate::LimitHandle#overrides), if the store [supports them](Store::access_override).
 ///
