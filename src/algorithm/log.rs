@@ -139,12 +139,7 @@ impl Log {
     fn record(&mut self, algorithm: &Algorithm, start: u64, total: u32) {
         match self.entries.last_mut() {
             Some(newest) if newest.start == start => newest.total = total,
-            _ => {
-                if self.entries.len() == self.entries.capacity() {
-                    self.entries.reserve(4);
-                }
-                self.entries.push(Entry { start, total });
-            }
+            _ => self.entries.push(Entry { start, total }),
         }
         self.expires_at = start + algorithm.span;
     }

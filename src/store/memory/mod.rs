@@ -33,7 +33,7 @@ use crate::time::{Clock, SystemClock};
 ///
 /// Under limits with a state of 24 bytes (see [`algorithm`](crate::algorithm)), a key takes 49 bytes when there are a
 /// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 97 bytes. Several entries are in a
-/// buffer of 12 bytes for each: for eight at first, and twice as many whenever it is full. Only the limit bounds the
+/// buffer of 12 bytes for each: for two at first, and twice as many whenever it is full. Only the limit bounds the
 /// length of a log.
 ///
 /// ```
