@@ -1,6 +1,7 @@
 //! Decides operations at once, and explains decisions.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Limiter;
@@ -13,6 +14,7 @@ use crate::explain::{Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
+use crate::resilience::GuardedStore;
 use crate::store::decision::{AllowedDecision, Cells, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
@@ -117,11 +119,14 @@ impl Limiter {
         self.decide(&key, cost, Purpose::Peek)
     }
 
+    // Without live limits, there is no client to drop after the decision, which saves 13 instructions ("token bucket" in
+    // `.ci/instructions`).
     #[inline(always)]
     fn decide(&self, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
-        let client = self.current_client();
-        let key = key.hash_with(client.hasher());
-        client.decide(client.limits().cells_of(key, cost), purpose)
+        match &self.live {
+            None => decide(&self.client, key, cost, purpose),
+            Some(live) => decide(&live.current(), key, cost, purpose),
+        }
     }
 
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
@@ -158,6 +163,12 @@ impl Limiter {
         let limits = client.limits().as_slice().iter().map(explain).collect();
         Explanation::new(&client, None, cells, limits, Purpose::Preview).await
     }
+}
+
+#[inline(always)]
+fn decide(client: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
+    let key = key.hash_with(client.hasher());
+    client.decide(client.limits().cells_of(key, cost), purpose)
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
