@@ -185,7 +185,7 @@ impl Penalty {
 }
 
 const MAX_LEVEL: u64 = (1 << 6) - 1;
-/// Added to the level of a key whose strikes are forgotten before the level is.
+/// Added to the level if it is forgotten after the strikes.
 const LEVEL_IS_LATER: u64 = MAX_LEVEL + 1;
 
 /// Returns how long a key is still locked out, in µs, or 0.

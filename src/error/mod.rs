@@ -121,7 +121,7 @@ impl StoreError {
         matches!(self.0.kind, StoreErrorKind::QueueFull | StoreErrorKind::Contention)
     }
 
-    /// Wraps the cause why the store, whose address may be `at`, can't be used at all.
+    /// Creates the error of a store that can't be used at all, for this reason. `at` is its address, if there is one.
     #[cfg(feature = "redis")]
     pub(crate) fn unusable(at: Option<String>, source: impl Into<Source>) -> Self {
         let at = at.map_or_else(String::new, |at| format!("at {at} "));

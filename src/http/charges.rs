@@ -13,7 +13,7 @@ use crate::store::decision::Cells;
 
 /// Limits of a request that have yet to be found.
 pub(super) enum PendingLimits {
-    /// A limit whose key is looked up.
+    /// A limit with an asynchronous key.
     Key { limit: usize, key: PendingKey },
     /// The limits that an index finds. `index` is its position among
     /// [`Limits::indexed`](crate::limit::Limits::indexed).

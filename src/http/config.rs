@@ -171,8 +171,8 @@ impl Builder<HttpOptions> {
         self
     }
 
-    /// Adds a random time of up to `longest` to the wait that each rejected request is told, so that clients that were
-    /// denied together do not all return at the same instant. Defaults to [`Duration::ZERO`].
+    /// Adds a random time of up to `longest` to the wait in each rejection. So clients that are denied together do not
+    /// all return at the same instant. Defaults to [`Duration::ZERO`].
     ///
     /// A client is never told less than the exact wait. The jitter is included in `Retry-After`,
     /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a

@@ -398,7 +398,7 @@ impl Ledger {
         self.config.client.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
     }
 
-    /// Records a later decision. Returns a copy whose receipt is empty.
+    /// Adds a later decision, and returns a copy without its receipt.
     pub(super) fn record(&self, decision: Decision) -> Decision {
         let copy = decision.without_charges();
         self.add(decision);

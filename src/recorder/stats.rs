@@ -170,7 +170,7 @@ impl Recorder for Stats {
         }
     }
 
-    /// Sets how keys are displayed that are kept and not displayed yet.
+    /// Displays the denied keys that are kept and have no text yet.
     fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {

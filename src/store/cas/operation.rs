@@ -105,7 +105,7 @@ impl Retries {
     }
 }
 
-/// The longest time to complete an operation whose caller gave up, because tasks must not accumulate while a database
+/// The longest time to complete an operation whose caller gave up. Otherwise, tasks would accumulate while a database
 /// hangs. It is also the longest time to revert an operation, and to retry one without a deadline.
 const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -258,7 +258,7 @@ pub(super) fn slot_of(name: &str) -> u16 {
     crc16(tag.as_bytes()) % SLOTS as u16
 }
 
-/// Returns the slot of all keys of a subject, whose names have its hash in braces.
+/// Returns the slot of a subject's keys. Their names have the hash of the subject in braces.
 pub(super) fn slot_of_key(key: KeyHash) -> u16 {
     slot_of(&format!("{{{:032x}}}", key.as_u128()))
 }
