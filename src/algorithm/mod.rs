@@ -44,7 +44,6 @@
 mod bucket;
 mod builders;
 mod calendar;
-mod calendar_window;
 mod counter;
 mod interval_bucket;
 mod key_state;
@@ -55,10 +54,10 @@ pub(crate) mod state;
 mod window;
 
 pub use self::builders::{
-    FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    TokenBucket,
 };
 pub use self::calendar::Weekday;
-pub use self::calendar_window::CalendarWindow;
 pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};
 pub(crate) use self::log::Log;
 pub(crate) use self::penalty::Lockout;

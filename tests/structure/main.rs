@@ -25,7 +25,6 @@ const LEVELS: &[&str] = &[
     "algorithm::calendar",
     "algorithm",
     "algorithm::builders",
-    "algorithm::calendar_window",
     // Decisions
     "store::decision",
     // Stores

@@ -7,7 +7,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-use super::dates::Day;
+use super::Day;
 use crate::error::ConfigError;
 
 /// A time zone, which stays loaded for as long as the process runs.
