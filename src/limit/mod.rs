@@ -2,7 +2,7 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], [`options`], [`policy`], [`spare_capacity`] |
+//! | One limit | [`definition`], [`options`], [`spare_capacity`] |
 //! | The limits of a limiter | [`limits`] |
 //! | Live limits | [`live`] |
 
@@ -11,17 +11,15 @@ mod definition;
 mod limits;
 mod live;
 mod options;
-mod policy;
 mod spare_capacity;
 
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
-pub use self::definition::Limit;
 #[cfg(feature = "rules")]
 pub(crate) use self::definition::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch, check_name};
+pub use self::definition::{Limit, OnMissingKey, OnStoreError, Share};
 pub(crate) use self::definition::{Match, PendingMatches};
 pub(crate) use self::limits::{IndexedLimits, Limits};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
-pub use self::policy::{OnMissingKey, OnStoreError, Share};
 pub use self::spare_capacity::{CountInFlight, InFlight, InFlightFuture, InFlightGuard, SpareCapacity};

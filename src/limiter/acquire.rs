@@ -1,12 +1,15 @@
-//! Decides operations at once, and explains decisions.
+//! Decides operations at once, explains decisions, and waits until the limits allow an operation.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Limiter;
+use tokio::time::{Instant, sleep_until, timeout};
+
 #[cfg(doc)]
-use super::builder::Builder;
+use super::Builder;
+use super::Limiter;
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
@@ -14,8 +17,8 @@ use crate::explain::{Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
-use crate::resilience::GuardedStore;
-use crate::store::decision::{AllowedDecision, Cells, Decision, Verdict};
+use crate::resilience::{GuardedStore, ReservationGuard};
+use crate::store::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
 impl Limiter {
@@ -169,6 +172,128 @@ impl Limiter {
 fn decide(client: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
     let key = key.hash_with(client.hasher());
     client.decide(client.limits().cells_of(key, cost), purpose)
+}
+
+impl Limiter {
+    /// Waits until every limit allows `key` to take `cost` tokens, however long that takes, and takes them.
+    ///
+    /// Operations that wait for the same key are served one after the other, in the order of their calls: a small one
+    /// does not overtake a large one. Clones of a limiter share this order; other limiters and processes, and calls
+    /// after [`LiveLimits`](crate::LiveLimits) were replaced, have an order of their own. [`acquire`](Self::acquire)
+    /// and operations that cost 0 do not wait for others. If they or other processes take the tokens for which an
+    /// operation had its turn, it may go to the end of the queue.
+    ///
+    /// If the future is dropped, the next operation takes its place. If it has a slot of a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), the slot is refunded if it is still the last one.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Limiter, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::AcquireError> {
+    /// let calls = Limiter::new([Limit::new("partner API", TokenBucket::per_second(100))]);
+    /// calls.wait("partner", 1).await?;
+    /// // Call the API here.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is
+    /// to reject.
+    #[doc(alias = "throttle")]
+    pub async fn wait(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
+        self.wait_at_most(key, cost, Duration::MAX).await
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for `longest` at most.
+    ///
+    /// If operations that came before take longer than `longest`, it returns an error after `longest`. The error's
+    /// `retry_after` is the wait by the limits alone, and zero if they would allow the operation.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limits would allow the operation only after `longest`, or never, which is reported
+    /// immediately; if its turn does not come within `longest`; or if the store can't decide and the
+    /// [policy](Builder::on_store_error) is to reject.
+    pub async fn wait_at_most(
+        &self,
+        key: impl Key,
+        cost: u64,
+        longest: Duration,
+    ) -> Result<AllowedDecision, AcquireError> {
+        let client = self.current_client();
+        let key = key.hash_with(client.hasher());
+        let cells = || {
+            let mut cells = client.limits().cells_of(key, cost);
+            // A denial that leads to a wait does not count towards a penalty.
+            cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
+            cells
+        };
+        let deadline = Instant::now().checked_add(longest);
+        let remaining =
+            || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes
+        // nothing before its turn.
+        let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
+            let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
+            let decision = client.decide(cells(), purpose).await?;
+            let (wait, pause) = match decision.verdict() {
+                Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
+                Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
+            };
+            let remaining = remaining();
+            if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
+                client.refund(decision.into_receipt()).await?;
+                return Err(AcquireError::Denied { retry_after: wait });
+            }
+            let may_proceed = is_turn && decision.is_allowed();
+            Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
+        };
+
+        let id = (Arc::as_ptr(&client) as usize, key);
+        let mut attempt = decide(cost == 0 || !self.queues.is_in_use(&id)).await?;
+        let mut is_shared = false;
+        let decision = 'served: loop {
+            let mut next = match attempt {
+                ControlFlow::Break(decision) => break decision,
+                ControlFlow::Continue(next) => next,
+            };
+            let queue = self.queues.of(id);
+            is_shared = match timeout(remaining(), queue.lock()).await {
+                Err(_) => false,
+                // The last turn left enough, so the next turn need not wait for this decision. Only once, because other
+                // operations may have taken the tokens since.
+                Ok(mut left) if !is_shared && *left >= cost => {
+                    *left -= cost;
+                    true
+                }
+                Ok(mut left) => loop {
+                    sleep_until(next).await;
+                    match decide(true).await? {
+                        ControlFlow::Continue(later) => next = later,
+                        ControlFlow::Break(decision) => {
+                            *left = tokens_left(&decision);
+                            break 'served decision;
+                        }
+                    }
+                },
+            };
+            drop(queue);
+            attempt = decide(is_shared).await?;
+        };
+        Ok(AllowedDecision(match decision.delay() {
+            Duration::ZERO => decision,
+            delay => ReservationGuard::new(&client, decision, delay).wait().await,
+        }))
+    }
+}
+
+/// Returns the number of tokens that every limit has left.
+fn tokens_left(decision: &Decision) -> u64 {
+    let enforced = decision.outcomes().iter().filter(|outcome| outcome.is_enforced());
+    enforced.map(Cell::remaining).min().unwrap_or_default()
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).

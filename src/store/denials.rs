@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow, KeyState, SlidingLog, SlidingWindow, TokenBucket};
     use crate::key::hash::{KeyHash, KeyHasher};
-    use crate::store::decide::decide;
+    use crate::store::decision::decide;
 
     const NOON: u64 = 1_767_225_600_000_000;
 

@@ -6,15 +6,13 @@
 //! | subject | modules |
 //! | --- | --- |
 //! | The interface | this module, `future` |
-//! | What a request asks about its limits, and the answers | `decision` |
-//! | Deciding by the states of keys, for all stores that run the algorithms in this process | `decide` |
+//! | What a request asks about its limits, the answers, and the decision by the states of keys | `decision` |
 //! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
 //!
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
-pub(crate) mod decide;
 pub(crate) mod decision;
 mod denials;
 mod future;
@@ -28,7 +26,6 @@ use std::time::Duration;
 
 pub(crate) use self::cas::KeyLocks;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
-pub use self::decide::Purpose;
 pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
@@ -38,7 +35,7 @@ use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
 pub use crate::error::Node;
 use crate::error::StoreError;
 pub use crate::key::hash::{KeyHash, KeyHasher};
-pub use crate::store::decision::{Cell, Veto};
+pub use crate::store::decision::{Cell, Purpose, Veto};
 use crate::time::{Timestamp, ceil_micros};
 
 /// Keeps the state of keys, and decides requests by it.

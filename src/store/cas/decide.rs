@@ -19,8 +19,7 @@ use super::database::{CompareAndSwap, Database, Row};
 use super::operation::{Retries, complete};
 use crate::algorithm::KeyState;
 use crate::error::StoreError;
-use crate::store::decide::decide;
-use crate::store::decision::Cell;
+use crate::store::decision::{Cell, decide};
 use crate::store::{Answer, Purpose};
 use crate::time::Timestamp;
 

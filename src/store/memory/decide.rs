@@ -11,8 +11,7 @@ use super::table::EvictionRank;
 use crate::algorithm::{KeyState, NEVER};
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
-use crate::store::decide::decide;
-use crate::store::decision::Cell;
+use crate::store::decision::{Cell, decide};
 use crate::time::Timestamp;
 
 impl MemoryStore {

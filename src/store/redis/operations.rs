@@ -24,8 +24,7 @@ use crate::algorithm::Kind;
 #[cfg(feature = "rules")]
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::decide::{allows, enforce_quotas};
-use crate::store::decision::{Cell, Veto};
+use crate::store::decision::{Cell, Veto, allows, enforce_quotas};
 use crate::store::denials::Change;
 use crate::store::{Answer, Node, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage};
 use crate::time::{Clock, SystemClock, Timestamp};

@@ -7,8 +7,7 @@ use smallvec::SmallVec;
 use super::error::Fault;
 use super::request::{INSTANT, STATE, Task};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
-use crate::store::decide::decide;
-use crate::store::decision::Cell;
+use crate::store::decision::{Cell, decide};
 use crate::store::{Purpose, StoredOverride};
 use crate::time::Timestamp;
 
