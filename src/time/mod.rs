@@ -1,18 +1,14 @@
 //! Timestamps in microseconds, clocks, and pauses.
 
-mod clocks;
-
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(target_os = "linux")]
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
-
-#[cfg(feature = "cycle-clock")]
-pub use self::clocks::CycleClock;
-pub use self::clocks::{ManualClock, SystemClock};
 
 /// An instant, in microseconds since the Unix epoch.
 ///
@@ -95,6 +91,188 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
+/// The monotonic clock of the operating system, which starts at the wall clock's time when it is created.
+///
+/// So windows align with the wall clock, but later corrections of the wall clock (by NTP or an operator) do not move
+/// them. `tokio::time::pause` stops this clock along with Tokio's timers.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock {
+    /// The difference between the wall clock and the monotonic clock at creation, in µs. It is negative, and wraps, if
+    /// the wall clock was never set.
+    offset: u64,
+    /// The instant of creation, which Tokio's clock is read relative to.
+    created: Instant,
+}
+
+impl SystemClock {
+    /// Creates a clock that starts at the wall clock's current time.
+    #[must_use]
+    pub fn new() -> Self {
+        let created = Instant::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { offset: clamp(wall.as_micros()).wrapping_sub(monotonic_micros(created)), created }
+    }
+}
+
+/// Returns the time at which a clock that is behind by `offset`, which may have wrapped, shows `monotonic`.
+fn timestamp(offset: u64, monotonic: u64) -> Timestamp {
+    Timestamp(offset.wrapping_add(monotonic).min(Timestamp::MAX.0))
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        timestamp(self.offset, monotonic_micros(self.created))
+    }
+}
+
+/// Reads the monotonic clock, in µs. If Tokio's clock can't be paused, this reads the operating system's clock
+/// directly, because `Instant` takes as many instructions as a third of the rest of a decision.
+#[inline]
+fn monotonic_micros(created: Instant) -> u64 {
+    #[cfg(target_os = "linux")]
+    if !tokio_clock::CAN_BE_PAUSED {
+        return os_clock_micros();
+    }
+    let elapsed = created.elapsed();
+    // Cheaper than `as_micros`, which computes 128 bits: 2^64 µs are 584,554 years.
+    elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+}
+
+/// Reads the clock that `std::time::Instant` reads too.
+#[cfg(target_os = "linux")]
+#[inline]
+fn os_clock_micros() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec as u64 / 1_000
+}
+
+/// Detects at compile time whether Tokio's clock can be paused, which requires its feature `test-util`.
+///
+/// A crate can't query the features of another one. But `tokio::time::pause` exists only with that feature, so the name
+/// `pause` refers to Tokio's function with the feature, and to the function below without it.
+#[cfg(target_os = "linux")]
+mod tokio_clock {
+    pub(super) const CAN_BE_PAUSED: bool = {
+        // A glob import in this block takes precedence over the items of the module.
+        #[allow(unused_imports)]
+        use tokio::time::*;
+        size_of_result(pause) == 0
+    };
+
+    /// Unlike Tokio's function, returns a value.
+    #[allow(dead_code)]
+    fn pause() -> u8 {
+        0
+    }
+
+    const fn size_of_result<R>(_: fn() -> R) -> usize {
+        size_of::<R>()
+    }
+}
+
+/// Reads the processor's cycle counter, which is cheaper than the [`SystemClock`]: a decision about a key in the
+/// processor's caches takes up to a tenth less time. Starts at the wall clock's time when it is created. On machines
+/// whose counter is not constant, or differs between cores, it reads the monotonic clock of the operating system.
+///
+/// - The counter's frequency is measured once per process, with an error of a few parts per million. After a day, the
+///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or
+///   late by as much. Waits are not affected, because they are measured by this clock too.
+/// - The measurement takes up to 200 ms, when a process creates its first `CycleClock`.
+/// - `tokio::time::pause` does not stop it.
+///
+/// ```
+/// use tower_ratelimit::{CycleClock, MemoryStore};
+///
+/// let store = MemoryStore::new().clock(CycleClock::new());
+/// # let _ = store;
+/// ```
+#[cfg(feature = "cycle-clock")]
+#[derive(Clone, Debug)]
+pub struct CycleClock {
+    counter: quanta::Clock,
+    /// The wall clock's time at creation, in µs since the Unix epoch.
+    created_at: u64,
+    /// The counter's value at creation.
+    start: u64,
+}
+
+#[cfg(feature = "cycle-clock")]
+impl CycleClock {
+    /// Creates a clock that starts at the wall clock's current time.
+    #[must_use]
+    pub fn new() -> Self {
+        let counter = quanta::Clock::new();
+        let created_at = SystemClock::new().now().as_micros();
+        Self { created_at, start: counter.raw(), counter }
+    }
+}
+
+#[cfg(feature = "cycle-clock")]
+impl Default for CycleClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "cycle-clock")]
+impl Clock for CycleClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
+        timestamp(self.created_at, elapsed)
+    }
+}
+
+/// A clock for tests, which stands still until it is [advanced](Self::advance) or [set](Self::set). Clones share the
+/// time.
+///
+/// It does not affect Tokio's timers, which [`Limiter::wait`](crate::Limiter::wait) and the delays of a
+/// [`LeakyBucketQueue`](crate::LeakyBucketQueue) use. To test these, use the [`SystemClock`] and
+/// `tokio::time::pause`, which controls both.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{Clock, ManualClock, Timestamp};
+///
+/// let clock = ManualClock::new(Timestamp::EPOCH);
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(clock.now(), Timestamp::from_micros(1_000_000));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// Creates a clock that shows `start`.
+    #[must_use]
+    pub fn new(start: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(start.0)))
+    }
+
+    /// Advances the clock, at most to [`Timestamp::MAX`].
+    pub fn advance(&self, by: Duration) {
+        let advance = |now: u64| Some(clamp(u128::from(now) + by.as_micros()));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, advance);
+    }
+
+    /// Sets the clock to a later or earlier time.
+    pub fn set(&self, now: Timestamp) {
+        self.0.store(now.0, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.load(Ordering::Relaxed))
+    }
+}
+
 /// Converts to µs, limited to [`Timestamp::MAX`].
 fn clamp(micros: u128) -> u64 {
     u64::try_from(micros).unwrap_or(u64::MAX).min(Timestamp::MAX.0)
@@ -174,5 +352,54 @@ mod tests {
         different.sort();
         different.dedup();
         assert!(different.len() > 90, "{drawn:?}");
+    }
+
+    /// Asserts that a clock of µs runs at the rate of `Instant`, with an error of at most `ppm` parts per million.
+    /// Reads an `Instant` before and after each reading of the clock, so that the test does not depend on the load.
+    #[cfg(any(target_os = "linux", feature = "cycle-clock"))]
+    fn assert_constant_rate(clock: impl Fn() -> u64, ppm: u64) {
+        use std::time::Instant;
+
+        let read = || (Instant::now(), clock(), Instant::now());
+        let [first, second] = std::array::from_fn(|_| (read(), std::thread::sleep(Duration::from_millis(50))).0);
+        let micros = |from: Instant, to: Instant| to.duration_since(from).as_micros() as u64;
+        let (least, most) = (micros(first.2, second.0), micros(first.0, second.2));
+        let elapsed = second.1 - first.1;
+        let [below, above] = [least, most].map(|span| span * ppm / 1_000_000 + 1);
+        assert!((least - below..=most + above).contains(&elapsed), "{least} {elapsed} {most}");
+    }
+
+    #[test]
+    fn a_wall_clock_behind_the_monotonic_clock_is_supported() {
+        let uptime = 3_600_000_000;
+        for wall in [0_u64, 1, uptime - 1, uptime, 1_767_225_600_000_000] {
+            let offset = wall.wrapping_sub(uptime);
+            assert_eq!(timestamp(offset, uptime), Timestamp(wall));
+            assert_eq!(timestamp(offset, uptime + 5), Timestamp(wall + 5));
+        }
+        assert_eq!(timestamp(Timestamp::MAX.0, uptime), Timestamp::MAX);
+    }
+
+    /// The feature `test-util` is enabled in this crate's tests.
+    #[tokio::test(start_paused = true)]
+    async fn the_system_clock_follows_the_paused_clock_of_tokio() {
+        let clock = SystemClock::new();
+        let before = clock.now();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(clock.now().as_micros() - before.as_micros(), 3_000_000);
+    }
+
+    /// Applications read this clock; the tests of this crate can pause Tokio's clock, and read that.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_os_clock_runs_at_the_rate_of_instants() {
+        assert_constant_rate(os_clock_micros, 0);
+    }
+
+    #[cfg(feature = "cycle-clock")]
+    #[test]
+    fn cycles_are_converted_to_microseconds() {
+        let clock = CycleClock::new();
+        assert_constant_rate(|| clock.now().as_micros(), 10_000);
     }
 }
