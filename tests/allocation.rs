@@ -437,6 +437,13 @@ fn route_costs_allocate_a_ledger() {
     allocates("with a route that has a cost", &limits, ALLOWED, LEDGER);
     let by_table = layer([limit("a").by(key::peer_ip())]).headers([]).costs(CostTable::new().path("/", 2)).build();
     allocates("with a table of costs", &by_table, ALLOWED, 0);
+    let mut service = by_table.layer(Hello::default());
+    for _ in 1..ALLOWED {
+        call(&mut service, request());
+    }
+    let mut extended = request();
+    *extended.method_mut() = Method::from_bytes(b"VERSION-CONTROL-REPORT").unwrap();
+    assert_eq!(call(&mut service, extended).0, 0, "with a table of costs, by a long method");
 }
 
 #[test]

@@ -28,7 +28,7 @@ use crate::key::heads::RequestHead;
 #[derive(Clone, Debug)]
 pub struct CostTable {
     /// The costs of each path by method. `None` stands for all methods without a cost of their own.
-    routes: HashMap<String, HashMap<Option<Method>, u64>>,
+    routes: HashMap<String, Vec<(Option<Method>, u64)>>,
     otherwise: u64,
 }
 
@@ -55,7 +55,9 @@ impl CostTable {
     }
 
     fn with_cost(mut self, method: Option<Method>, path: String, cost: u64) -> Self {
-        self.routes.entry(path).or_default().insert(method, cost);
+        let costs = self.routes.entry(path).or_default();
+        costs.retain(|(known, _)| *known != method);
+        costs.push((method, cost));
         self
     }
 
@@ -69,9 +71,9 @@ impl CostTable {
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
-        let of = |method| costs.get(&method).copied();
-        let of_get = || if *head.method == Method::HEAD { of(Some(Method::GET)) } else { None };
-        of(Some(head.method.clone())).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)
+        let of = |method| costs.iter().find(|(known, _)| known.as_ref() == method).map(|(_, cost)| *cost);
+        let of_get = || if *head.method == Method::HEAD { of(Some(&Method::GET)) } else { None };
+        of(Some(head.method)).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)
     }
 }
 
@@ -127,6 +129,7 @@ mod tests {
     fn tables_match_by_method_then_path_then_default() {
         let costs =
             CostTable::new().route(Method::GET, "/a", 2).route(Method::POST, "/a", 5).path("/b", 7).otherwise(3);
+        let costs = costs.route(Method::PATCH, "/b", 9).route(Method::PATCH, "/b", 8);
         let cost = |method: Method, path: &str| {
             let request = Request::builder().method(method).uri(path).body(()).unwrap();
             costs.of(&RequestHead::of(&request))
@@ -137,6 +140,8 @@ mod tests {
         assert_eq!(cost(Method::POST, "/a"), 5);
         assert_eq!(cost(Method::PUT, "/a"), 3);
         assert_eq!(cost(Method::PUT, "/b"), 7);
+        assert_eq!(cost(Method::PATCH, "/b"), 8);
+        assert_eq!(CostRule::Table(Arc::new(costs.clone())).largest(), Some(8));
         assert_eq!(cost(Method::GET, "/c"), 3);
     }
 }
