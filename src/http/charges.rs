@@ -42,7 +42,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn find(&mut self) -> Vec<PendingLimits> {
         let (config, head) = (self.config, self.head);
-        let (limits, hasher) = (config.client.limits(), config.client.hasher());
+        let (limits, hasher) = (&config.client.limits, config.client.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
@@ -80,7 +80,7 @@ impl<'a> Finder<'a> {
             }
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {
-                    if let Some(limit) = client.limits().indexed[index].get(position) {
+                    if let Some(limit) = client.limits.indexed[index].get(position) {
                         self.add_match(limit, matched.as_ref().map(|key| key.as_ref().map_err(|error| *error)));
                     }
                 }
@@ -93,7 +93,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn complete(&mut self) {
         self.cells.sort_by_key(|cell| cell.limit());
-        self.config.client.limits().fit(&mut self.cells, self.head);
+        self.config.client.limits.fit(&mut self.cells, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
@@ -101,7 +101,7 @@ impl<'a> Finder<'a> {
         let client = &self.config.client;
         match matched {
             None => self.note(limit, LimitStatus::Replaced, None),
-            Some(_) if !is_applicable(client.limits().get(limit), self.head) => {
+            Some(_) if !is_applicable(&client.limits[limit], self.head) => {
                 self.note(limit, LimitStatus::ConditionNotMet, None);
             }
             Some(key) => self.add(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
@@ -113,8 +113,8 @@ impl<'a> Finder<'a> {
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
         let config = self.config;
-        let limits = config.client.limits();
-        let limit = limits.get(index);
+        let limits = &config.client.limits;
+        let limit = &limits[index];
         let missing = key.err();
         let key = match key {
             Ok(key) => key,
@@ -149,7 +149,7 @@ impl<'a> Finder<'a> {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
-            explained.key = self.config.client.limits().get(index).describe_key(self.head);
+            explained.key = self.config.client.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
             }
@@ -196,8 +196,8 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
 
 /// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
 pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
-    let (client, limits) = (&config.client, config.client.limits());
-    let mut explained: Vec<_> = limits.as_slice().iter().map(LimitExplanation::new).collect();
+    let (client, limits) = (&config.client, &config.client.limits);
+    let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
     let mut finder = Finder::new(config, head);
     let conclusion = match config.lists.find(head).0 {
         Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),

@@ -329,7 +329,7 @@ impl LayerConfig {
     pub(super) fn new(client: GuardedStore, options: HttpOptions) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
-            headers: Headers::new(styles, client.limits().as_slice()),
+            headers: Headers::new(styles, &client.limits),
             client: Arc::new(client),
             lists,
             cost,
@@ -362,7 +362,7 @@ impl LayerConfig {
         let derive = |config: &Self, limits: &_| {
             let client = Arc::new(config.client.with_limits(limits));
             let mut config = Self { client, live: None, ..config.clone() };
-            config.headers.set_limits(config.client.limits().as_slice());
+            config.headers.set_limits(&config.client.limits);
             config.check_cost().map(|()| config)
         };
         match limits {
@@ -374,7 +374,7 @@ impl LayerConfig {
 
     fn check_cost(&self) -> Result<(), ConfigError> {
         self.cost.validate()?;
-        self.cost.largest().map_or(Ok(()), |largest| self.client.limits().check_cost(largest))
+        self.cost.largest().map_or(Ok(()), |largest| self.client.limits.check_cost(largest))
     }
 
     /// Returns the configuration for a new request, which keeps it to its end.
@@ -394,7 +394,7 @@ impl LayerConfig {
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
-        self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response
+        self.permits || self.group.has_several_layers() || self.client.limits.settles_by_response
     }
 
     /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
@@ -423,7 +423,7 @@ impl LayerConfig {
             self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
             tracing::warn!(
-                limit = self.current().client.limits().as_slice().first().map_or("", Limit::name),
+                limit = self.current().client.limits.first().map_or("", Limit::name),
                 "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",

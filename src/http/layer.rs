@@ -226,7 +226,7 @@ impl<P> RateLimitLayer<P> {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// layer was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        self.config.client.limits().as_slice()
+        &self.config.client.limits
     }
 
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).

@@ -154,7 +154,7 @@ impl Ledger {
     pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
         let mut cells = Cells::new();
         for Account { asked, paid, .. } in &self.entries().accounts {
-            self.config.client.limits().add_again(&mut cells, asked, cost(asked.limit(), *paid));
+            self.config.client.limits.add_again(&mut cells, asked, cost(asked.limit(), *paid));
         }
         cells
     }
@@ -295,7 +295,7 @@ impl Ledger {
             let charged = || outcome(&decision, cell.limit()).map_or(cell.cost(), Cell::cost);
             let tokens = cell.cost().saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {
-                let limit = client.limits().get(cell.limit()).name();
+                let limit = client.limits[cell.limit()].name();
                 client.report_event(&Event::Shortfall { limit, tokens });
                 shortfall = shortfall.max(tokens);
             }
@@ -315,7 +315,7 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let client = &self.config.client;
-        let own_cost = |limit: usize| client.limits().get(limit).cost.as_ref();
+        let own_cost = |limit: usize| client.limits[limit].cost.as_ref();
         let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
         let (full, difference) = (self.cells(target), self.missing(&target));
         let recording = client.start_recording(Purpose::Take);
@@ -348,11 +348,11 @@ impl Ledger {
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = self.config.client.limits();
+        let limits = &self.config.client.limits;
         if !limits.settles_by_response {
             return;
         }
-        let actual = |limit: usize| limits.get(limit).actual_cost.as_ref()?(head);
+        let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
         let mut applicable = self.cells(|_, _| 0);
         applicable.retain(|cell| !cell.is_of_penalty());
         let actual = applicable.iter().filter_map(|cell| Some((cell.limit(), actual(cell.limit())?)));

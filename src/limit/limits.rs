@@ -1,6 +1,7 @@
 //! Limits that are decided together.
 
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::{fmt, mem};
 
@@ -83,7 +84,7 @@ impl Limits {
         let indexed = self
             .indexed
             .iter()
-            .map(|indexed| indexed.index.max_matches(&|position| Some(self.get(indexed.get(position)?).missing_key())));
+            .map(|indexed| indexed.index.max_matches(&|position| Some(self[indexed.get(position)?].missing_key())));
         let most = self.unindexed.len() + indexed.sum::<usize>();
         if most > MAX_PER_REQUEST {
             return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
@@ -227,16 +228,11 @@ impl Limits {
     ) -> Option<PendingMatches> {
         let indexed = &self.indexed[index];
         let policy = |position| {
-            let limit = self.get(indexed.get(position)?);
+            let limit = &self[indexed.get(position)?];
             // As for an exemption, an ambiguous condition does not count.
             limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
         };
         indexed.index.find(head, &policy, on_match)
-    }
-
-    #[inline]
-    pub(crate) fn get(&self, index: usize) -> &Limit {
-        &self.limits[index]
     }
 
     /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
@@ -259,8 +255,13 @@ impl Limits {
             None => has_sizes(cell),
         });
     }
+}
 
-    pub(crate) fn as_slice(&self) -> &[Limit] {
+impl Deref for Limits {
+    type Target = [Limit];
+
+    #[inline]
+    fn deref(&self) -> &[Limit] {
         &self.limits
     }
 }

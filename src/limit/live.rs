@@ -139,7 +139,7 @@ impl LiveLimits {
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
         let limits = Arc::new(Limits::new(limits)?);
-        let count = limits.as_slice().len();
+        let count = limits.len();
         let state = self.state();
         let in_use = state.configurations.iter().filter_map(Weak::upgrade);
         let prepared = in_use.map(|configuration| configuration.prepare(&limits)).collect::<Result<Vec<_>, _>>()?;
@@ -169,7 +169,7 @@ impl LiveLimits {
     /// Returns the limits in force, in order.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
-        self.inner.limits.load().as_slice().to_vec()
+        self.inner.limits.load().to_vec()
     }
 
     /// Derives a configuration from `base` and the limits in force. As long as it is used, each replacement derives the

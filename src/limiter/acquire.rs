@@ -96,8 +96,8 @@ impl Limiter {
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let client = self.current_client();
-        let limits = client.limits();
-        let count = limits.as_slice().len();
+        let limits = &client.limits;
+        let count = limits.len();
         if charges.len() != count {
             return StoreFuture::ready(Err(StoreError::invalid_call(format_args!(
                 "there are {} charges for {count} limits: give one for each limit, with a cost of 0 where it takes \
@@ -157,13 +157,13 @@ impl Limiter {
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let cells = client.limits().cells_of(key.hash_with(client.hasher()), cost);
+        let cells = client.limits.cells_of(key.hash_with(client.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
             status: LimitStatus::applies(None),
             ..LimitExplanation::new(limit)
         };
-        let limits = client.limits().as_slice().iter().map(explain).collect();
+        let limits = client.limits.iter().map(explain).collect();
         Explanation::new(&client, None, cells, limits, Purpose::Preview).await
     }
 }
@@ -171,7 +171,7 @@ impl Limiter {
 #[inline(always)]
 fn decide(client: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
     let key = key.hash_with(client.hasher());
-    client.decide(client.limits().cells_of(key, cost), purpose)
+    client.decide(client.limits.cells_of(key, cost), purpose)
 }
 
 impl Limiter {
@@ -226,7 +226,7 @@ impl Limiter {
         let client = self.current_client();
         let key = key.hash_with(client.hasher());
         let cells = || {
-            let mut cells = client.limits().cells_of(key, cost);
+            let mut cells = client.limits.cells_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
             cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
             cells

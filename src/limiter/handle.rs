@@ -227,7 +227,7 @@ impl LimitHandle {
         match self.find(&client).and_then(|(index, limit)| check(limit).map(|()| index)) {
             Ok(limit) => {
                 let mut cells = Cells::new();
-                client.limits().add(&mut cells, limit, key.hash_with(client.hasher()), cost);
+                client.limits.add(&mut cells, limit, key.hash_with(client.hasher()), cost);
                 call(&client, cells)
             }
             Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
@@ -236,7 +236,7 @@ impl LimitHandle {
 
     /// Finds the limit among those of a client.
     fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
-        let found = client.limits().as_slice().iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
+        let found = client.limits.iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
         })

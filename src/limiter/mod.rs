@@ -111,7 +111,7 @@ impl Limiter {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// limiter was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        self.client.limits().as_slice()
+        &self.client.limits
     }
 
     /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other
@@ -134,7 +134,7 @@ impl Limiter {
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         let client = self.current_client();
-        client.reset(client.limits().cells_of(key.hash_with(client.hasher()), 0))
+        client.reset(client.limits.cells_of(key.hash_with(client.hasher()), 0))
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
@@ -338,7 +338,7 @@ impl Builder {
         let (client, limits, ()) = self.into_client()?;
         let live = limits.map(|limits| {
             limits.derive(&client, |client, limits| {
-                limits.as_slice().iter().try_for_each(Limit::check_needs_no_request)?;
+                limits.iter().try_for_each(Limit::check_needs_no_request)?;
                 Ok(client.with_limits(limits))
             })
         });

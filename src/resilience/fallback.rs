@@ -68,12 +68,12 @@ impl GuardedStore {
             OnStoreError::Allow => "allow",
             OnStoreError::DecideLocally(_) => "decide locally",
         };
-        let names: BTreeSet<&str> = self.limits.as_slice().iter().map(name).collect();
+        let names: BTreeSet<&str> = self.limits.iter().map(name).collect();
         Vec::from_iter(names).join(", ")
     }
 
     fn policy(&self, cell: &Cell) -> OnStoreError {
-        let limit = self.limits.as_slice().get(cell.limit());
+        let limit = self.limits.get(cell.limit());
         limit.map_or(OnStoreError::Reject, |limit| self.policy_of(limit))
     }
 
@@ -134,7 +134,7 @@ mod tests {
 
     fn cells(local: &GuardedStore, key: KeyHash, cost: u64) -> Cells {
         let mut cells = Cells::new();
-        (0..local.limits.as_slice().len()).for_each(|limit| local.limits.add(&mut cells, limit, key, cost));
+        (0..local.limits.len()).for_each(|limit| local.limits.add(&mut cells, limit, key, cost));
         cells
     }
 

@@ -64,7 +64,7 @@ impl Default for GuardedStoreConfig {
 /// Clones share the store, the breakers, the local store and the outage log.
 #[derive(Clone)]
 pub(crate) struct GuardedStore {
-    limits: Limits,
+    pub(crate) limits: Limits,
     store: Arc<dyn Store>,
     config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
@@ -114,10 +114,6 @@ impl GuardedStore {
         guarded
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
     #[inline]
     pub(crate) fn hasher(&self) -> &KeyHasher {
         &self.limits.hasher
@@ -126,10 +122,7 @@ impl GuardedStore {
 
 impl fmt::Debug for GuardedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GuardedStore")
-            .field("limits", &self.limits.as_slice())
-            .field("store", &self.store)
-            .finish_non_exhaustive()
+        f.debug_struct("GuardedStore").field("limits", &self.limits).field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -166,7 +159,7 @@ impl GuardedStore {
         };
         self.config.recorders.iter().for_each(|recorder| recorder.decision(&record));
         for outcome in decision.outcomes() {
-            if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
+            if let Some(limit) = self.limits.get(outcome.limit()) {
                 let (limit, is_shadow) = (limit.name(), limit.is_shadow());
                 if decision.is_charged() && outcome.uses_overage() {
                     self.report_event(&Event::OverageUsed { limit, outcome });
