@@ -9,6 +9,7 @@ use crate::algorithm::{
     SlidingWindowCounter, TokenBucket,
 };
 use crate::error::StoreError;
+use crate::explain::ExpectedOutcome;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::resilience::CircuitBreaker;
@@ -50,21 +51,24 @@ impl Pair {
         [expected, take(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history))]
     }
 
-    /// Compares two decisions.
-    fn compare(&self, decisions: &[Decision; 2]) {
+    /// Compares the decisions of both limiters in a step, and returns their receipts.
+    async fn decide(
+        &mut self,
+        step: &str,
+        decide: impl AsyncFn(&Limiter) -> Result<Decision, StoreError>,
+    ) -> [Receipt; 2] {
+        let decisions = self.step(step, decide).await;
         let [expected, actual] = decisions.each_ref().map(describe);
         assert!(expected == actual, "{}\nexpected {expected}\nactual {actual}", self.history);
-    }
-
-    pub(super) async fn acquire(&mut self, key: u64, cost: u64) -> [Receipt; 2] {
-        let decisions = self.step(&format!("acquire {cost}"), async |limiter| limiter.acquire(key, cost).await).await;
-        self.compare(&decisions);
         decisions.map(Decision::into_receipt)
     }
 
+    pub(super) async fn acquire(&mut self, key: u64, cost: u64) -> [Receipt; 2] {
+        self.decide(&format!("acquire {cost}"), async |limiter| limiter.acquire(key, cost).await).await
+    }
+
     pub(super) async fn peek(&mut self, key: u64, cost: u64) {
-        let decisions = self.step(&format!("peek {cost}"), async |limiter| limiter.peek(key, cost).await).await;
-        self.compare(&decisions);
+        let _ = self.decide(&format!("peek {cost}"), async |limiter| limiter.peek(key, cost).await).await;
     }
 
     /// Compares what is left after a preview.
@@ -75,10 +79,11 @@ impl Pair {
         self.peek(key, 0).await;
     }
 
-    async fn refund(&mut self, [expected, actual]: [Receipt; 2]) {
+    async fn refund(&mut self, receipts: [Receipt; 2]) {
         self.note("refund");
-        self.limiters[0].refund(expected).await.expect("the memory store succeeds");
-        self.limiters[1].refund(actual).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
+        for (limiter, receipt) in self.limiters.iter().zip(receipts) {
+            limiter.refund(receipt).await.unwrap_or_else(|error| panic!("{}: {error}", self.history));
+        }
     }
 
     pub(super) fn set_clock(&mut self, micros: u64) {
@@ -91,20 +96,8 @@ impl Pair {
 fn describe(decision: &Decision) -> String {
     let mut text = format!("{:?} at {:?}", decision.verdict(), decision.at());
     for outcome in decision.outcomes() {
-        let _ = write!(
-            text,
-            "\n  limit {}: cost {}, {:?}, {} left, more after {:?}, reset after {:?}, enforced {}, overage {}, \
-             locked out {}",
-            outcome.limit(),
-            outcome.cost(),
-            outcome.verdict(),
-            outcome.remaining(),
-            outcome.more_after(),
-            outcome.reset_after(),
-            outcome.is_enforced(),
-            outcome.uses_overage(),
-            outcome.is_locked_out(),
-        );
+        let (limit, cost) = (outcome.limit(), outcome.cost());
+        let _ = write!(text, "\n  limit {limit}: cost {cost}, {:?}", ExpectedOutcome::from(outcome));
     }
     text
 }
