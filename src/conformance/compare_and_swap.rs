@@ -156,44 +156,37 @@ pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
     }
 }
 
-/// Checks that a value is read with its own version: otherwise, tasks that read, increment and swap lose increments.
-pub(super) async fn check_increments<B: CompareAndSwap>(database: &Arc<B>) {
-    const TASKS: u64 = 8;
-    const INCREMENTS: u64 = 32;
+/// Checks that a value is read with its own version: otherwise, tasks that read, append a byte and swap lose bytes.
+pub(super) async fn check_appends<B: CompareAndSwap>(database: &Arc<B>) {
+    const TASKS: usize = 8;
+    const APPENDS: usize = 32;
     let key = Arc::new(Key::new(database));
-    key.create(&0_u64.to_le_bytes()).await;
-    let add = |task| {
+    key.create(b"0").await;
+    let append = |task| {
         let key = key.clone();
         async move {
-            for _ in 0..INCREMENTS {
-                while !increment(&key, task % 2 == 0).await {
-                    // Tasks in step would read at the same time, and none while another one writes.
-                    for _ in 0..task {
-                        yield_now().await;
-                    }
+            let mut appended = 0;
+            while appended < APPENDS {
+                let found = if task % 2 == 0 { key.get_by_get_all().await } else { key.get().await };
+                let Versioned { mut value, version } = found.expect("a value that was set is read");
+                value.push(b'1');
+                if key.swap(Some(version), &value).await {
+                    appended += 1;
+                    continue;
+                }
+                // Tasks in step would read at the same time, and none while another one writes.
+                for _ in 0..task {
+                    yield_now().await;
                 }
             }
         }
     };
-    (0..TASKS).map(add).collect::<JoinSet<_>>().join_all().await;
-    let sum = key.get().await.map_or(0, |found| number(&found.value));
+    (0..TASKS).map(append).collect::<JoinSet<_>>().join_all().await;
     assert_eq!(
-        sum,
-        TASKS * INCREMENTS,
-        "`get` and `get_all` read a value with its own version, so that no increment is lost"
+        key.get().await.map(|found| found.value.len()),
+        Some(1 + TASKS * APPENDS),
+        "`get` and `get_all` read a value with its own version, so that no byte is lost"
     );
-}
-
-/// Increments the number that a value is. Returns `false` if the value has changed meanwhile.
-async fn increment<B: CompareAndSwap>(key: &Key<B>, by_get_all: bool) -> bool {
-    let found = if by_get_all { key.get_by_get_all().await } else { key.get().await };
-    let found = found.expect("a value that was set is read");
-    let incremented = number(&found.value) + 1;
-    key.swap(Some(found.version), &incremented.to_le_bytes()).await
-}
-
-fn number(value: &[u8]) -> u64 {
-    u64::from_le_bytes(value.try_into().expect("`get` returns the bytes that were set"))
 }
 
 /// Checks that a value is kept for its TTL, and then counts as none.
