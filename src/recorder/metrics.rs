@@ -69,9 +69,9 @@ impl MetricsRecorder {
         describe();
         Self {
             labels: Vec::new(),
-            limits: PerLabel::new(usize::MAX),
-            durations: PerLabel::new(usize::MAX),
-            counters: PerLabel::new(usize::MAX),
+            limits: PerLabel::default(),
+            durations: PerLabel::default(),
+            counters: PerLabel::default(),
             usage_reading: Cooldown::default(),
         }
     }
@@ -86,7 +86,7 @@ impl MetricsRecorder {
     /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
     /// that no series is exported that can't occur.
     fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
-        let counters = self.counters.get(name, |_| PerLabel::new(usize::MAX));
+        let counters = self.counters.get(name, |_| PerLabel::default());
         counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
     }
 }
@@ -200,11 +200,11 @@ const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 
 /// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported
 /// that can't occur.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LimitHandles {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
-    details: PerLabel<LimitHandles>,
+    details: PerLabel<LimitHandles, MAX_DETAILS>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
@@ -212,13 +212,7 @@ struct LimitHandles {
 
 impl LimitHandles {
     fn new(labels: Vec<Label>) -> Self {
-        Self {
-            details: PerLabel::new(MAX_DETAILS),
-            decisions: Default::default(),
-            tokens: OnceLock::new(),
-            near_limit: OnceLock::new(),
-            labels,
-        }
+        Self { labels, ..Self::default() }
     }
 
     /// Counts a decision of the limit under its detail, if it has one.

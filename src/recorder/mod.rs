@@ -427,11 +427,12 @@ const OTHER: &str = "other";
 const MAX_LABEL: usize = 128;
 
 /// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their series.
-/// So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree.
-struct PerLabel<T> {
+/// So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree. Beyond `MAX` labels, further ones
+/// share an entry, and so do longer ones.
+struct PerLabel<T, const MAX: usize = { usize::MAX }> {
     root: Slot<T>,
-    /// The number of labels that still fit. Further ones and longer ones share an entry.
-    free: AtomicUsize,
+    /// The number of labels with entries of their own.
+    count: AtomicUsize,
     other: OnceLock<Box<T>>,
 }
 
@@ -451,15 +452,18 @@ const BASE: usize = 8;
 /// Clients choose at most a bounded number of labels, so a fast hash is sufficient.
 const HASHER: RandomState = RandomState::with_seeds(1, 2, 3, 4);
 
-impl<T> PerLabel<T> {
-    const fn new(most: usize) -> Self {
-        Self { root: OnceLock::new(), free: AtomicUsize::new(most), other: OnceLock::new() }
+impl<T, const MAX: usize> Default for PerLabel<T, MAX> {
+    fn default() -> Self {
+        Self { root: OnceLock::new(), count: AtomicUsize::new(0), other: OnceLock::new() }
     }
+}
 
+impl<T, const MAX: usize> PerLabel<T, MAX> {
     /// Returns the entry of a label. `create` makes the entry of a new label.
     fn get(&self, label: &str, create: impl Fn(&str) -> T) -> &T {
         let add = || {
-            self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| free.checked_sub(1)).ok()?;
+            let next = |count| (count < MAX).then_some(count + 1);
+            self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
             Some(Box::new(LabelNode { label: label.into(), entry: create(label), children: Default::default() }))
         };
         let (mut slot, mut hash) = (&self.root, HASHER.hash_one(label) as usize);
@@ -489,7 +493,7 @@ impl<T> PerLabel<T> {
     }
 }
 
-impl<T> fmt::Debug for PerLabel<T> {
+impl<T, const MAX: usize> fmt::Debug for PerLabel<T, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PerLabel").finish_non_exhaustive()
     }
@@ -501,7 +505,7 @@ mod tests {
 
     #[test]
     fn each_label_has_one_entry() {
-        let lengths = PerLabel::new(usize::MAX);
+        let lengths: PerLabel<usize> = PerLabel::default();
         let mut labels: Vec<String> = (0..10_000).map(|number: u32| number.to_string()).collect();
         for _ in 0..2 {
             let len = |label: &String| *lengths.get(label, str::len);
@@ -513,7 +517,7 @@ mod tests {
 
     #[test]
     fn labels_that_do_not_fit_share_an_entry() {
-        let labels = PerLabel::new(2);
+        let labels: PerLabel<String, 2> = PerLabel::default();
         let entry = |label: &str| labels.get(label, str::to_owned).to_string();
         let long = "x".repeat(MAX_LABEL + 1);
         assert_eq!([&long, "a", "b", "c", "a", "d"].map(entry), ["other", "a", "b", "other", "a", "other"]);

@@ -29,7 +29,7 @@ const MAX_DISPLAY: usize = 128;
 /// let admin: Router = Router::new().route("/stats", get(move || async move { format!("{:#?}", stats.limits()) }));
 /// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Stats {
     limits: Arc<PerLabel<Counters>>,
     top_keys: usize,
@@ -86,7 +86,7 @@ impl Stats {
     /// Creates a recorder whose counts are 0.
     #[must_use]
     pub fn new() -> Self {
-        Self { limits: Arc::new(PerLabel::new(usize::MAX)), top_keys: 0, display: None }
+        Self::default()
     }
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
@@ -191,12 +191,6 @@ impl Recorder for Stats {
 impl Counters {
     fn top_keys(&self) -> MutexGuard<'_, TopKeys> {
         self.top_keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Default for Stats {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
