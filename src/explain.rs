@@ -135,12 +135,17 @@ impl Explanation {
         limits: Vec<LimitExplanation>,
         purpose: Purpose,
     ) -> Self {
-        let (is_decided, conclusion) = (conclusion.is_some(), conclusion.unwrap_or(Conclusion::StoreFailed));
-        let mut this = Self { conclusion, decided_by: Decider::Head, at: None, lists: Vec::new(), limits };
+        let mut this = Self {
+            conclusion: Conclusion::StoreFailed,
+            decided_by: Decider::Head,
+            at: None,
+            lists: Vec::new(),
+            limits,
+        };
         this.key_parts().for_each(|part| part.set_fingerprint(client.hasher()));
         this.describe(&cells, false);
-        if is_decided {
-            return this;
+        if let Some(conclusion) = conclusion {
+            return Self { conclusion, ..this };
         }
         if cells.is_empty() {
             return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };

@@ -257,14 +257,12 @@ impl Report {
 
     /// Returns the report of a limit, which is at `index` unless live limits have been replaced.
     fn limit(&mut self, index: usize, limit: &LimitExplanation) -> &mut LimitReport {
-        let is_same = |report: &LimitReport| report.name == limit.name;
-        let is_known = self.limits.get(index).is_some_and(is_same);
-        let known = if is_known { Some(index) } else { self.limits.iter().position(is_same) };
-        let index = known.unwrap_or_else(|| {
+        let count = self.limits.len();
+        let known = (index..count).chain(0..count).find(|index| self.limits[*index].name == limit.name);
+        if known.is_none() {
             self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
-            self.limits.len() - 1
-        });
-        &mut self.limits[index]
+        }
+        &mut self.limits[known.unwrap_or(count)]
     }
 }
 
