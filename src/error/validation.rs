@@ -103,9 +103,10 @@ pub(crate) use checked;
 /// ```
 #[derive(Clone, Eq, PartialEq)]
 pub struct ConfigError {
-    message: String,
+    /// The message without the position.
+    pub(crate) message: String,
     /// The position of the limit in its rules file, if the error concerns such a limit.
-    rule: Option<Arc<RulePosition>>,
+    pub(crate) rule: Option<Arc<RulePosition>>,
 }
 
 /// Unwraps `result`, or panics with the error's message at the caller's location.
@@ -129,23 +130,6 @@ impl ConfigError {
         ConfigError::new(format!(
             "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
         ))
-    }
-
-    /// Sets the position of the limit in its rules file.
-    pub(crate) fn at(self, rule: Option<Arc<RulePosition>>) -> Self {
-        Self { rule, ..self }
-    }
-
-    /// Returns the position of the limit in its rules file, if the error concerns such a limit.
-    #[cfg(feature = "rules")]
-    pub(crate) fn rule_position(&self) -> Option<&RulePosition> {
-        self.rule.as_deref()
-    }
-
-    /// Returns the message without the position in a rules file.
-    #[cfg(feature = "rules")]
-    pub(crate) fn message(&self) -> &str {
-        &self.message
     }
 }
 

@@ -261,12 +261,12 @@ impl Limit {
                 None => "give the limit a cost of its own with `Limit::cost`",
                 Some(_) => "set its field `cost`",
             };
-            let error = ConfigError::new(format!(
+            let message = format!(
                 "a cost of {cost} can never pass the limit {:?}, which holds {capacity}: lower the cost, raise the \
                  limit, or {own_cost}",
                 self.name
-            ));
-            return Err(error.at(self.rule_position.clone()));
+            );
+            return Err(ConfigError { message, rule: self.rule_position.clone() });
         }
         Ok(())
     }

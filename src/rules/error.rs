@@ -45,7 +45,7 @@ impl Problem {
 /// The position is that of the limit that the error concerns, if it is known.
 impl From<ConfigError> for Problem {
     fn from(error: ConfigError) -> Self {
-        Self::new(error.rule_position().map(|rule| rule.at).unwrap_or_default(), error.message())
+        Self { position: error.rule.map(|rule| rule.at).unwrap_or_default(), message: error.message }
     }
 }
 
