@@ -251,18 +251,14 @@ impl Report {
         let is_unlimited = explanation.decided_by == Decider::Nobody || explanation.conclusion == Conclusion::Exempt;
         self.unlimited += u64::from(is_unlimited);
         for (index, limit) in explanation.limits.iter().enumerate() {
-            self.limit(index, limit).count(at, head, limit);
+            let count = self.limits.len();
+            // Its report is at the same position unless live limits have been replaced.
+            let known = (index..count).chain(0..count).find(|index| self.limits[*index].name == limit.name);
+            if known.is_none() {
+                self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
+            }
+            self.limits[known.unwrap_or(count)].count(at, head, limit);
         }
-    }
-
-    /// Returns the report of a limit, which is at `index` unless live limits have been replaced.
-    fn limit(&mut self, index: usize, limit: &LimitExplanation) -> &mut LimitReport {
-        let count = self.limits.len();
-        let known = (index..count).chain(0..count).find(|index| self.limits[*index].name == limit.name);
-        if known.is_none() {
-            self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
-        }
-        &mut self.limits[known.unwrap_or(count)]
     }
 }
 

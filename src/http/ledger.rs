@@ -26,8 +26,8 @@ pub(super) struct Ledger {
     pub(super) config: Arc<LayerConfig>,
     /// The part of the limiter that made the first decision, and so makes the others.
     by: DecidedBy,
-    /// The request's head, if the response to a denied [`Permit`](crate::Permit) depends on it.
-    head: Option<Request<()>>,
+    /// The request's head. Empty unless the response to a denied [`Permit`](crate::Permit) depends on it.
+    head: Request<()>,
     entries: Mutex<Entries>,
 }
 
@@ -78,7 +78,8 @@ impl Ledger {
     /// Opens a ledger for a request with a first decision, which determines the limits that apply and their keys.
     pub(super) fn open<B>(config: &Arc<LayerConfig>, first: Decision, request: &mut Request<B>) -> Arc<Self> {
         let head = RequestHead::of(request);
-        let head = (config.permits && config.format.depends_on_head(&head)).then(|| head.to_request());
+        let depends_on_head = config.permits && config.format.depends_on_head(&head);
+        let head = if depends_on_head { head.to_request() } else { Request::new(()) };
         let by = first.decided_by();
         let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
@@ -137,11 +138,7 @@ impl Ledger {
     pub(super) fn reject(&self, denied: Option<&Decision>) -> Response<Bytes> {
         let limited = |denied: &Decision| Reason::Limited { retry_after: denied.retry_after() };
         let reason = denied.map_or(Reason::StoreFailed, limited);
-        let reject = |head: &RequestHead<'_>| self.config.reject(reason, denied, head);
-        match &self.head {
-            Some(head) => reject(&RequestHead::of(head)),
-            None => reject(&RequestHead::of(&Request::new(()))),
-        }
+        self.config.reject(reason, denied, &RequestHead::of(&self.head))
     }
 
     /// Asks for the tokens that are missing to a target cost.
