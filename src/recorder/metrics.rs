@@ -13,6 +13,7 @@ use super::{
 };
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
+use crate::select::ListAction;
 use crate::time::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
@@ -162,10 +163,10 @@ impl Recorder for MetricsRecorder {
             }
             Event::PenaltyBegan { limit, .. } => (("ratelimit_penalties_total", "limit"), *limit),
             Event::ListMatched { action } => {
-                let action = match action.status() {
-                    Some(http::StatusCode::FORBIDDEN) => "forbidden",
-                    Some(_) => "too_many_requests",
-                    None => "shadow",
+                let action = match action {
+                    ListAction::Forbidden => "forbidden",
+                    ListAction::TooManyRequests => "too_many_requests",
+                    ListAction::Shadow => "shadow",
                 };
                 (("ratelimit_list_matches_total", "action"), action)
             }
