@@ -258,7 +258,7 @@ impl GuardedStore {
             }
             Ok(Ok(answer)) => {
                 let source =
-                    if answer.is_remembered() { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
+                    if answer.is_remembered { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
                 let decision = decision(answer, cells, purpose);
                 self.record(began, source, &decision);
                 StoreFuture::ready(Ok(decision))
@@ -301,7 +301,7 @@ impl GuardedStore {
         self.follow(answer, move |guarded, answer, source| {
             let (answer, source) = match answer {
                 // The database was not asked, so this shows nothing about it.
-                Ok(answer) if answer.is_remembered() => (Ok(answer), DecisionSource::RememberedDenial),
+                Ok(answer) if answer.is_remembered => (Ok(answer), DecisionSource::RememberedDenial),
                 answer => (guarded.end(&call, &cells, answer, source), source),
             };
             match answer {

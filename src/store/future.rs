@@ -19,7 +19,7 @@ pub struct Answer {
     at: Timestamp,
     /// `None` if the answers are in the cells of the request.
     cells: Option<Vec<Cell>>,
-    is_remembered: bool,
+    pub(crate) is_remembered: bool,
 }
 
 impl Answer {
@@ -41,10 +41,6 @@ impl Answer {
     #[must_use]
     pub fn from_memory(self) -> Self {
         Self { is_remembered: true, ..self }
-    }
-
-    pub(crate) fn is_remembered(&self) -> bool {
-        self.is_remembered
     }
 
     /// Copies the answers into the cells of the request, and returns the instant of the decision.

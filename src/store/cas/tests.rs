@@ -356,7 +356,7 @@ async fn a_denial_writes_nothing_and_is_repeated_without_the_database() {
     table.clock.advance(Duration::from_secs(1));
     let mut repeated = cells.to_vec();
     let answer = store.decide(&mut repeated, Purpose::Take).into_ready().unwrap().unwrap();
-    assert!(answer.is_remembered() && !is_allowed(&repeated));
+    assert!(answer.is_remembered && !is_allowed(&repeated));
     assert_eq!(repeated[0].reset_after(), Duration::from_secs(86_399));
     assert_eq!(table.reads(), reads);
     store.refund(&charged).await.unwrap();
@@ -371,7 +371,7 @@ async fn a_denial_that_is_repeated_after_a_wait_is_no_answer_of_the_database() {
     let store = table.process();
     let ask = async || {
         let answer = store.decide(&mut cells.clone(), Purpose::Take).await.unwrap();
-        let (mut answered, is_remembered) = (cells.clone(), answer.is_remembered());
+        let (mut answered, is_remembered) = (cells.clone(), answer.is_remembered);
         answer.finish(&mut answered);
         (is_allowed(&answered), is_remembered)
     };
