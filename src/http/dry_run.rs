@@ -44,6 +44,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::charges::explain;
+use super::config::LayerConfig;
 use crate::error::{ConfigError, or_panic};
 use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
@@ -52,7 +54,7 @@ use crate::http::{HttpOptions, RateLimitLayer};
 use crate::key::heads::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
-use crate::store::MemoryStore;
+use crate::store::{MemoryStore, Purpose};
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
@@ -61,7 +63,7 @@ use crate::time::{Clock, ManualClock, Timestamp};
 pub struct DryRun {
     /// The counts so far.
     pub report: Report,
-    layer: RateLimitLayer,
+    config: Arc<LayerConfig>,
     clock: ManualClock,
 }
 
@@ -95,9 +97,9 @@ impl DryRun {
     /// Returns an error if [`Builder::try_build`] does.
     pub fn from_builder(builder: Builder<HttpOptions>) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
-        let layer = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?;
-        let report = Report::new(layer.limits());
-        Ok(Self { layer, clock, report })
+        let config = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?.config;
+        let report = Report::new(&config.client.limits);
+        Ok(Self { config, clock, report })
     }
 
     /// Decides a request that arrived at `at`, charges it if it is allowed, and returns the explanation.
@@ -106,7 +108,7 @@ impl DryRun {
     /// time of the previous one. Conditions on the time of day use their own clock.
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
         self.clock.set(at.max(self.clock.now()));
-        let explanation = self.layer.decide_and_explain(head).await;
+        let explanation = explain(&self.config.current(), head, Purpose::Take).await;
         self.report.count(self.clock.now(), head, &explanation);
         explanation
     }
@@ -236,7 +238,7 @@ pub struct Changes {
 
 impl Report {
     fn new(limits: &[Limit]) -> Self {
-        let limit = |limit: &Limit| LimitReport::new(&limit.name, limit.rule_path.as_ref());
+        let limit = |limit: &Limit| LimitReport::new(&LimitExplanation::new(limit));
         Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
     }
 
@@ -255,7 +257,7 @@ impl Report {
             // Its report is at the same position unless live limits have been replaced.
             let known = (index..count).chain(0..count).find(|index| self.limits[*index].name == limit.name);
             if known.is_none() {
-                self.limits.push(LimitReport::new(&limit.name, limit.rule.as_ref()));
+                self.limits.push(LimitReport::new(limit));
             }
             self.limits[known.unwrap_or(count)].count(at, head, limit);
         }
@@ -263,8 +265,8 @@ impl Report {
 }
 
 impl LimitReport {
-    fn new(name: &Arc<str>, rule: Option<&Arc<str>>) -> Self {
-        Self { name: name.clone(), rule: rule.cloned(), ..Self::default() }
+    fn new(limit: &LimitExplanation) -> Self {
+        Self { name: limit.name.clone(), rule: limit.rule.clone(), ..Self::default() }
     }
 
     fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, limit: &LimitExplanation) {

@@ -69,7 +69,7 @@ use crate::store::Purpose;
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct RateLimitLayer<P = WrapBody> {
-    config: Arc<LayerConfig>,
+    pub(super) config: Arc<LayerConfig>,
     policy: PhantomData<P>,
 }
 
@@ -261,11 +261,6 @@ impl<P> RateLimitLayer<P> {
     /// ```
     pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
         explain(&self.config.current(), head, Purpose::Preview).await
-    }
-
-    /// Decides about a request, charges it if it is allowed, and explains the decision.
-    pub(crate) async fn decide_and_explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, Purpose::Take).await
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
