@@ -278,14 +278,6 @@ pub enum LimitStatus {
     NotReached,
 }
 
-impl LimitStatus {
-    /// Creates the status of a limit that applies. Its cost and its outcome are set later.
-    #[inline]
-    pub(crate) fn applies(missing_key: Option<KeyError>) -> Self {
-        Self::Applies(AppliedLimit { missing_key, ..AppliedLimit::default() })
-    }
-}
-
 impl LimitExplanation {
     /// Creates the explanation of a limit that has not been reached.
     pub(crate) fn new(limit: &Limit) -> Self {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::config::LayerConfig;
-use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::explain::{AppliedLimit, Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::heads::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
@@ -115,7 +115,7 @@ impl<'a> Finder<'a> {
         let config = self.config;
         let limits = &config.client.limits;
         let limit = &limits[index];
-        let missing = key.err();
+        let missing_key = key.err();
         let key = match key {
             Ok(key) => key,
             Err(error) => {
@@ -140,7 +140,8 @@ impl<'a> Finder<'a> {
         };
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
         limits.add(&mut self.cells, index, key, cost);
-        self.note(index, LimitStatus::applies(missing), looked_up);
+        let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
+        self.note(index, LimitStatus::Applies(applied), looked_up);
     }
 
     /// Notes in an explanation whether a limit applies.

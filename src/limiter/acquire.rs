@@ -13,7 +13,7 @@ use super::Limiter;
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::explain::{Explanation, LimitExplanation, LimitStatus};
+use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
@@ -160,7 +160,7 @@ impl Limiter {
         let cells = client.limits.cells_of(key.hash_with(client.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
-            status: LimitStatus::applies(None),
+            status: LimitStatus::Applies(AppliedLimit::default()),
             ..LimitExplanation::new(limit)
         };
         let limits = client.limits.iter().map(explain).collect();
