@@ -76,11 +76,7 @@ impl<B> Default for ResponseBody<B> {
     }
 }
 
-impl<B> Body for ResponseBody<B>
-where
-    B: Body,
-    B::Data: From<Bytes>,
-{
+impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -350,10 +350,9 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
-        let mut applicable = self.cells(|_, _| 0);
-        applicable.retain(|cell| !cell.is_of_penalty());
-        let actual = applicable.iter().filter_map(|cell| Some((cell.limit(), actual(cell.limit())?)));
-        let actual: BTreeMap<usize, u64> = actual.collect();
+        let cells = self.cells(|_, _| 0);
+        let applicable = cells.iter().filter(|cell| !cell.is_of_penalty()).map(Cell::limit);
+        let actual: BTreeMap<usize, u64> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
         if actual.is_empty() {
             return;
         }
