@@ -312,8 +312,7 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let client = &self.config.client;
-        let own_cost = |limit: usize| client.limits[limit].cost.as_ref();
-        let target = |limit, paid| if own_cost(limit).is_some() { paid } else { cost };
+        let target = |limit: usize, paid| if client.limits[limit].cost.is_some() { paid } else { cost };
         let (full, difference) = (self.cells(target), self.missing(&target));
         let recording = client.start_recording(Purpose::Take);
         let mut decision = match self.refund_excess(&target).await {

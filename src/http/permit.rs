@@ -240,10 +240,7 @@ impl Permit {
 
     /// Returns whether the limit is charged the costs that are passed to this permit.
     fn charges(&self, limit: usize) -> bool {
-        match self.only {
-            Some(only) => only == limit,
-            None => self.limits().get(limit).is_some_and(|limit| limit.cost.is_none()),
-        }
+        self.is_for(limit) && (self.only.is_some() || self.limits()[limit].cost.is_none())
     }
 }
 
