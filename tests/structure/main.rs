@@ -32,8 +32,8 @@ const LEVELS: &[&str] = &[
     "store::denials",
     "store::cas",
     "store::memory",
-    "store::redis::config",
     "store::redis::error",
+    "store::redis::config",
     "store::redis::request",
     "store::redis::reply",
     "store::redis::connector",
@@ -41,7 +41,6 @@ const LEVELS: &[&str] = &[
     "store::redis::workers",
     "store::redis::cluster",
     "store::redis::store",
-    "store::redis::connect",
     "store::redis::operations",
     "store::redis",
     // Limits: keys, conditions and costs

@@ -1,10 +1,19 @@
-//! The public configuration of a store's connections.
+//! The public configuration of a store's connections, and the servers that it describes.
 
 use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "redis-tls")]
-use redis::{ClientTlsConfig, TlsCertificates};
+use redis::{Client, ClientTlsConfig, TlsCertificates};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+#[cfg(feature = "redis-tls")]
+use rustls::crypto::{CryptoProvider, ring};
+#[cfg(feature = "redis-tls")]
+use rustls::pki_types::CertificateDer;
+#[cfg(feature = "redis-tls")]
+use rustls::pki_types::pem::PemObject;
+
+use super::error::Fault;
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
 ///
@@ -54,18 +63,18 @@ use redis::{ClientTlsConfig, TlsCertificates};
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
     pub(super) servers: Servers,
-    pub(super) urls: Vec<String>,
+    urls: Vec<String>,
     pub(super) connections: usize,
     pub(super) queue_capacity: usize,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     /// The user and the password.
-    pub(super) credentials: Option<(String, String)>,
-    pub(super) sentinel_credentials: Option<(String, String)>,
-    pub(super) master_database: i64,
-    pub(super) master_tls: Option<bool>,
+    credentials: Option<(String, String)>,
+    sentinel_credentials: Option<(String, String)>,
+    master_database: i64,
+    master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
-    pub(super) certificates: TlsCertificates,
+    certificates: TlsCertificates,
 }
 
 /// What the URLs of a configuration are those of.
@@ -77,6 +86,9 @@ pub(super) enum Servers {
     /// Some masters of a Cluster.
     Cluster,
 }
+
+/// The name of the master that Sentinels report, and how to connect to it at the address that they report.
+pub(super) type SentinelMaster = (String, ConnectionInfo);
 
 impl RedisConfig {
     /// Creates the configuration of a single server.
@@ -196,6 +208,126 @@ impl RedisConfig {
         self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
         self
     }
+
+    /// Checks the configuration, and returns how to connect to the servers, and to the master if they are Sentinels.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::Setting`] if the configuration is invalid.
+    pub(super) fn servers(&self) -> Result<(Vec<ConnectionInfo>, Option<SentinelMaster>), Fault> {
+        if !(1..=1024).contains(&self.connections) {
+            return Err(Fault::setting(format_args!("{} connections: use 1 to 1024", self.connections)));
+        }
+        if self.queue_capacity == 0 {
+            return Err(Fault::setting("queue_capacity is 0: let at least 1 request wait"));
+        }
+        let timeouts = [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)];
+        for (setting, timeout) in timeouts {
+            if timeout < Duration::from_millis(1) {
+                return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
+            }
+        }
+        if self.urls.is_empty() {
+            return Err(Fault::setting("there is no URL: give at least one, or better several"));
+        }
+        let credentials = match &self.servers {
+            Servers::Sentinel(_) => &self.sentinel_credentials,
+            Servers::Node | Servers::Cluster => &self.credentials,
+        };
+        let servers = self.urls.iter().map(|url| self.connection_info(url, credentials));
+        let servers = servers.collect::<Result<Vec<_>, _>>()?;
+        #[cfg(feature = "redis-tls")]
+        if (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
+            && !servers.iter().all(uses_tls)
+            && !(matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true))
+        {
+            return Err(Fault::setting("certificates are given, but not all URLs use TLS: write rediss://"));
+        }
+        let master = match &self.servers {
+            Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
+            Servers::Node | Servers::Cluster => None,
+        };
+        Ok((servers, master))
+    }
+
+    /// Returns the addresses of the servers, without credentials.
+    pub(super) fn address(&self) -> String {
+        let address =
+            |url: &String| parse(url).map_or_else(|_| "an unreadable URL".into(), |info| info.addr().to_string());
+        let addresses = self.urls.iter().map(address).collect::<Vec<_>>().join(", ");
+        match &self.servers {
+            Servers::Sentinel(master) => format!("{master:?} of the Sentinels {addresses}"),
+            Servers::Node | Servers::Cluster => addresses,
+        }
+    }
+
+    /// Returns how to connect to the server at `url`.
+    fn connection_info(&self, url: &str, credentials: &Option<(String, String)>) -> Result<ConnectionInfo, Fault> {
+        let mut info = parse(url)?;
+        if let Some((user, password)) = credentials {
+            let settings = info.redis_settings().clone().set_username(user).set_password(password);
+            info = info.set_redis_settings(settings);
+        }
+        #[cfg(feature = "redis-tls")]
+        if uses_tls(&info) {
+            return self.with_certificates(info);
+        }
+        Ok(info)
+    }
+
+    /// Returns how to connect to the master that Sentinels name, but for its address.
+    fn master(&self, sentinels: &[ConnectionInfo]) -> Result<ConnectionInfo, Fault> {
+        if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
+            return Err(Fault::setting(
+                "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
+            ));
+        }
+        let uses_tls = self.master_tls.unwrap_or(uses_tls(&sentinels[0]));
+        let url = if uses_tls { "rediss://master" } else { "redis://master" };
+        let master = self.connection_info(url, &self.credentials)?;
+        let settings = master.redis_settings().clone().set_db(self.master_database);
+        Ok(master.set_redis_settings(settings))
+    }
+
+    /// Adds the certificates to a connection that uses TLS.
+    #[cfg(feature = "redis-tls")]
+    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+        // Without a provider, rustls panics if dependencies enable two of them.
+        if CryptoProvider::get_default().is_none() {
+            // Fails if another thread has just installed one.
+            let _ = ring::default_provider().install_default();
+        }
+        let TlsCertificates { root_cert, client_tls } = &self.certificates;
+        let client = client_tls.as_ref().map(|client| &client.client_cert);
+        let given = [("ca_certificates", root_cert.as_ref()), ("client_certificate", client)];
+        for (setting, pem) in given {
+            // redis-rs would ignore invalid ones.
+            if pem.is_some_and(|pem| CertificateDer::from_pem_slice(pem).is_err()) {
+                return Err(Fault::setting(format_args!(
+                    "{setting} holds no certificate: use the text of a PEM file, which begins with \
+                     -----BEGIN CERTIFICATE-----"
+                )));
+            }
+        }
+        let client = Client::build_with_tls(info, self.certificates.clone())
+            .map_err(|error| Fault::setting(format_args!("the certificates can't be read: {error}")))?;
+        Ok(client.get_connection_info().clone())
+    }
+}
+
+/// Parses a URL. Fails if it requires TLS, and the crate was built without it.
+fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
+    let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    if !cfg!(feature = "redis-tls") && matches!(&*scheme, "rediss" | "valkeys") {
+        return Err(Fault::setting(
+            "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`",
+        ));
+    }
+    url.into_connection_info().map_err(Fault::invalid_url)
+}
+
+fn uses_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 impl fmt::Debug for RedisConfig {

@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersi
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::config::RedisConfig;
+use super::config::{RedisConfig, SentinelMaster};
 use super::error::Fault;
 
 /// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
@@ -45,8 +45,7 @@ const CHECK: &str = include_str!("lua/check.lua");
 pub(super) struct Connector {
     /// The server, or the Sentinels of the `master`.
     servers: Vec<Pool>,
-    /// The name of the master, and how to connect to it at the address that a Sentinel reports.
-    master: Option<(String, ConnectionInfo)>,
+    master: Option<SentinelMaster>,
     config: AsyncConnectionConfig,
     connect_timeout: Duration,
     /// The hash of the script, once a server has loaded it.
@@ -62,7 +61,7 @@ impl Connector {
     /// Prepares connections to the only server, or to the `master` that the servers name as Sentinels.
     pub(super) fn new(
         servers: Vec<ConnectionInfo>,
-        master: Option<(String, ConnectionInfo)>,
+        master: Option<SentinelMaster>,
         config: &RedisConfig,
     ) -> Result<Self, Fault> {
         let lost = watch::Sender::default();

@@ -8,14 +8,13 @@
 //! | `cluster` | finds the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
-//! | `config`, `connect` | configure all this |
+//! | `config` | configures all this |
 //! | `connector` | opens connections, and loads the script in `lua/` |
 //! | `request`, `reply` | encode cells for the script, and decode what it replies |
 //! | `error` | what a failure implies, and its message |
 
 mod cluster;
 mod config;
-mod connect;
 mod connector;
 mod error;
 mod operations;

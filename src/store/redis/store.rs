@@ -1,4 +1,4 @@
-//! The public type of the store, and its configuration.
+//! The public type of the store, its settings, and how it connects.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use redis::{Cmd, Value};
 use smallvec::smallvec;
 
 use super::cluster::Cluster;
+use super::config::{RedisConfig, Servers};
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::reply::Reply;
@@ -16,6 +17,7 @@ use super::reply::Reply;
 use super::request::slot_of;
 use super::request::{Request, encode_clock};
 use super::workers::Workers;
+use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
@@ -84,15 +86,17 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    pub(super) fn new(deployment: Deployment, name: String) -> Self {
-        Self {
-            deployment,
-            name: name.into(),
-            prefix: DEFAULT_PREFIX.into(),
-            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
-            clock: None,
-            denials: Denials::new(Denials::LIFETIME),
-        }
+    /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
+    ///
+    /// Short for [`RedisConfig::node`] and [`connect`](RedisConfig::connect).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
+    /// the store needs is not permitted.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        RedisConfig::node(url).connect().await
     }
 
     /// Sets the prefix of all key names. Defaults to `ratelimit`.
@@ -167,6 +171,63 @@ impl RedisStore {
     }
 }
 
+impl RedisConfig {
+    /// Connects, loads the script, and checks that the server permits all [commands](RedisConfig#permissions).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
+    /// the store needs is not permitted.
+    pub async fn connect(self) -> Result<RedisStore, StoreError> {
+        let store = self.build()?;
+        let opened = match &store.deployment {
+            Deployment::Single(workers) => workers.open().await,
+            Deployment::Cluster(cluster) => cluster.open().await,
+        };
+        opened.map_err(|fault| StoreError::unusable(Some(store.name.to_string()), fault))?;
+        Ok(store)
+    }
+
+    /// Connects in the background, for services that must start while Redis is down.
+    ///
+    /// Decisions fail until there is a connection. Outside a Tokio runtime, the first decision connects.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the configuration is invalid. Its [`source`](std::error::Error::source) is a
+    /// [`ConfigError`](crate::ConfigError).
+    pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
+        let store = self.build()?;
+        match &store.deployment {
+            Deployment::Single(workers) => workers.start(usize::MAX, Vec::new()),
+            Deployment::Cluster(cluster) => cluster.refresh(),
+        }
+        Ok(store)
+    }
+
+    /// Creates the store. Its connections are opened later.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::Setting`] if the configuration is invalid.
+    fn build(&self) -> Result<RedisStore, Fault> {
+        let (servers, master) = self.servers()?;
+        let deployment = match &self.servers {
+            Servers::Cluster => Deployment::Cluster(Arc::new(Cluster::new(servers, self.clone())?)),
+            _ => Deployment::Single(Arc::new(Workers::new(servers, master, self)?)),
+        };
+        Ok(RedisStore {
+            deployment,
+            name: self.address().into(),
+            prefix: DEFAULT_PREFIX.into(),
+            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
+            clock: None,
+            denials: Denials::new(Denials::LIFETIME),
+        })
+    }
+}
+
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore").field("prefix", &self.prefix).field("clock", &self.clock).finish_non_exhaustive()
@@ -197,5 +258,47 @@ impl Deployment {
     /// Returns whether keys have slots.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::error::ConfigError;
+
+    #[test]
+    fn connecting_outside_a_runtime_is_an_error() {
+        let url = "redis://127.0.0.1:1";
+        for config in [RedisConfig::node(url), RedisConfig::sentinel("main", [url]), RedisConfig::cluster([url])] {
+            let error = config.connect().now_or_never().expect("an answer").unwrap_err();
+            assert!(format!("{error:?}").contains("there is no Tokio runtime"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_configuration_is_a_config_error() {
+        let node = || RedisConfig::node("redis://127.0.0.1:6379");
+        let no_urls: [&str; 0] = [];
+        for (config, expected) in [
+            (RedisConfig::node("redis//localhost"), "the URL of Redis is invalid: write redis://host:port"),
+            (node().connections(0), "the configuration of Redis is invalid: 0 connections: use 1 to 1024"),
+            (node().queue_capacity(0), "the configuration of Redis is invalid: queue_capacity is 0"),
+            (RedisConfig::sentinel("main", no_urls), "the configuration of Redis is invalid: there is no URL"),
+            (RedisConfig::cluster(no_urls), "the configuration of Redis is invalid: there is no URL"),
+            (
+                RedisConfig::cluster(["redis+unix:///run/redis.sock"]),
+                "the configuration of Redis is invalid: \
+                 a Cluster is not reachable through the Unix socket /run/redis.sock",
+            ),
+        ] {
+            let error = config.connect_lazily().unwrap_err();
+            let cause = error.source().and_then(|source| source.downcast_ref::<ConfigError>()).unwrap();
+            assert!(cause.to_string().starts_with(expected), "{cause}");
+            assert_eq!(error.to_string(), format!("the rate limit store can't be used: {cause}"));
+        }
     }
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
-use super::config::RedisConfig;
+use super::config::{RedisConfig, SentinelMaster};
 use super::connector::Connector;
 use super::error::Fault;
 use super::queue::{CALLS, Command, CommandReply, Job, MAX_REQUESTS, Queue};
@@ -62,7 +62,7 @@ impl Workers {
     /// each connection. They are started when they are needed.
     pub(super) fn new(
         servers: Vec<ConnectionInfo>,
-        master: Option<(String, ConnectionInfo)>,
+        master: Option<SentinelMaster>,
         config: &RedisConfig,
     ) -> Result<Self, Fault> {
         let connector = Connector::new(servers, master, config)?;
