@@ -35,7 +35,6 @@ const LEVELS: &[&str] = &[
     "store::redis::error",
     "store::redis::config",
     "store::redis::request",
-    "store::redis::reply",
     "store::redis::connector",
     "store::redis::queue",
     "store::redis::workers",

@@ -1,4 +1,4 @@
-//! Sends requests to the masters of a Cluster, by slot, and follows redirections.
+//! The slots of a Cluster: sends requests to their masters, and follows redirections.
 //!
 //! This module replaces the Cluster client of redis-rs, which repeats requests that may have run (after timeouts and
 //! lost connections) up to 16 times. Even without retries, that client blocks the requests of all slots while it looks
@@ -6,7 +6,7 @@
 //! each use. Here, each master has a queue and workers of its own, like a single server, so a master that hangs does
 //! not block requests to others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use super::config::RedisConfig;
 use super::connector::at_address;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
-use super::request::SLOTS;
 use super::workers::Workers;
 use crate::error::Node;
+use crate::key::hash::KeyHash;
 
 /// The maximum number of redirections of a request. A slot that moves causes one or two.
 const MAX_REDIRECTS: usize = 5;
@@ -311,11 +311,49 @@ impl Drop for InFlightGuard<'_> {
     }
 }
 
+/// The number of slots of a Cluster.
+const SLOTS: usize = 16_384;
+
+/// Returns the Cluster slot of the key `name`, which is computed from the text in its first braces, or from the whole
+/// name if that text is empty.
+pub(super) fn slot_of(name: &str) -> u16 {
+    let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
+    crc16(tag.as_bytes()) % SLOTS as u16
+}
+
+/// Returns the slot of a subject's keys. Their names have the hash of the subject in braces.
+pub(super) fn slot_of_key(key: KeyHash) -> u16 {
+    slot_of(&format!("{{{:032x}}}", key.as_u128()))
+}
+
+/// Groups items by their slots, in the order of slots.
+pub(super) fn group_by_slot<T>(items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
+    let mut slots = BTreeMap::<_, Vec<_>>::new();
+    for item in items {
+        slots.entry(slot(&item)).or_default().push(item);
+    }
+    slots.into_values().collect()
+}
+
+/// Computes CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| crc << 1 ^ if crc >> 15 == 1 { 0x1021 } else { 0 })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use redis::IntoConnectionInfo;
+    use redis::cluster_routing::Slot;
 
     use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::key::hash::KeyHasher;
+    use crate::store::escape;
+    use crate::store::redis::request::name;
+    use crate::store::redis::tests::named;
 
     #[test]
     fn a_redirection_without_a_host_is_to_that_of_the_server_that_sent_it() {
@@ -324,6 +362,28 @@ mod tests {
         let by = cluster.new_master(cluster.seeds[0].clone()).unwrap();
         for (address, expected) in [(":6380", "10.0.0.5:6380"), ("10.0.0.6:6380", "10.0.0.6:6380")] {
             assert_eq!(cluster.master(address, &by).unwrap().address.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(slot_of("123456789"), 0x31c3);
+        for name in ["", "foo", "{foo}", "a{foo}b", "{}foo", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}", "a}b{c"] {
+            assert_eq!(Slot::new(slot_of(name)), Some(Slot::for_key(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn limits_of_one_key_share_a_slot() {
+        let hasher = KeyHasher::with_secret([1; 16]);
+        for subject in 0..50_u8 {
+            let subject = hasher.hash(&[subject]);
+            for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
+                let cell = named(limit, 0, FixedWindow::per_day(1).into(), &hasher).with_key(subject, 1);
+                for prefix in ["ratelimit", "{p}", "{}"] {
+                    assert_eq!(slot_of(&name(&escape(prefix), &cell)), slot_of_key(subject), "{prefix:?} {limit:?}");
+                }
+            }
         }
     }
 }

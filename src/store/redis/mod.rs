@@ -5,12 +5,12 @@
 //! | module | task |
 //! | --- | --- |
 //! | `store`, `operations` | the public type and its deployment, which implement [`Store`](super::Store) by one round trip, or one for each slot of a Cluster |
-//! | `cluster` | finds the server of a slot |
+//! | `cluster` | finds the slot of a key, and the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
 //! | `config` | configures all this |
 //! | `connector` | opens connections, and loads the script in `lua/` |
-//! | `request`, `reply` | encode cells for the script, and decode what it replies |
+//! | `request` | encodes cells for the script, and decodes what it replies |
 //! | `error` | what a failure implies, and its message |
 
 mod cluster;
@@ -19,7 +19,6 @@ mod connector;
 mod error;
 mod operations;
 mod queue;
-mod reply;
 mod request;
 mod store;
 #[cfg(test)]

@@ -16,9 +16,9 @@ use redis::{cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
-use super::reply::{INVALID_OVERRIDE, next_override};
-use super::request::{Request, Task, group_by_slot, slot_of_key};
+use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
 #[cfg(feature = "rules")]

@@ -7,8 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 
 use super::error::Fault;
-use super::reply::{Replies, Reply};
-use super::request::{Request, evalsha};
+use super::request::{Reply, Request, evalsha, parse_replies};
 
 /// The number of calls that share the waiting requests: the second one is decided while the first one's reply travels.
 /// A single connection carries as many.
@@ -112,7 +111,7 @@ impl Job {
     pub(super) fn answer(self, reply: Result<Value, Fault>) -> Option<Fault> {
         let answers = reply.and_then(|reply| match &self.command {
             Command::Script(_, requests) => {
-                let Replies { now, replies } = Replies::parse(reply, requests.len())?;
+                let (now, replies) = parse_replies(reply, requests.len())?;
                 Ok(replies.into_iter().map(|reply| Ok(CommandReply::Script(now, reply?))).collect())
             }
             Command::Other(_) => Ok(vec![Ok(CommandReply::Other(reply))]),

@@ -8,14 +8,11 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use smallvec::smallvec;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, slot_of};
 use super::config::{RedisConfig, Servers};
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
-use super::reply::Reply;
-#[cfg(feature = "rules")]
-use super::request::slot_of;
-use super::request::{Request, encode_clock};
+use super::request::{Reply, Request, encode_clock};
 use super::workers::Workers;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
@@ -162,7 +159,8 @@ impl RedisStore {
     /// Sends `request` to the script, to be decided by Redis' own clock or by that of a test. Returns its instant (in
     /// µs) and its reply.
     pub(super) async fn send(&self, request: Request) -> Result<(u64, Reply), Fault> {
-        let slot = if self.deployment.is_cluster() { request.slot() } else { 0 };
+        let key = request.keys.first().filter(|_| self.deployment.is_cluster());
+        let slot = key.map_or(0, |key| slot_of(key));
         let command = Command::Script(self.test_clock().map(encode_clock), smallvec![request]);
         match self.deployment.send(slot, command).await? {
             CommandReply::Script(now, reply) => Ok((now, reply)),

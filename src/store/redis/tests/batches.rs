@@ -12,8 +12,7 @@ use super::{Redis, named};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::{Cell, Verdict, Veto};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::reply::{Replies, Reply};
-use crate::store::redis::request::{self, Request, Task};
+use crate::store::redis::request::{self, Reply, Request, Task};
 use crate::store::{Override, OverrideOperation, Purpose, Store};
 use crate::time::{ManualClock, Timestamp};
 
@@ -208,7 +207,7 @@ impl<'a> Batches<'a> {
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
         let now = self.now();
-        let Replies { now: at, replies } = self.redis.run(&request::encode_clock(now), &requests);
+        let (at, replies) = self.redis.run(&request::encode_clock(now), &requests);
         assert_eq!(at, now);
         for (ask, found) in asks.into_iter().zip(replies) {
             self.done.steps += 1;

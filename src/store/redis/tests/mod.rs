@@ -25,8 +25,8 @@ use self::redis_server::RedisServer;
 use self::trace::{Done, Trace};
 use super::config::RedisConfig;
 use super::connector::Connector;
-use super::reply::{Replies, Reply};
-use super::request::{self, Request, Task};
+use super::error::Fault;
+use super::request::{self, Reply, Request, Task, parse_replies};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Texts};
@@ -64,13 +64,13 @@ impl Redis {
         Self::Real(connector.hash().to_owned(), Connection::take(connection), runtime)
     }
 
-    fn run(&self, clock: &[u8], requests: &[Request]) -> Replies {
+    fn run(&self, clock: &[u8], requests: &[Request]) -> (u64, Vec<Result<Reply, Fault>>) {
         match self {
-            Self::Fake(fake) => Replies::parse(fake.run(clock, requests), requests.len()).unwrap(),
+            Self::Fake(fake) => parse_replies(fake.run(clock, requests), requests.len()).unwrap(),
             Self::Real(hash, connection, runtime) => {
                 let call = request::evalsha(hash, clock, requests);
                 let reply = runtime.block_on(call.query_async(&mut connection.clone())).unwrap();
-                Replies::parse(reply, requests.len()).unwrap()
+                parse_replies(reply, requests.len()).unwrap()
             }
         }
     }
@@ -161,9 +161,9 @@ fn decide(task: Task, cells: &[Cell]) -> Request {
 }
 
 /// Runs requests that charge cells, and returns the reply to the last.
-fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, super::error::Fault> {
+fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, Fault> {
     let request = decide(Task::Acquire, cells);
-    Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies.remove(0)
+    parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1.remove(0)
 }
 
 /// The shared encoding of several requests does not include their keys.
@@ -180,12 +180,12 @@ fn similar_requests_charge_their_own_keys() {
     let lengths = requests.each_ref().map(|request| request::encode(std::slice::from_ref(request)).len());
     assert_eq!(request::encode(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
 
-    let replies = Replies::parse(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
-    assert!(replies.replies.into_iter().all(|found| found.unwrap().is_allowed));
+    let (_, replies) = parse_replies(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
+    assert!(replies.into_iter().all(|found| found.unwrap().is_allowed));
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
         let mut cells = asked(key, 1);
         let reply = fake.run(&request::encode_clock(NOON), &[decide(Task::Peek, &cells)]);
-        let found = Replies::parse(reply, 1).unwrap().replies.remove(0).unwrap();
+        let found = parse_replies(reply, 1).unwrap().1.remove(0).unwrap();
         found.answer(Task::Peek, Purpose::Peek, &mut cells, NOON).unwrap();
         assert_eq!(cells.map(|cell| cell.remaining()), [50 - taken; 2], "{key}");
     }
@@ -212,8 +212,9 @@ fn a_malformed_key_fails_only_its_own_request() {
             });
             let name = requests[broken].keys[0].clone().into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
-            let replies = Replies::parse(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
-            for (place, found) in replies.replies.into_iter().enumerate() {
+            let (_, replies) =
+                parse_replies(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
+            for (place, found) in replies.into_iter().enumerate() {
                 match found {
                     Err(fault) => assert!(place % 3 == broken && fault.to_string().contains("UNREADABLE"), "{fault}"),
                     Ok(found) => assert_eq!((place % 3 != broken, found.is_allowed), (true, place < 6)),
@@ -231,8 +232,8 @@ fn a_charge_drops_the_entries_that_have_expired() {
     let cells = [named("limit", 0, log, &hasher).with_key(hasher.hash(b"key"), 1)];
     for round in 0..10 {
         let clock = request::encode_clock(NOON + round * 25_000_000);
-        let replies = Replies::parse(fake.run(&clock, &[decide(Task::Acquire, &cells)]), 1).unwrap();
-        assert!(replies.replies.into_iter().all(|reply| reply.unwrap().is_allowed));
+        let (_, replies) = parse_replies(fake.run(&clock, &[decide(Task::Acquire, &cells)]), 1).unwrap();
+        assert!(replies.into_iter().all(|reply| reply.unwrap().is_allowed));
         let keys = fake.keys.borrow();
         let Held::List(entries) = &keys[request::name("t", &cells[0]).as_bytes()].0 else { panic!("{keys:?}") };
         assert_eq!(entries.len() as u64, (round + 1).min(3), "round {round}");
@@ -279,7 +280,7 @@ fn an_answer_holds_until_the_first_override_expires() {
             let algorithm = FixedWindow::new(7, Duration::from_secs(60)).into();
             let expires_after = span.map(Duration::from_micros);
             let request = Request::set_override("t", cell, Override { algorithm, expires_after });
-            assert!(Replies::parse(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().replies[0].is_ok());
+            assert!(parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1[0].is_ok());
         }
         let reply = charge(&fake, &cells).unwrap();
         let until = reply.answer(Task::Acquire, Purpose::Take, &mut cells, NOON).unwrap();
@@ -298,7 +299,7 @@ fn a_calendar_window_that_was_not_sent_is_never_charged() {
         [(NOON - DAY - 1, false), (NOON - DAY, true), (NOON + 3 * DAY - 1, true), (NOON + 3 * DAY, false)]
     {
         let reply = fake.run(&request::encode_clock(now), &[decide(Task::Acquire, &cells)]);
-        match Replies::parse(reply, 1).unwrap().replies.remove(0) {
+        match parse_replies(reply, 1).unwrap().1.remove(0) {
             Ok(reply) => assert!(is_sent && reply.is_allowed, "{now}"),
             Err(fault) => assert!(!is_sent && fault.redis_clock() == Some(now - now % 1_000_000), "{now}: {fault}"),
         }
@@ -335,8 +336,8 @@ fn an_unknown_algorithm_tag_fails_only_its_own_request() {
         request
     };
     let requests = [b'w', b'z', b'z', b'w'].map(limit);
-    let replies = Replies::parse(Fake::new().run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
-    for (reply, is_known) in replies.replies.into_iter().zip([true, false, false, true]) {
+    let (_, replies) = parse_replies(Fake::new().run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
+    for (reply, is_known) in replies.into_iter().zip([true, false, false, true]) {
         match reply {
             Ok(reply) => assert!(is_known && reply.is_allowed),
             Err(fault) => assert!(!is_known && fault.to_string().contains("tag z"), "{fault}"),
@@ -379,7 +380,7 @@ fn arbitrary_values_never_panic() {
                 fake.keys.borrow_mut().insert(request.keys[1].clone().into_bytes(), (held, Some(u64::MAX)));
             }
             let reply = fake.run(&request::encode_clock(now), &[request]);
-            let found = Replies::parse(reply, 1).unwrap().replies.remove(0);
+            let found = parse_replies(reply, 1).unwrap().1.remove(0);
             let answered = found.and_then(|found| found.answer(Task::Acquire, Purpose::Take, &mut cells, now));
             assert!(!changes || answered.is_ok(), "{cells:?} {answered:?}");
         }

@@ -10,7 +10,6 @@ use super::{Redis, named, variable};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
-use crate::store::redis::reply::Replies;
 use crate::store::redis::request::{self, INSTANT, Request, STATE, Task};
 use crate::store::{Override, Purpose};
 use crate::time::Timestamp;
@@ -176,7 +175,7 @@ impl<'a> Trace<'a> {
         }
         let clock = request::encode_clock(self.now);
         let clock = if self.own_clock { &[] } else { &clock[..] };
-        let Replies { now, replies } = self.redis.run(clock, &requests);
+        let (now, replies) = self.redis.run(clock, &requests);
         assert_eq!(now, self.now);
         for (step, found) in steps.into_iter().zip(replies) {
             self.done.steps += 1;
