@@ -5,6 +5,7 @@
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -16,7 +17,9 @@ use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
-use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, Override, OverrideOperation, StoredOverride};
+use crate::store::{
+    DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoredOverride,
+};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// A database, and what the requests of this process share. Clones are of the same one.
@@ -96,13 +99,6 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         self.key(cell) + ":override"
     }
 
-    /// Reads the row of one cell, without its override.
-    pub(super) async fn row(&self, cell: &Cell) -> Result<Row, StoreError> {
-        let key = self.key(cell);
-        let found = self.backend.get(&key).await?;
-        Row::decode(key, found, cell)
-    }
-
     /// Reads the rows and the overrides of a request at once, and gives the cells the sizes that apply at `now`. Also
     /// returns the instant (in µs) at which the first of the overrides expires.
     pub(super) async fn read(&self, cells: &mut [Cell], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
@@ -156,6 +152,31 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         }
     }
 
+    /// Refunds the charges of cells, as far as they still count. Tries all of them, and returns the first error.
+    pub(super) async fn refund(&self, cells: &[Cell]) -> Result<(), StoreError> {
+        let mut result = Ok(());
+        for cell in cells {
+            result = result.and(self.refund_one(cell).await);
+        }
+        result
+    }
+
+    async fn refund_one(&self, cell: &Cell) -> Result<(), StoreError> {
+        let _change = self.denials.begin(slice::from_ref(cell), Purpose::Take);
+        let mut retries = Retries::new();
+        loop {
+            retries.next_attempt().await?;
+            let at = self.now().await?;
+            let key = self.key(cell);
+            let found = self.backend.get(&key).await?;
+            let row = Row::decode(key, found, cell)?;
+            let state = refunded(&row.state, cell, at.as_micros());
+            if state == row.state || self.write(&row, &state, at).await? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Writes the new state of a row, unless another process has changed it. Returns whether it was written.
     pub(super) async fn write(&self, row: &Row, state: &KeyState, at: Timestamp) -> Result<bool, StoreError> {
         let expires_at = state.expires_at();
@@ -182,6 +203,13 @@ impl Row {
         let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
         Ok(Self { key, version: found.map(|found| found.version), state })
     }
+}
+
+/// Returns the state after the refund of a cell's charge.
+pub(super) fn refunded(state: &KeyState, cell: &Cell, now: u64) -> KeyState {
+    let mut state = state.clone();
+    state.refund(cell.algorithm(), cell.mark, now, cell.cost());
+    state
 }
 
 /// Decodes an override, if there is one that is valid at `now` (in µs).

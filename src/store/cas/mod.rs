@@ -18,7 +18,7 @@ use std::time::Duration;
 use std::{mem, slice};
 
 pub use self::database::{CompareAndSwap, Versioned};
-use self::database::{Database, Row};
+use self::database::{Database, refunded};
 pub(crate) use self::operation::KeyLocks;
 use self::operation::{Retries, complete};
 use crate::algorithm::KeyState;
@@ -145,7 +145,7 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
         let (database, cells) = (self.0.clone(), cells.to_vec());
-        completed(async move { refund_all(&database, &cells).await })
+        completed(async move { database.refund(&cells).await })
     }
 
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
@@ -254,13 +254,12 @@ impl<B: CompareAndSwap> Request<B> {
     /// which it is unknown whether it was written.
     async fn take_back(self) {
         let written: Vec<Cell> = self.written.into_iter().flatten().map(|written| written.cell).collect();
-        let _ = refund_all(&self.database, &written).await;
+        let _ = self.database.refund(&written).await;
     }
 
     async fn decide(&mut self) -> Result<Timestamp, StoreError> {
-        let takes = self.purpose == Purpose::Take;
         let change = self.database.denials.begin(&self.cells, self.purpose);
-        loop {
+        'attempts: loop {
             self.retries.next_attempt().await?;
             let at = self.database.now().await?;
             let now = at.as_micros();
@@ -271,8 +270,23 @@ impl<B: CompareAndSwap> Request<B> {
             let mut after = before.clone();
             decide(&mut cells, &mut after[..], now, self.purpose);
             let had_written = self.written.iter().any(Option::is_some);
-            if takes && !self.write(&rows, &before, &after, &cells, at).await? {
-                continue;
+            let mut order: Vec<usize> = (0..rows.len()).filter(|_| self.purpose == Purpose::Take).collect();
+            order.sort_unstable_by_key(|index| &rows[*index].key);
+            for index in order {
+                let (row, before, after) = (&rows[index], &before[index], &after[index]);
+                let last = self.written[index].take();
+                if *after != row.state {
+                    self.writes.store(true, Ordering::Relaxed);
+                    if !self.database.write(row, after, at).await? {
+                        // Another process has changed it.
+                        self.written[index] = last;
+                        continue 'attempts;
+                    }
+                }
+                if after != before {
+                    let (cell, before, after) = (cells[index].clone(), before.clone(), after.clone());
+                    self.written[index] = Some(Written { cell, before, after });
+                }
             }
             // Others may have been denied because of a charge that was taken back.
             if !had_written {
@@ -282,36 +296,6 @@ impl<B: CompareAndSwap> Request<B> {
             return Ok(at);
         }
     }
-
-    /// Writes the states that have changed. Stops at the first one that another process has changed, and returns
-    /// `false`.
-    async fn write(
-        &mut self,
-        rows: &[Row],
-        before: &[KeyState],
-        after: &[KeyState],
-        cells: &[Cell],
-        at: Timestamp,
-    ) -> Result<bool, StoreError> {
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_unstable_by_key(|index| &rows[*index].key);
-        for index in order {
-            let (row, before, after) = (&rows[index], &before[index], &after[index]);
-            let last = self.written[index].take();
-            if *after != row.state {
-                self.writes.store(true, Ordering::Relaxed);
-                if !self.database.write(row, after, at).await? {
-                    self.written[index] = last;
-                    return Ok(false);
-                }
-            }
-            if after != before {
-                let (cell, before, after) = (cells[index].clone(), before.clone(), after.clone());
-                self.written[index] = Some(Written { cell, before, after });
-            }
-        }
-        Ok(true)
-    }
 }
 
 /// Returns the state of a row without what the request has written.
@@ -320,35 +304,5 @@ fn without(written: &Option<Written>, found: &KeyState, now: u64) -> KeyState {
         Some(written) if written.after == *found => written.before.clone(),
         Some(written) => refunded(found, &written.cell, now),
         None => found.clone(),
-    }
-}
-
-/// Returns the state after the refund of a cell's charge.
-fn refunded(state: &KeyState, cell: &Cell, now: u64) -> KeyState {
-    let mut state = state.clone();
-    state.refund(cell.algorithm(), cell.mark, now, cell.cost());
-    state
-}
-
-/// Refunds charges, as far as they still count. Tries all of them, and returns the first error.
-async fn refund_all<B: CompareAndSwap>(database: &Database<Arc<B>>, cells: &[Cell]) -> Result<(), StoreError> {
-    let mut result = Ok(());
-    for cell in cells {
-        result = result.and(refund(database, cell).await);
-    }
-    result
-}
-
-async fn refund<B: CompareAndSwap>(database: &Database<Arc<B>>, cell: &Cell) -> Result<(), StoreError> {
-    let _change = database.denials.begin(slice::from_ref(cell), Purpose::Take);
-    let mut retries = Retries::new();
-    loop {
-        retries.next_attempt().await?;
-        let at = database.now().await?;
-        let row = database.row(cell).await?;
-        let state = refunded(&row.state, cell, at.as_micros());
-        if state == row.state || database.write(&row, &state, at).await? {
-            return Ok(());
-        }
     }
 }
