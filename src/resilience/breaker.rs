@@ -108,7 +108,7 @@ type Tick = u64;
 ///
 /// A node has a breaker from its first failure until it works again. While all nodes work there is none, and a request
 /// only checks [`are_closed`](Self::are_closed).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Breakers {
     settings: CircuitBreaker,
     has_any: AtomicBool,
@@ -175,8 +175,7 @@ impl Drop for Call {
 
 impl Breakers {
     pub(super) fn new(settings: CircuitBreaker) -> Arc<Self> {
-        let (has_any, tick, breakers) = Default::default();
-        Arc::new(Self { settings, has_any, tick, breakers })
+        Arc::new(Self { settings, ..Self::default() })
     }
 
     /// Returns whether every node has worked since it last failed.
