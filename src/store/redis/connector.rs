@@ -52,9 +52,8 @@ pub(super) struct Connector {
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
     loading: Mutex<()>,
-    /// Changes when a connection is lost, which the client reports without a call. A report does not name the
-    /// connection.
-    lost: watch::Sender<()>,
+    /// Changes when any connection is lost, which the client reports without a call.
+    pub(super) lost: watch::Sender<()>,
 }
 
 impl Connector {
@@ -78,11 +77,6 @@ impl Connector {
             });
         let servers = servers.into_iter().map(|server| pool(server, &config, connections)).collect::<Result<_, _>>()?;
         Ok(Self { servers, master, config, connect_timeout, hash: OnceLock::new(), loading: Mutex::default(), lost })
-    }
-
-    /// Returns a receiver that changes when any connection is lost.
-    pub(super) fn losses(&self) -> watch::Receiver<()> {
-        self.lost.subscribe()
     }
 
     /// Returns the hash of the script.

@@ -238,7 +238,7 @@ impl Shared {
     /// Makes one call after the other, until the connection is `broken`. Returns whether it was stable before.
     async fn make_calls(self: Arc<Self>, mut connection: MultiplexedConnection, broken: Arc<OnceLock<Fault>>) -> bool {
         let mut call = Call { shared: &self, requests: 0 };
-        let mut losses = self.connector.losses();
+        let mut losses = self.connector.lost.subscribe();
         let (opened, mut stable_after, mut is_proven) = (Instant::now(), STABLE_AFTER, false);
         while broken.get().is_none() {
             let jobs = call.begin();
