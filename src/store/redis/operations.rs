@@ -162,8 +162,13 @@ struct CrossSlotRequest {
     at: u64,
 }
 
-/// The answer of a slot: the instant, and its cells.
-type SlotAnswer = (u64, Vec<Cell>);
+struct SlotAnswer {
+    /// The index of the slot.
+    slot: usize,
+    /// The instant, in µs.
+    at: u64,
+    cells: Vec<Cell>,
+}
 
 impl CrossSlotRequest {
     fn new(store: RedisStore, cells: &[Cell]) -> Self {
@@ -184,8 +189,8 @@ impl CrossSlotRequest {
         // A denial at this point is final, so it counts as a strike.
         let task = if purpose == Purpose::Take { Task::PeekWithStrikes } else { Task::Peek };
         let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task, slot))).await;
-        for (slot, answer) in answers.into_iter().enumerate() {
-            self.record(slot, answer?);
+        for answer in answers {
+            self.record(answer?);
         }
         if purpose == Purpose::Take && allows(&self.cells) {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
@@ -212,12 +217,12 @@ impl CrossSlotRequest {
             }
             match self.ask(Task::Acquire, slot).await {
                 Ok(answer) => {
-                    denied = answer.1.iter().any(Cell::denies).then_some(slot);
+                    denied = answer.cells.iter().any(Cell::denies).then_some(slot);
                     if denied.is_none() {
                         let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
-                        reserved.extend(answer.1.iter().filter(is_charged).cloned());
+                        reserved.extend(answer.cells.iter().filter(is_charged).cloned());
                     }
-                    self.record(slot, answer);
+                    self.record(answer);
                 }
                 Err(fault) => {
                     let _ = decision.send(Err(fault));
@@ -244,14 +249,10 @@ impl CrossSlotRequest {
             let has_quota = |&position: &usize| self.cells[position].veto() == Veto::Quota;
             denied.map_or_else(|| self.slots[slot].iter().any(has_quota), |denied| slot == denied)
         };
-        let others: Vec<usize> = (0..self.slots.len()).filter(|slot| !denies(*slot)).collect();
-        let answers = join_all(others.iter().map(|&slot| self.ask(Task::Peek, slot))).await;
-        for (slot, answer) in others.into_iter().zip(answers) {
-            // Without an answer, the previous one of the slot stands.
-            if let Ok(answer) = answer {
-                self.record(slot, answer);
-            }
-        }
+        let others = (0..self.slots.len()).filter(|slot| !denies(*slot));
+        let answers = join_all(others.map(|slot| self.ask(Task::Peek, slot))).await;
+        // Without an answer, the previous one of the slot stands.
+        answers.into_iter().flatten().for_each(|answer| self.record(answer));
         let _ = decision.send(Ok(self.finish()));
     }
 
@@ -268,13 +269,13 @@ impl CrossSlotRequest {
         }
         let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
         let (at, _) = self.store.ask(task, purpose, &mut asked).await?;
-        Ok((at, asked))
+        Ok(SlotAnswer { slot, at, cells: asked })
     }
 
     /// Replaces the answers of a slot.
-    fn record(&mut self, slot: usize, (at, answered): SlotAnswer) {
-        self.at = self.at.max(at);
-        for (&position, mut cell) in self.slots[slot].iter().zip(answered) {
+    fn record(&mut self, answer: SlotAnswer) {
+        self.at = self.at.max(answer.at);
+        for (&position, mut cell) in self.slots[answer.slot].iter().zip(answer.cells) {
             if self.splits_quotas {
                 cell.set_veto(self.cells[position].veto());
             }
