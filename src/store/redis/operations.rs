@@ -6,13 +6,9 @@
 //! several that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others
 //! to be denied, never to be admitted.
 
-#[cfg(feature = "rules")]
-use std::hash::{BuildHasher, RandomState};
 use std::slice;
 
 use futures_util::future::join_all;
-#[cfg(feature = "rules")]
-use redis::{cmd, from_redis_value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -21,8 +17,6 @@ use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::Kind;
-#[cfg(feature = "rules")]
-use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::{Cell, Veto, allows, enforce_quotas};
 use crate::store::denials::Change;
@@ -287,34 +281,6 @@ impl CrossSlotRequest {
         let mut cells = std::mem::take(&mut self.cells);
         enforce_quotas(&mut cells);
         Answer::with_cells(Timestamp::from_micros(self.at), cells)
-    }
-}
-
-/// Documents that all instances share, stored without expiry: the text at `prefix:name`, and at `prefix:name:version` a
-/// version that differs for each published text.
-#[cfg(feature = "rules")]
-impl RedisStore {
-    /// Replaces a text. Writes the version last, so that a reader that sees it also sees the text.
-    pub(crate) async fn publish(&self, name: &str, text: &str) -> Result<(), StoreError> {
-        let random = RandomState::new().hash_one(text);
-        let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
-        for (name, value) in [(name, text), (&format!("{name}:version"), &version)] {
-            let key = format!("{}:{name}", self.prefix);
-            self.deployment.query(&key, cmd("SET").arg(&key).arg(value)).await?;
-        }
-        Ok(())
-    }
-
-    /// Returns the version of the current text.
-    pub(crate) async fn version(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        self.text(&format!("{name}:version")).await
-    }
-
-    /// Returns the current text.
-    pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let key = format!("{}:{name}", self.prefix);
-        let text = self.deployment.query(&key, cmd("GET").arg(&key)).await?;
-        from_redis_value(text).map_err(|_| Fault::Reply("expected a text").into())
     }
 }
 

@@ -1,11 +1,13 @@
 //! The public type of the store, its settings, and how it connects.
 
 use std::fmt;
+#[cfg(feature = "rules")]
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "rules")]
-use redis::{Cmd, Value};
+use redis::{Value, cmd, from_redis_value};
 use smallvec::smallvec;
 
 use super::cluster::{Cluster, slot_of};
@@ -19,6 +21,8 @@ use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::Clock;
+#[cfg(feature = "rules")]
+use crate::time::SystemClock;
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
 ///
@@ -169,6 +173,39 @@ impl RedisStore {
     }
 }
 
+/// Documents that all instances share, stored without expiry: the text at `prefix:name`, and at `prefix:name:version` a
+/// version that differs for each published text.
+#[cfg(feature = "rules")]
+impl RedisStore {
+    /// Replaces a text. Writes the version last, so that a reader that sees it also sees the text.
+    pub(crate) async fn publish(&self, name: &str, text: &str) -> Result<(), StoreError> {
+        let random = RandomState::new().hash_one(text);
+        let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
+        for (name, value) in [(name, text), (&format!("{name}:version"), &version)] {
+            self.query("SET", name, Some(value)).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns the version of the current text.
+    pub(crate) async fn version(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.text(&format!("{name}:version")).await
+    }
+
+    /// Returns the current text.
+    pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let text = self.query("GET", name, None).await?;
+        from_redis_value(text).map_err(|_| Fault::Reply("expected a text").into())
+    }
+
+    /// Sends a command on the key of a text.
+    async fn query(&self, command: &str, name: &str, value: Option<&str>) -> Result<Value, Fault> {
+        let key = format!("{}:{name}", self.prefix);
+        let command = Command::Other(cmd(command).arg(&key).arg(value).clone());
+        self.deployment.send(slot_of(&key), command).await?.into_value()
+    }
+}
+
 impl RedisConfig {
     /// Connects, loads the script, and checks that the server permits all [commands](RedisConfig#permissions).
     ///
@@ -239,12 +276,6 @@ pub(super) enum Deployment {
 }
 
 impl Deployment {
-    /// Sends another command, which has one key.
-    #[cfg(feature = "rules")]
-    pub(super) async fn query(&self, key: &str, query: &Cmd) -> Result<Value, Fault> {
-        self.send(slot_of(key), Command::Other(query.clone())).await?.into_value()
-    }
-
     async fn send(&self, slot: u16, command: Command) -> Result<CommandReply, Fault> {
         match self {
             Self::Single(workers) => workers.send(slot, command, false).await,
