@@ -230,22 +230,22 @@ impl RedisConfig {
         if self.urls.is_empty() {
             return Err(Fault::setting("there is no URL: give at least one, or better several"));
         }
-        let credentials = match &self.servers {
-            Servers::Sentinel(_) => &self.sentinel_credentials,
-            Servers::Node | Servers::Cluster => &self.credentials,
+        let (credentials, master) = match &self.servers {
+            Servers::Sentinel(master) => (&self.sentinel_credentials, Some(master)),
+            Servers::Node | Servers::Cluster => (&self.credentials, None),
         };
         let servers = self.urls.iter().map(|url| self.connection_info(url, credentials));
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "redis-tls")]
         if (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
             && !servers.iter().all(uses_tls)
-            && !(matches!(self.servers, Servers::Sentinel(_)) && self.master_tls == Some(true))
+            && !(master.is_some() && self.master_tls == Some(true))
         {
             return Err(Fault::setting("certificates are given, but not all URLs use TLS: write rediss://"));
         }
-        let master = match &self.servers {
-            Servers::Sentinel(name) => Some((name.clone(), self.master(&servers)?)),
-            Servers::Node | Servers::Cluster => None,
+        let master = match master {
+            Some(name) => Some((name.clone(), self.master(&servers)?)),
+            None => None,
         };
         Ok((servers, master))
     }
