@@ -253,15 +253,15 @@ impl Master {
     ///
     /// Returns an error if one is missing. A master that does not answer now may do so when it is needed.
     async fn open(&self) -> Result<(), Fault> {
-        let opened = match self.workers.open().await {
+        let opened = async {
+            self.workers.open().await?;
             // `ASKING` is needed only while slots move.
-            Ok(()) => self.load_slots(true).await.map(drop),
-            failed => failed,
+            self.load_slots(true).await
         };
-        opened.or_else(|fault| match fault.is_denied() {
-            true => Err(Fault::At(self.node.clone(), Box::new(fault))),
-            false => Ok(()),
-        })
+        match opened.await {
+            Err(fault) if fault.is_denied() => Err(Fault::At(self.node.clone(), Box::new(fault))),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
