@@ -2,8 +2,8 @@
 //!
 //! | chapter | content |
 //! | --- | --- |
-//! | this module | the public type and its configuration, the decision on a request, and refunds |
-//! | `database` | what a database must support, and how requests read and write its rows |
+//! | this module | the public type, its configuration, and the decision on a request |
+//! | `database` | what a database must support, and how its rows are read, written and refunded |
 //! | `operation` | how operations take turns, try again, and are completed |
 
 mod database;

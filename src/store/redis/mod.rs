@@ -8,7 +8,7 @@
 //! | `cluster` | finds the slot of a key, and the server of a slot |
 //! | `workers` | keep a few connections to each server open, and make calls |
 //! | `queue` | lets concurrent requests share a call |
-//! | `config` | configures all this |
+//! | `config` | the public configuration, and the servers that it describes |
 //! | `connector` | opens connections, and loads the script in `lua/` |
 //! | `request` | encodes cells for the script, and decodes what it replies |
 //! | `error` | what a failure implies, and its message |
