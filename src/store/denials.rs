@@ -46,8 +46,8 @@ pub(super) struct Denials {
     sets: OnceLock<Box<[RwLock<Set>]>>,
 }
 
-/// Selected by the fingerprint of all cells of a request: so clients that share an exhausted limit have sets of their
-/// own.
+/// The newest denial, and the one before it. Selected by the fingerprint of all cells of a request: so clients that
+/// share an exhausted limit have sets of their own.
 type Set = [Option<Denial>; 2];
 
 #[derive(Debug)]
@@ -106,17 +106,17 @@ impl Denials {
         Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
     }
 
-    /// Remembers a denial in place of an equal one, in an empty place, or in place of the older one.
+    /// Remembers a denial in place of an equal one, or of the older one.
     fn insert(&self, denial: Denial) {
         if self.lifetime.is_zero() {
             return;
         }
         let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
         let mut set = sets[set_of(&denial.cells)].write().unwrap_or_else(PoisonError::into_inner);
-        let received = |place: &Option<Denial>| place.as_ref().map(|denial| denial.received);
-        let equal = set.iter().position(|place| place.as_ref().is_some_and(|known| known.is_of(&denial.cells)));
-        let place = equal.unwrap_or_else(|| usize::from(received(&set[1]) < received(&set[0])));
-        set[place] = Some(denial);
+        if !set[0].as_ref().is_some_and(|newest| newest.is_of(&denial.cells)) {
+            set.swap(0, 1);
+        }
+        set[0] = Some(denial);
     }
 }
 
