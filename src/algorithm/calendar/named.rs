@@ -7,7 +7,6 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-use super::Day;
 use crate::error::ConfigError;
 
 /// A time zone, which stays loaded for as long as the process runs.
@@ -45,7 +44,8 @@ impl NamedZone {
         self.rules.to_offset(Timestamp::from_second(at).unwrap_or(Timestamp::MAX)).seconds().into()
     }
 
-    pub(super) fn start_of(&self, day: Day) -> i64 {
+    /// Returns the first instant of a day, which counts from 1 January 1970.
+    pub(super) fn start_of(&self, day: i64) -> i64 {
         let date = Date::constant(1970, 1, 1).checked_add(day.days());
         // The first of two midnights. In place of one that is skipped, the first instant after the gap, because all gaps
         // since 1970 that skip a midnight begin with it.
