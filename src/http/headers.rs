@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use crate::algorithm::{Algorithm, Kind, Size};
+use crate::algorithm::{Algorithm, Kind};
 use crate::key::split_unquoted;
 use crate::limit::Limit;
 use crate::store::decision::{Cell, Decision};
@@ -162,7 +162,14 @@ struct LimitText {
     name: String,
     /// `20`
     capacity: HeaderValue,
-    size: Size,
+    algorithm: Algorithm,
+}
+
+impl LimitText {
+    /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
+    fn is_of(&self, outcome: &Cell) -> bool {
+        Algorithm { overage: 0, ..*outcome.algorithm() } == self.algorithm
+    }
 }
 
 impl Headers {
@@ -182,9 +189,8 @@ impl Headers {
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         let text = |limit: &Limit| {
             let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
-            let algorithm = limit.algorithm();
-            let (capacity, size) = (number(algorithm.capacity()), algorithm.size());
-            LimitText { name: format!("\"{name}\""), capacity, size }
+            let algorithm = *limit.algorithm();
+            LimitText { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
         };
         self.limits = limits.iter().map(text).collect();
         let texts = self.limits.iter().zip(limits).filter(|(_, limit)| !limit.is_shadow());
@@ -247,7 +253,7 @@ impl Headers {
     /// Returns the policies of the limits that are reported.
     fn policies(&self, decision: &Decision) -> HeaderValue {
         if let Some(policies) = &self.policies
-            && reported(decision).all(|outcome| self.limits[outcome.limit()].size == outcome.algorithm().size())
+            && reported(decision).all(|outcome| self.limits[outcome.limit()].is_of(outcome))
             && reported(decision).count() == self.enforced
         {
             return policies.clone();
@@ -296,9 +302,9 @@ impl Headers {
                 Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
             }
         });
-        let (text, algorithm) = (&self.limits[outcome.limit()], outcome.algorithm());
-        let is_own = text.size == algorithm.size();
-        insert(headers, limit.clone(), if is_own { text.capacity.clone() } else { number(algorithm.capacity()) });
+        let text = &self.limits[outcome.limit()];
+        let capacity = if text.is_of(outcome) { text.capacity.clone() } else { number(outcome.algorithm().capacity()) };
+        insert(headers, limit.clone(), capacity);
         insert(headers, remaining.clone(), number(outcome.remaining()));
         insert(headers, reset.clone(), number(seconds));
     }

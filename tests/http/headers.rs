@@ -411,6 +411,16 @@ async fn all_headers_show_the_size_for_the_request() {
     }
 }
 
+#[tokio::test]
+async fn the_policy_shows_the_period_for_the_request_even_if_the_tokens_are_those_of_the_limit() {
+    let limit = two().size_when(when::header("x-plan", "pro"), FixedWindow::per_hour(2));
+    let service = layer([limit]).0.build().layer(Hello::default());
+    for (plan, window) in [("pro", 3_600), ("free", 60)] {
+        let answer = ask(&service, with(&[("x-plan", plan)])).await;
+        assert_eq!(answer.policies(), [Member::new("two", &[("q", 2), ("w", window)])]);
+    }
+}
+
 /// A denied request uses no overage, even if another limit has some.
 #[tokio::test]
 async fn overage_is_reported_only_if_the_request_is_allowed() {
