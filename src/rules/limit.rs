@@ -120,20 +120,20 @@ fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit,
     let algorithm = read_algorithm(rule, tokens)?;
     let mut limit = Limit::new("unnamed", algorithm);
     let (cost, overage) = (rule.integer("cost")?, rule.parse("soft", percent)?);
+    limit.is_overridable = rule.flag("overridable")?;
     if tokens == 0 {
         // A cost over the capacity is always denied.
         limit = limit.cost_by(|_| u64::MAX);
     } else if let Some(cost) = cost.map(u64::from) {
-        let capacity = algorithm.capacity();
+        let capacity = algorithm.with_overage(overage.unwrap_or_default()).hard_capacity();
         let message = format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
-        rule.reject_if(cost > capacity, "cost", message)?;
+        rule.reject_if(cost > capacity && !limit.is_overridable, "cost", message)?;
         limit = limit.cost(cost);
     }
     (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
     limit.overage = overage.filter(|_| tokens > 0);
     limit.penalty = read_penalty(rule)?;
     limit.on_store_error = read_store_error_policy(rule)?;
-    limit.is_overridable = rule.flag("overridable")?;
     Ok(limit)
 }
 

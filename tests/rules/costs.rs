@@ -40,6 +40,14 @@ fn a_limit_that_is_too_small_for_a_cost_is_an_error_with_its_position_at_start()
 }
 
 #[test]
+fn a_cost_may_exceed_a_limit_that_is_soft_or_overridable() {
+    assert_eq!(limits(", soft: 20%, cost: 6").len(), 1);
+    assert_eq!(limits(", overridable: true, cost: 6").len(), 1);
+    let error = rules::from_yaml(&yaml(", soft: 20%, cost: 7"), &Extractors::new()).unwrap_err().to_string();
+    assert!(error.contains("a `cost` of 7 can never pass a limit of 6"), "{error}");
+}
+
+#[test]
 fn the_field_cost_makes_a_small_limit_independent_of_the_table() {
     assert!(RateLimitLayer::builder(limits(", cost: 1")).costs(table()).try_build().is_ok());
 }
