@@ -157,7 +157,7 @@ impl StoreError {
     pub(crate) fn not_supported() -> Self {
         Self::of(
             StoreErrorKind::NotSupported,
-            "does not support overrides: use `MemoryStore` or `RedisStore`, or forward `access_override` to the store \
+            "does not support overrides: use a store of this crate, or forward `access_override` to the store \
              that yours wraps",
         )
     }

@@ -108,8 +108,7 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// Panics if more than 64 limits may apply to one request, two limits have the same name, or a limit has a constant
-    /// cost over its capacity. [`Builder::try_build`] returns an error instead.
+    /// Panics if [`Builder::try_build`] would return an error.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         Self::builder(limits).build()
@@ -217,8 +216,8 @@ impl<P> RateLimitLayer<P> {
 
     /// Returns a layer that keeps the type of response bodies, which has to be `From<Bytes>`.
     ///
-    /// This layer wraps each body in a [`ResponseBody`], which Axum then boxes. Keeping the type saves that allocation per
-    /// response. The bodies of Axum and
+    /// This layer wraps each body in a [`ResponseBody`], which Axum then boxes. Keeping the type saves that allocation
+    /// per response. The bodies of Axum and
     /// [`Full`](https://docs.rs/http-body-util/latest/http_body_util/struct.Full.html) are `From<Bytes>`; those of
     /// Tonic and other boxed bodies are not.
     ///

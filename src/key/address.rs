@@ -189,7 +189,7 @@ pub(super) enum ProxyHeader {
     SingleValued(HeaderName),
 }
 
-/// Why a request has no client address.
+/// The reason why a request has no client address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum AddressError {

@@ -103,7 +103,7 @@ pub struct Or<A, B> {
     pub(super) second: B,
 }
 
-/// What [`KeyExtractor::extract`] has found.
+/// The result of [`KeyExtractor::extract`].
 #[must_use]
 pub enum Extracted {
     /// The key's parts were appended to the buffer.
@@ -138,7 +138,7 @@ impl fmt::Debug for Extracted {
     }
 }
 
-/// Why a request has no usable key.
+/// The reason why a request has no usable key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -151,9 +151,9 @@ pub enum KeyError {
     /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
     /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
     MissingExtension(&'static str),
-    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). The status is always
-    /// 400: [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could
-    /// choose its bucket by them.
+    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). An
+    /// enforced limit always rejects such requests with 400: [`or`](KeyExtractor::or) and
+    /// [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could choose its bucket by them.
     Ambiguous,
 }
 

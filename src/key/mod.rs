@@ -42,7 +42,7 @@
 //!
 //! | reader | if a header has several lines |
 //! |---|---|
-//! | [`header()`], [`TrustedProxies`] with a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::LimitHandle#overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
+//! | [`header()`], [`TrustedProxies`] with a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::LimitHandle#overrides) of these | [ambiguous](KeyError::Ambiguous): an enforced limit rejects the request with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
 //! | [`cookie()`] and [`query()`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
 //! | [`always_reject`](crate::Builder::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds for any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
 //! | [`never_limit`](crate::Builder::never_limit), [`Limit::size_when`](crate::Limit::size_when), and limits of rules files that replace others | the condition counts if it holds for all lines ([`when::header`](crate::when::header)), or never ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |

@@ -293,7 +293,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
 /// The policy of a limit for requests without a key. Set it with
 /// [`Limit::on_missing_key`](crate::Limit::on_missing_key).
 ///
-/// It does not apply to [ambiguous](crate::key::KeyError::Ambiguous) keys: those requests are always rejected.
+/// It does not apply to [ambiguous](crate::key::KeyError::Ambiguous) keys: an enforced limit always rejects those
+/// requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum OnMissingKey {

@@ -2,7 +2,7 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], [`options`], [`spare_capacity`] |
+//! | One limit | [`definition`], [`options`], [`cost`], [`spare_capacity`] |
 //! | The limits of a limiter | [`limits`] |
 //! | Live limits | [`live`] |
 

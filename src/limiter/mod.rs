@@ -1,7 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! A [`builder`] configures a limiter. [`acquire`] decides at once, [`wait`] waits until the limits allow an operation.
-//! A [`handle`] gives access to single keys.
+//! A [`Builder`] configures a limiter. [`acquire`] decides at once, or waits until the limits allow an operation. A
+//! [`handle`] gives access to single keys.
 
 mod acquire;
 mod handle;
@@ -77,8 +77,7 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// Panics if two limits have the same name, or a limit needs a request for its key, cost, condition or size, or
-    /// looks at responses. [`Builder::try_build`] returns an error instead.
+    /// Panics if [`Builder::try_build`] would return an error.
     #[must_use]
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {

@@ -182,7 +182,7 @@ impl Recorder for MetricsRecorder {
                 (rules_loads, "applied")
             }
             Event::LimitsRejected { .. } => (rules_loads, "rejected"),
-            // Decisions include these.
+            // Decisions include the first two. The last one concerns no decision of a request.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => return,
         };
         self.increment(counter, value, 1);
@@ -239,7 +239,7 @@ fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); 
 
 /// Describes the metrics to the exporter.
 fn describe() {
-    describe_counter!("ratelimit_decisions_total", "Decisions of a limit, by outcome and by who decided.");
+    describe_counter!("ratelimit_decisions_total", "Decisions of a limit, by outcome and by the part that decided.");
     describe_counter!("ratelimit_tokens_total", "Tokens charged by a limit. Refunds are not subtracted.");
     describe_counter!("ratelimit_near_limit_total", "Allowed requests whose key was near its limit.");
     describe_counter!("ratelimit_rejections_total", "Requests that a layer rejected, by reason.");

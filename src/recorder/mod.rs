@@ -63,7 +63,8 @@ pub trait Recorder: Send + Sync + 'static {
     /// not recorded.
     ///
     /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an
-    /// outer layer of the limiter first: once at that layer's cost, and once at the difference.
+    /// outer layer of the limiter first: once at that layer's cost, and once at the difference. A settlement that
+    /// charges more is a decision, too, and several if there is less capacity than it would charge.
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let _ = decision;
     }
@@ -272,11 +273,12 @@ pub enum Reason {
 pub struct Rejection<'a> {
     /// The reason for the rejection.
     pub reason: Reason,
-    /// The head of the request.
+    /// The head of the request. If a handler rejects it through a [`Permit`](crate::Permit), the head is empty, unless
+    /// the response depends on it: for gRPC, and with [`on_reject`](crate::Builder::on_reject).
     pub head: RequestHead<'a>,
     /// The decision, if a limit denied the request.
     pub(crate) decision: Option<&'a Decision>,
-    /// The limits of the limiter, in order.
+    /// The names of the limits of the limiter, in order.
     pub(crate) names: &'a [Arc<str>],
     /// The random part of `Retry-After`.
     pub(crate) jitter: Duration,
@@ -315,7 +317,7 @@ impl<'a> Rejection<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The store could not decide a request, or was not called. Reported once per request.
+    /// A call to the store failed, or was not made: for a decision, a refund, a reset or an override.
     #[non_exhaustive]
     StoreFailed {
         /// The error. [`kind`](StoreError::kind) classifies it.
@@ -426,9 +428,9 @@ const OTHER: &str = "other";
 /// The maximum length of a label in bytes. Clients may choose labels, but no limit has a longer name.
 const MAX_LABEL: usize = 128;
 
-/// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their series.
-/// So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree. Beyond `MAX` labels, further ones
-/// share an entry, and so do longer ones.
+/// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their
+/// series. So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree. Labels beyond the first
+/// `MAX` share an entry, and so do those that are too long.
 struct PerLabel<T, const MAX: usize = { usize::MAX }> {
     root: Slot<T>,
     /// The number of labels with entries of their own.

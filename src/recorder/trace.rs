@@ -92,7 +92,7 @@ impl Default for TraceRecorder {
 impl Recorder for TraceRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let denied = |limit: &LimitRecord<'_>| limit.outcome() == LimitOutcome::Denied;
-        // An enforced limit first: one in shadow mode concerns no client.
+        // The one that denies the request, which a limit in shadow mode does not.
         let deciding = decision.limits().min_by_key(|limit| (!denied(limit), limit.cell.remaining()));
         let span = Span::current();
         if !span.is_disabled() {

@@ -84,7 +84,7 @@ impl RedisStore {
         fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
         let rules = LiveLimits::try_new(fallback)?;
-        let mut published = PublishedRules { store: self.clone(), seen: None, outages: Outages::new() };
+        let mut published = PublishedRules { store: self.clone(), seen: None, outages: Outages::default() };
         if let Some(text) = published.poll_change().await {
             let (live, extractors) = (rules.clone(), extractors.clone());
             let apply = move || text.and_then(|text| load(&text, None, &extractors, |limits| live.replace(limits)));
@@ -144,7 +144,7 @@ impl Document for PublishedRules {
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits the logging of Redis outages: once for each outage, and at most once a minute.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Outages {
     cooldown: Cooldown,
     /// Whether the present outage was logged.
@@ -152,10 +152,6 @@ struct Outages {
 }
 
 impl Outages {
-    fn new() -> Self {
-        Self { cooldown: Cooldown::default(), is_logged: false }
-    }
-
     /// Records a failure. Returns whether to log it.
     fn should_log(&mut self) -> bool {
         let is_due = !self.is_logged && self.cooldown.try_start(LOG_INTERVAL);
@@ -174,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_unstable_redis_is_logged_once_a_minute() {
-        let mut outages = Outages::new();
+        let mut outages = Outages::default();
         let mut lines = 0;
         for _ in 0..300 {
             lines += u32::from(outages.should_log());
@@ -187,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_outage_is_logged_once() {
-        let mut outages = Outages::new();
+        let mut outages = Outages::default();
         let mut lines = 0;
         for _ in 0..300 {
             lines += u32::from(outages.should_log());

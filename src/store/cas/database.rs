@@ -26,7 +26,7 @@ use crate::time::{Clock, SystemClock, Timestamp};
 #[derive(Clone, Debug)]
 pub(super) struct Database<B> {
     pub(super) backend: B,
-    /// By which requests take turns: otherwise, their writes would conflict with each other.
+    /// The locks by which requests take turns: otherwise, their writes would conflict with each other.
     pub(super) locks: Arc<KeyLocks<KeyHash>>,
     pub(super) denials: Arc<Denials>,
     pub(super) hasher: KeyHasher,

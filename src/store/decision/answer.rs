@@ -138,12 +138,6 @@ impl Cell {
         if self.is_locked_out() { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
     }
 
-    /// Returns the tokens in use after the decision.
-    #[inline]
-    pub(crate) fn used(&self) -> u64 {
-        self.used
-    }
-
     pub(super) fn report(&self) -> Report {
         let (algorithm, state) = (&self.algorithm, &self.mark);
         self.reported.as_deref().copied().unwrap_or_else(|| Report {

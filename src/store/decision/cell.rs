@@ -48,7 +48,7 @@ pub struct Cell {
     /// The instant of the decision, in µs.
     pub(super) now: u64,
     /// The tokens in use after the decision.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// The [summary](crate::algorithm::KeyState::summary) of the state after the decision.
     pub(crate) mark: CompactState,
     pub(super) is_enforced: bool,

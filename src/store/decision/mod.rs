@@ -197,7 +197,7 @@ fn merge(cells: &mut Cells) {
     }
 }
 
-/// What a store does with a request.
+/// The purpose of a decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Purpose {
     /// Decides, and takes the costs of an allowed request from all limits or from none.

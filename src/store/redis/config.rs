@@ -77,7 +77,7 @@ pub struct RedisConfig {
     certificates: TlsCertificates,
 }
 
-/// What the URLs of a configuration are those of.
+/// The servers that the URLs of a configuration belong to.
 #[derive(Clone)]
 pub(super) enum Servers {
     Node,

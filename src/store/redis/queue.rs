@@ -53,7 +53,7 @@ impl CommandReply {
 /// A command that waits or is sent, and the callers that wait for the answers.
 pub(super) struct Job {
     pub(super) command: Command,
-    /// In a Cluster, the slot of its keys; otherwise, 0. Requests of one slot can share a command.
+    /// The slot of its keys, or 0 for requests to a single server. Requests of one slot can share a command.
     pub(super) slot: u16,
     /// Whether the slot may be one that another master of the Cluster is moving to this one.
     pub(super) asking: bool,

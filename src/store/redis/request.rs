@@ -44,7 +44,7 @@ const HEADER: usize = 5;
 
 impl Request {
     pub(super) fn new(task: Task, cells: usize) -> Self {
-        // A limiter has at most 64 limits, each with a penalty.
+        // At most 64 limits apply to a request, each with a penalty.
         Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, cells as u8, 0, HEADER as u8, 0]) }
     }
 
