@@ -264,7 +264,7 @@ macro_rules! window {
 
 /// At most `limit` tokens in each window of `period`. Windows are aligned to multiples of `period` since the Unix
 /// epoch, so that a window of a day is a day in UTC. For months, or for days in other time zones, use a
-/// [`CalendarWindow`](crate::CalendarWindow).
+/// [`CalendarWindow`].
 ///
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at
 ///   its end and the next at its start.
@@ -405,7 +405,7 @@ impl SlidingWindowCounter {
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary.
 /// - **Keeps** 24 bytes per key: the end of the window, and its count.
 /// - **Choose it** for quotas that people are billed by, which begin with a local day, a week, a month or a billing
-///   day. If only the length of the window matters, a [`FixedWindow`](crate::FixedWindow) is simpler.
+///   day. If only the length of the window matters, a [`FixedWindow`] is simpler.
 ///
 /// ```
 /// use tower_ratelimit::{CalendarWindow, Limit, Weekday};

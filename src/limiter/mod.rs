@@ -162,7 +162,7 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// Configures a [`RateLimitLayer`](crate::RateLimitLayer) or a [`Limiter`](crate::Limiter).
+/// Configures a [`RateLimitLayer`](crate::RateLimitLayer) or a [`Limiter`].
 ///
 /// Created by [`RateLimitLayer::builder`](crate::RateLimitLayer::builder) or
 /// [`Limiter::builder`](crate::Limiter::builder). A method that is called twice replaces the earlier value, unless its
