@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | Configure | this module, [`config`] |
 //! | Accept a request | [`service`] (a request's way to its response) |
-//! | Decide or explain | [`charges`] |
+//! | Find its limits, keys and costs, or explain them | [`charges`] |
 //! | Reject | [`response`] |
 //! | Charge more or less later | [`ledger`], [`permit`] |
 //! | Respond | [`headers`], [`body`] |

@@ -1,6 +1,6 @@
 //! The service that limits requests, and a request's way through it, from its head to the headers of its response:
 //!
-//! lists → keys and costs → charges → decision → forward, delay then forward, or reject → settlement → headers
+//! lists → keys and costs → decision and charges → forward, delay then forward, or reject → settlement → headers
 
 use std::future::Future;
 use std::marker::PhantomData;

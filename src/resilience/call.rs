@@ -79,8 +79,8 @@ impl GuardedStore {
         let mut answer = pin!(answer);
         let spent = DEADLINE_BEGAN.try_with(time::Instant::elapsed).unwrap_or_default();
         let deadline = self.config.deadline.saturating_sub(spent);
-        // Stores read the longest wait when they begin. Setting it for each poll would take 200 instructions more
-        // ("Redis' client, 64 at a time" in `.ci/instructions`).
+        // Compare-and-swap stores read the longest wait when they begin. Setting it for each poll would take 200
+        // instructions more ("Redis' client, 64 at a time" in `.ci/instructions`).
         let mut begin = Some(deadline / 2);
         let answer = poll_fn(|context| match begin.take() {
             Some(longest) => LONGEST_WAIT.sync_scope(longest, || answer.as_mut().poll(context)),
