@@ -151,9 +151,9 @@ pub enum KeyError {
     /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
     /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
     MissingExtension(&'static str),
-    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). An
-    /// enforced limit always rejects such requests with 400: [`or`](KeyExtractor::or) and
-    /// [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could choose its bucket by them.
+    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). An enforced limit
+    /// always rejects such requests with 400: [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not
+    /// apply, because the client could choose its bucket by them.
     Ambiguous,
 }
 

@@ -64,7 +64,7 @@ pub trait Recorder: Send + Sync + 'static {
     ///
     /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an
     /// outer layer of the limiter first: once at that layer's cost, and once at the difference. A settlement that
-    /// charges more is a decision, too, and several if there is less capacity than it would charge.
+    /// charges more is recorded, too. It is decided several times if there is too little capacity.
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let _ = decision;
     }

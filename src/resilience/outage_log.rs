@@ -1,8 +1,7 @@
 //! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind.
 //!
 //! The kinds are: the store failed to decide a request, a breaker opened, a breaker closed. The latter two are counted
-//! for each node. The field `suppressed` counts what was not logged
-//! since the last line.
+//! for each node. The field `suppressed` counts what was not logged since the last line.
 
 use std::collections::BTreeMap;
 use std::mem::take;

@@ -95,7 +95,7 @@ impl Store for RedisStore {
         let change = self.denials.begin(slice::from_ref(cell), purpose);
         let (store, cell) = (self.clone(), cell.clone());
         StoreFuture::pending(async move {
-            // Its end ends the denials that were made before.
+            // Dropped after the reply, which forgets earlier denials.
             let _change = change;
             let (now, reply) = store.send(request).await?;
             let Some(stored) = next_override(&mut reply.states.iter())? else { return Ok(None) };

@@ -4,12 +4,12 @@
 -- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as request.rs encodes them:
 --
 --   request   task, number of cells, number of keys, length of the request (2 bytes), then its cells, or the override
---             that it sets, or nothing more if the keys say all
+--             to set
 --   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
 --   refund    tag of the algorithm, mark, its arguments
 --   arguments cost, capacity, capacity with overage, amount, span in µs, and those that only this algorithm has; then,
 --             if it can be overridden and is no refund, its overage in percent
---   override  how long it is valid in µs, less than 0 for good, and two counts (4 bytes each): its capacity and amount
+--   override  its validity in µs, negative without an end, then its capacity and its amount (4 bytes each)
 --   keys      of a cell: its own, and its override's if it can have one
 --
 -- A penalty is the cell behind its limit's. Or a request is `=`: the same as the one before it, with other keys.
