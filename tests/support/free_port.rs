@@ -1,9 +1,12 @@
 //! Free ports for servers that cannot report which port the system gave them.
 #![allow(unreachable_pub, reason = "tests within the crate use it, too")]
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::net::TcpSocket;
 
 /// The distance of the bus of a node of a Redis Cluster from its port.
 const BUS: u16 = 10_000;
@@ -20,10 +23,19 @@ pub fn free_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
     // Test programs that run at the same time begin with ports far apart.
     let begin = process::id().wrapping_mul(613);
-    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let is_free = |port| bind(port).is_ok();
     let next = || {
         let number = begin.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
         FIRST + number as u16
     };
     (0..COUNT).map(|_| next()).find(|&port| is_free(port) && is_free(port + BUS)).expect("a free port")
+}
+
+/// Binds a port without listening. A process that another thread is starting has a copy of the socket for a moment: if
+/// it listened, a client of the server that starts there could connect to nobody.
+pub fn bind(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    Ok(socket)
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
 pub use folder::Folder;
-pub use free_port::free_port;
+pub use free_port::{bind, free_port};
 
 /// The longest time to wait for something that must happen on a loaded machine. A Sentinel whose machine stopped pauses
 /// for 30 s.

@@ -1,7 +1,7 @@
 //! Options of the sockets, read from the descriptors of this process.
 
 use std::fs::read_dir;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tower_ratelimit::RedisConfig;
@@ -9,7 +9,7 @@ use tower_ratelimit::RedisConfig;
 use crate::connections::connect;
 use support::patient::{Patient, connected};
 use support::redis_cluster::RedisCluster;
-use support::redis_server::RedisServer;
+use support::redis_server::{RedisServer, bind, free_port};
 use support::sentinel::{MASTER, Sentinels};
 
 /// Returns the option TCP_NODELAY of each connection of this process to a port.
@@ -41,4 +41,12 @@ async fn connections_send_each_call_at_once() {
     for master in 0..3 {
         assert_eq!(nodelay_to(cluster.port(master)), [true; 2], "in a Cluster");
     }
+}
+
+/// Otherwise, a test may connect to a port before its server listens there.
+#[test]
+fn nobody_accepts_connections_while_tests_look_for_a_free_port() {
+    let port = free_port();
+    let _bound = bind(port).expect("a free port");
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
 }
