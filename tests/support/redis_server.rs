@@ -4,7 +4,7 @@
 #[path = "folder.rs"]
 mod folder;
 #[path = "free_port.rs"]
-mod free_port;
+pub mod free_port;
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpStream};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
 pub use folder::Folder;
-pub use free_port::{bind, free_port};
+pub use free_port::free_port;
 
 /// The longest time to wait for something that must happen on a loaded machine. A Sentinel whose machine stopped pauses
 /// for 30 s.

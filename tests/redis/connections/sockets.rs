@@ -9,7 +9,8 @@ use tower_ratelimit::RedisConfig;
 use crate::connections::connect;
 use support::patient::{Patient, connected};
 use support::redis_cluster::RedisCluster;
-use support::redis_server::{RedisServer, bind, free_port};
+use support::redis_server::RedisServer;
+use support::redis_server::free_port::{bind, free_port};
 use support::sentinel::{MASTER, Sentinels};
 
 /// Returns the option TCP_NODELAY of each connection of this process to a port.
