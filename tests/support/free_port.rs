@@ -31,8 +31,8 @@ pub fn free_port() -> u16 {
     (0..COUNT).map(|_| next()).find(|&port| is_free(port) && is_free(port + BUS)).expect("a free port")
 }
 
-/// Binds a port without listening. A process that another thread is starting has a copy of the socket for a moment: if
-/// it listened, a client of the server that starts there could connect to nobody.
+/// Binds a port without listening, so that nobody can connect to it. A process that another thread starts inherits the
+/// socket until its own program begins. If the socket listened, a client could connect to it instead of to the server.
 pub fn bind(port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;

@@ -9,8 +9,7 @@ use tower_ratelimit::RedisConfig;
 use crate::connections::connect;
 use support::patient::{Patient, connected};
 use support::redis_cluster::RedisCluster;
-use support::redis_server::RedisServer;
-use support::redis_server::free_port::{bind, free_port};
+use support::redis_server::{RedisServer, free_port};
 use support::sentinel::{MASTER, Sentinels};
 
 /// Returns the option TCP_NODELAY of each connection of this process to a port.
@@ -48,6 +47,6 @@ async fn connections_send_each_call_at_once() {
 #[test]
 fn nobody_accepts_connections_while_tests_look_for_a_free_port() {
     let port = free_port();
-    let _bound = bind(port).expect("a free port");
+    let _bound = free_port::bind(port).expect("a free port");
     assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
 }
