@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use axum::{Router, routing::get};
-//! use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
+//! use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
 //!
 //! let limits = RateLimitLayer::new([
 //!     // 10 requests per second from each address, and 20 at once.
@@ -12,10 +12,12 @@
 //!     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::peer_ip()),
 //! ]);
 //!
+//! // This endpoint costs 10, and everything else 1.
+//! let costs = CostTable::new().path("/report", 10);
 //! let app: Router = Router::new()
 //!     .route("/", get(|| async { "hello" }))
-//!     .route("/report", get(|| async { "…" }).route_layer(limits.cost(10)))
-//!     .layer(limits);
+//!     .route("/report", get(|| async { "…" }))
+//!     .layer(limits.costs(costs));
 //! ```
 //!
 //! The [`guide`] explains the concepts and has programs to copy. Start with [algorithms](guide::algorithms),

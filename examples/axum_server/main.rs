@@ -13,7 +13,7 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
 use tokio::net::TcpListener;
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, SlidingLog, TokenBucket, key};
+use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, SlidingLog, TokenBucket, key};
 
 /// The authenticated user.
 #[derive(Clone)]
@@ -35,9 +35,9 @@ fn app() -> Router {
 
     Router::new()
         .route("/hello", get(hello))
-        .route("/report", get("a report\n").route_layer(requests.cost(10)))
+        .route("/report", get("a report\n"))
         // The last layer is the outermost: a request passes `failures`, `authenticate`, `requests`.
-        .layer(requests)
+        .layer(requests.costs(CostTable::new().path("/report", 10)))
         .layer(from_fn(authenticate))
         .layer(failures)
 }

@@ -54,7 +54,7 @@ use crate::store::Purpose;
 /// use axum::Router;
 /// use axum::routing::get;
 /// use tower_ratelimit::key::KeyExtractor;
-/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
+/// use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
 ///
 /// # async fn read() {}
 /// # async fn create() {}
@@ -64,10 +64,12 @@ use crate::store::Purpose;
 ///     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key").or(key::peer_ip())),
 /// ]);
 ///
+/// // This endpoint costs 10, and everything else 1.
+/// let costs = CostTable::new().path("/report", 10);
 /// let app: Router = Router::new()
 ///     .route("/user", get(read).post(create))
-///     .route("/report", get(report).route_layer(limits.cost(10))) // this endpoint costs 10
-///     .layer(limits); // everything else costs 1
+///     .route("/report", get(report))
+///     .layer(limits.costs(costs));
 /// ```
 ///
 /// # Position among other layers
@@ -153,8 +155,9 @@ impl<P> RateLimitLayer<P> {
 
     /// Returns a layer for a route whose requests cost `cost` tokens.
     ///
-    /// Inside this layer, it charges the difference to the cost that this layer has charged. If that is denied, the
-    /// request is denied and the earlier charge is refunded. On its own, it charges the full cost.
+    /// Inside this layer, it charges the difference to the cost that this layer has charged, by a second call to the
+    /// store. If that is denied, the request is denied and the earlier charge is refunded. On its own, it charges the
+    /// full cost. A [table](Self::costs) in place of this layer takes one call for all routes.
     ///
     /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when
     /// no tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
@@ -193,7 +196,8 @@ impl<P> RateLimitLayer<P> {
         self.route_cost(CostRule::Constant(cost))
     }
 
-    /// Returns a layer for routes whose costs are in a table. See [`cost`](Self::cost).
+    /// Returns a layer whose requests have the costs of a table. In place of this layer, it charges each request by one
+    /// call to the store. See [`cost`](Self::cost).
     ///
     /// # Panics
     ///

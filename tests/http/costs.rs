@@ -1,7 +1,7 @@
 //! Costs: on a route inside the same limiter on the router, and from a closure.
 
 use std::fmt::Debug;
-use support::faulty_store::{FaultyStore, Mode};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 use axum::Router;
 use axum::body::Body;
@@ -9,7 +9,7 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder};
 use tower_ratelimit::{
-    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store,
+    CostTable, FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store,
     TokenBucket, key, when,
 };
 
@@ -130,6 +130,24 @@ async fn a_route_cost_without_an_outer_layer_charges_its_cost() {
         assert_eq!(visit(&app, path).await.remaining(), left, "{path}");
     }
     assert_eq!(visit(&app, "/five").await.remaining(), 4);
+}
+
+#[tokio::test]
+async fn a_table_charges_each_route_by_one_call() {
+    let store = FaultyStore::over(paused_store(), Mode::Works);
+    let limits = of_ten(store.clone());
+    let costs = CostTable::new().path("/five", 5).path("/four", 4).path("/nothing", 0);
+    let app = Router::new()
+        .route("/five", get(hello))
+        .route("/four", get(hello))
+        .route("/nothing", get(hello))
+        .layer(limits.costs(costs));
+    let visits = [("/five", 200, 5), ("/nowhere", 404, 4), ("/five", 429, 4), ("/four", 200, 0), ("/nothing", 200, 0)];
+    for (earlier, (path, status, left)) in visits.into_iter().enumerate() {
+        let answer = visit(&app, path).await;
+        assert_eq!((answer.status.as_u16(), answer.remaining()), (status, left), "{path}");
+        assert_eq!(store.asked(Operation::Decide) + store.asked(Operation::Peek), earlier + 1, "{path}");
+    }
 }
 
 #[tokio::test]

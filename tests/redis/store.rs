@@ -2,12 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::cmd;
+use http::Request;
+use support::answer::ask;
 use support::limits::{Patient, all};
 use support::redis_server::{RedisServer, expiry_of};
 use tower_ratelimit::{
-    Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind, TokenBucket,
+    Algorithm, CostTable, FixedWindow, Limit, Limiter, RateLimitLayer, RedisConfig, RedisStore, SlidingLog,
+    StoreErrorKind, TokenBucket,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -42,6 +48,25 @@ async fn keys_of_several_subjects_are_refunded_by_one_call() {
     let before = calls_of(&mut connection).await;
     limiter.refund(decision.into_receipt()).await.expect("a refund");
     assert_eq!(calls_of(&mut connection).await - before, 1);
+}
+
+/// The layer of a route, inside the layer of the router, takes a second one.
+#[tokio::test]
+async fn a_table_charges_the_cost_of_a_route_by_one_call() {
+    let server = RedisServer::start();
+    let limit = Limit::new("log", SlidingLog::per_day(100));
+    let limits = RateLimitLayer::builder([limit]).patient().store(store(&server).await).build();
+    let report = get(async || "a report");
+    let table = limits.costs(CostTable::new().path("/report", 10));
+    let by_table = Router::new().route("/report", report.clone()).layer(table);
+    let by_route = Router::new().route("/report", report.route_layer(limits.cost(10))).layer(limits);
+    let mut connection = server.connection().await;
+    for (app, calls, left) in [(by_table, 1, 90), (by_route, 2, 80)] {
+        let before = calls_of(&mut connection).await;
+        let answer = ask(&app, Request::get("/report").body(Body::empty()).expect("a request")).await;
+        assert_eq!((answer.status.as_u16(), answer.remaining()), (200, left));
+        assert_eq!(calls_of(&mut connection).await - before, calls);
+    }
 }
 
 #[tokio::test]
