@@ -19,7 +19,7 @@ local function perform(progress, now, task, count, keys, same)
     return state, expires, at, first, second, expires
   end
 
-  -- Writes the state of a key: see `run`.
+  -- Writes the state of a key, as `run` does. After a refund, its expiry may be earlier than the time to live.
   local function write(key, kept, expires, at, first, second, slack)
     local is_kept = expires <= kept and kept <= expires + slack
     if not is_kept then kept = kept > 0 and expires + math.floor(slack) or expires end
@@ -264,20 +264,15 @@ local function run(progress)
         if has_room and takes then
           local slack
           expires, at, first, second, slack = charge(now, cost, hard, amount, span, w, x, y)
-          if expires == kept then
-            call('SETRANGE', key, '0', pack('<I7I7I4I4', expires, at, first, second))
-          elseif expires < kept and kept <= expires + slack then
-            call('SETRANGE', key, '0', pack('<I7I7I4I4I7', expires, at, first, second, kept))
+          state = pack('<I7I7I4I4', expires, at, first, second)
+          if expires == kept or size == 29 and expires < kept and kept <= expires + slack then
+            -- The rest of the state, and the time to live, remain as they are.
+            call('SETRANGE', key, '0', state)
           else
             -- A key that is charged again is kept longer than needed, so that its expiry rarely changes. Changing it
             -- each time would cost 20 % of a call with 64 requests. (`SET` with `KEEPTTL` would return a table.)
-            if kept > 0 and slack >= 1 then
-              kept = expires + math.floor(slack)
-              state = pack('<I7I7I4I4I7', expires, at, first, second, kept)
-            else
-              kept = expires
-              state = pack('<I7I7I4I4', expires, at, first, second)
-            end
+            kept = kept > 0 and expires + math.floor(slack) or expires
+            if kept > expires then state = state .. pack('<I7', kept) end
             -- Time to live is absolute, because a relative one would start later than `now`.
             if kept ~= last_kept then
               last_kept, last_expiry = kept, string.format('%d', math.ceil(kept / 1000) + clock_ahead)

@@ -20,7 +20,7 @@
 -- holds something else, a command that Redis rejects, an unknown tag.
 --
 -- The state of a key is 22 bytes: two instants in µs, the first of which is its expiry, and two counts under 2^32. The
--- instant until which Redis keeps the key follows if it is later than its expiry. Logs are lists.
+-- instant until which Redis keeps the key may follow. Otherwise, it is the expiry. Logs are lists.
 --
 -- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each
 -- variable of another function that it uses. So algorithms are functions of numbers (except for logs), created when a

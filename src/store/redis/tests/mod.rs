@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Buf;
 use deadpool_redis::Connection;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{self, IntoConnectionInfo};
@@ -26,7 +27,7 @@ use self::trace::{Done, Trace};
 use super::config::RedisConfig;
 use super::connector::Connector;
 use super::error::Fault;
-use super::request::{self, Reply, Request, Task, parse_replies};
+use super::request::{self, INSTANT, Reply, Request, STATE, Task, parse_replies};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, Texts};
@@ -164,6 +165,25 @@ fn decide(task: Task, cells: &[Cell]) -> Request {
 fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, Fault> {
     let request = decide(Task::Acquire, cells);
     parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1.remove(0)
+}
+
+/// After a change of the limit, the state of a bucket may expire before its key does.
+#[test]
+fn a_state_tells_how_long_its_key_is_kept() {
+    let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
+    fake.time.set(NOON);
+    for (amount, cost) in [(60, 100), (62, 1), (64, 1), (60, 1), (600, 1), (60, 500), (61, 1)] {
+        let limit = TokenBucket::new(1_000, amount, Duration::from_secs(60)).into();
+        let cells = [named("limit", 0, limit, &hasher).with_key(hasher.hash(b"key"), cost)];
+        fake.run(&[], &[decide(Task::Acquire, &cells)]);
+        let keys = fake.keys.borrow();
+        let (Held::Text(state), Some(last)) = &keys[request::name("t", &cells[0]).as_bytes()] else {
+            panic!("{keys:?}")
+        };
+        let place = if state.len() > STATE { STATE } else { 0 };
+        let kept = (&state[place..]).get_uint_le(INSTANT);
+        assert_eq!(*last, kept.div_ceil(1_000), "{amount}, {cost}");
+    }
 }
 
 /// The shared encoding of several requests does not include their keys.
