@@ -1,7 +1,7 @@
 //! Recorded requests: a line of JSON for each, in the order of their times.
 //!
 //! ```json
-//! {"at": "2026-01-01T00:00:00Z", "method": "GET", "path": "/x?page=2", "headers": {"x-user": "ann"}, "peer": "192.0.2.7"}
+//! {"at": "2026-01-01T00:00:00Z", "method": "GET", "path": "/x?p=2", "headers": {"x-user": "ann"}, "peer": "192.0.2.7"}
 //! ```
 //!
 //! | field | |

@@ -1,5 +1,5 @@
-//! The state of a key under any algorithm, its bytes, for stores that keep states as opaque values, and the decisions on
-//! costs, which follow from the operations of a state, once for all algorithms.
+//! The state of a key under any algorithm, its bytes, for stores that keep states as opaque values, and the decisions
+//! on costs, which follow from the operations of a state, once for all algorithms.
 //!
 //! | version 4 | bytes | content |
 //! |---|---|---|

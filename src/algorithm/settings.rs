@@ -157,8 +157,8 @@ impl Algorithm {
         self.capacity + u64::from(self.overage)
     }
 
-    /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, the time in which an
-    /// empty bucket fills, or the length of the calendar window that contains the instant `at`.
+    /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, the time in which
+    /// an empty bucket fills, or the length of the calendar window that contains the instant `at`.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         Duration::from_micros(match self.kind {

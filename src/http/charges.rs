@@ -108,8 +108,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Adds a limit whose condition holds, unless its key is missing and its policy excludes the request. `looked_up` is
-    /// the key itself if an index or an asynchronous extractor has found it.
+    /// Adds a limit whose condition holds, unless its key is missing and its policy excludes the request. `looked_up`
+    /// is the key itself if an index or an asynchronous extractor has found it.
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
         let config = self.config;

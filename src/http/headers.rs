@@ -1,7 +1,7 @@
 //! The headers that report limits to clients, in the chosen styles, and merged with those of nested layers.
 //!
-//! Values are formatted with few allocations. A response that already has as many headers as a `HeaderMap` can hold stays
-//! as it is.
+//! Values are formatted with few allocations. A response that already has as many headers as a `HeaderMap` can hold
+//! stays as it is.
 
 use std::cmp::Reverse;
 use std::iter;

@@ -172,8 +172,8 @@ impl AcquireError {
 
 impl StoreError {
     /// Creates the response with which a layer rejects a request by default if the store fails: 503. For an
-    /// [invalid call](StoreErrorKind::InvalidCall), it is 500. It does not contain the causes of the failure, unlike the
-    /// error's own message, which is for operators.
+    /// [invalid call](StoreErrorKind::InvalidCall), it is 500. It does not contain the causes of the failure, unlike
+    /// the error's own message, which is for operators.
     ///
     /// With the feature `axum`, a handler can return the error itself, which responds with this.
     #[must_use]

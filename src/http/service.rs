@@ -196,8 +196,8 @@ impl<S: Service<Request<B>>, B, P> fmt::Debug for ResponseFuture<S, B, P> {
     }
 }
 
-/// The configuration with the limits that apply to a request: the current ones, or those of the ledger, if an outer layer
-/// of the same limiter has opened one.
+/// The configuration with the limits that apply to a request: the current ones, or those of the ledger, if an outer
+/// layer of the same limiter has opened one.
 struct RequestContext {
     config: Arc<LayerConfig>,
     ledger: Option<Arc<Ledger>>,

@@ -122,8 +122,8 @@ impl Limiter {
         self.decide(&key, cost, Purpose::Peek)
     }
 
-    // Without live limits, there is no client to drop after the decision, which saves 13 instructions ("token bucket" in
-    // `.ci/instructions`).
+    // Without live limits, there is no client to drop after the decision, which saves 13 instructions ("token bucket"
+    // in `.ci/instructions`).
     #[inline(always)]
     fn decide(&self, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
         match &self.live {
@@ -179,9 +179,9 @@ impl Limiter {
     ///
     /// Operations that wait for the same key are served one after the other, in the order of their calls: a small one
     /// does not overtake a large one. Clones of a limiter share this order; other limiters and processes, and calls
-    /// after [`LiveLimits`] were replaced, have an order of their own. [`acquire`](Self::acquire) and operations that cost
-    /// 0 do not wait for others. If they or other processes take the tokens for which an operation had its turn, it may
-    /// go to the end of the queue.
+    /// after [`LiveLimits`] were replaced, have an order of their own. [`acquire`](Self::acquire) and operations that
+    /// cost 0 do not wait for others. If they or other processes take the tokens for which an operation had its turn,
+    /// it may go to the end of the queue.
     ///
     /// If the future is dropped, the next operation takes its place. If it has a slot of a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), the slot is refunded if it is still the last one.

@@ -203,8 +203,8 @@ impl<'a> DecisionRecord<'a> {
 pub struct LimitRecord<'a> {
     /// The name of the limit.
     pub name: &'a str,
-    /// The answer of the limit: its verdict, the cost of the request, and the fingerprint of its key. The verdict allows
-    /// the request if the limit has capacity, even if another limit denies it.
+    /// The answer of the limit: its verdict, the cost of the request, and the fingerprint of its key. The verdict
+    /// allows the request if the limit has capacity, even if another limit denies it.
     pub cell: &'a Cell,
     is_charged: bool,
     near_percent: u32,
@@ -429,8 +429,8 @@ const OTHER: &str = "other";
 const MAX_LABEL: usize = 128;
 
 /// A map from the values of a label to entries, such as counters. Entries are never removed: exporters keep their
-/// series. So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree. Labels beyond the first
-/// `MAX` share an entry, and so do those that are too long.
+/// series. So readers take no lock, and a new entry copies nothing: it is a leaf of a hash tree. Labels beyond the
+/// first `MAX` share an entry, and so do those that are too long.
 struct PerLabel<T, const MAX: usize = { usize::MAX }> {
     root: Slot<T>,
     /// The number of labels with entries of their own.

@@ -8,9 +8,9 @@
 //! upper bound, with the `retry_after` of the lower bound. So the database would have denied it, and admits a client
 //! that returns after the wait.
 //!
-//! Each change that this process makes to a key (a charge, a refund, a reset, an override, a strike) advances the key's epoch
-//! once it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when
-//! the request was sent, even if the two answers arrive in another order.
+//! Each change that this process makes to a key (a charge, a refund, a reset, an override, a strike) advances the key's
+//! epoch once it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than
+//! when the request was sent, even if the two answers arrive in another order.
 //!
 //! Denials by a limit with a penalty are strikes that the database has to count. So a denial of such a limit is
 //! remembered only if it was no strike, which is while the key is locked out. Any change of the key ends it.

@@ -152,8 +152,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// override that it gets, if there is one that has not expired, and `None` otherwise. Defaults to an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
     ///
-    /// A store with overrides applies them in each decision of an [overridable](Cell::is_overridable) limit: it reads the
-    /// override with the state of the key, and passes it to [`Cell::apply_override`].
+    /// A store with overrides applies them in each decision of an [overridable](Cell::is_overridable) limit: it reads
+    /// the override with the state of the key, and passes it to [`Cell::apply_override`].
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
         let _ = (cell, operation);
         StoreFuture::ready(Err(StoreError::not_supported()))

@@ -229,7 +229,8 @@ fn a_panicking_clock_does_not_affect_waiting_requests() {
     });
 }
 
-/// With the real clock, threads may be preempted between reading it and deciding, and then decide at an earlier instant.
+/// With the real clock, threads may be preempted between reading it and deciding, and then decide at an earlier
+/// instant.
 #[test]
 fn the_real_clock_admits_no_excess() {
     const EACH: u64 = 10_000;

@@ -114,8 +114,8 @@ impl Client {
         Ok(())
     }
 
-    /// Checks that the remaining tokens are those of the model of a bucket, or, for algorithms that count charges, those
-    /// of a history without the refunded charges.
+    /// Checks that the remaining tokens are those of the model of a bucket, or, for algorithms that count charges,
+    /// those of a history without the refunded charges.
     fn check_remaining(&self) -> Result<(), TestCaseError> {
         if let Some(bucket) = model(self.rule) {
             prop_assert_eq!(self.subject.levels()[0].remaining, bucket.left(&self.level, self.at));
@@ -169,8 +169,8 @@ fn refunds_are_sound(rule: Rule, acts: Vec<Act>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Charges a bucket and refunds the charges, with a clock that steps back. In any span of real time, charges less refunds
-/// are at most what the bucket admits, and those that are never refunded at most a burst more.
+/// Charges a bucket and refunds the charges, with a clock that steps back. In any span of real time, charges less
+/// refunds are at most what the bucket admits, and those that are never refunded at most a burst more.
 fn real_time_counts(rule: Rule, steps: &[(Step, Option<prop::sample::Index>)]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let (mut at, mut really) = (NOON, NOON);

@@ -1,5 +1,5 @@
-//! Invalid files with a problem of each descriptor: `broken/NAME.yaml`, with the expected errors in `broken/NAME.txt`. With
-//! `UPDATE_EXPECTED=1`, the errors are written there, for review.
+//! Invalid files with a problem of each descriptor: `broken/NAME.yaml`, with the expected errors in `broken/NAME.txt`.
+//! With `UPDATE_EXPECTED=1`, the errors are written there, for review.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

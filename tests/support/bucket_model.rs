@@ -18,8 +18,8 @@ pub struct BucketModel {
     pub interval: u64,
 }
 
-/// The level that the last charge of a key has left, in units of 1/`interval` of a token, or in tokens if these drain at
-/// intervals.
+/// The level that the last charge of a key has left, in units of 1/`interval` of a token, or in tokens if these drain
+/// at intervals.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Level {
     units: i128,

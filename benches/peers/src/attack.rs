@@ -44,10 +44,10 @@ struct Attacker {
 pub fn compare(scale: &Scale) {
     let keys = scale.keys[0];
     println!(
-        "\n## Attack\n\nEach request has a new key. The store is full, with {keys} keys, so that it evicts one of them. All \
-         keys are in the same state: fresh, half used or denied. Each figure is the median of {} rounds, with the 10th \
-         and the 90th percentile in parentheses. The 99.99th percentile is of single requests, and includes the time of \
-         reading the clock.",
+        "\n## Attack\n\nEach request has a new key. The store is full, with {keys} keys, so that it evicts one of \
+         them. All keys are in the same state: fresh, half used or denied. Each figure is the median of {} rounds, \
+         with the 10th and the 90th percentile in parentheses. The 99.99th percentile is of single requests, and \
+         includes the time of reading the clock.",
         scale.rounds
     );
     for threads in [1, 2] {

@@ -47,8 +47,8 @@ impl NamedZone {
     /// Returns the first instant of a day, which counts from 1 January 1970.
     pub(super) fn start_of(&self, day: i64) -> i64 {
         let date = Date::constant(1970, 1, 1).checked_add(day.days());
-        // The first of two midnights. In place of one that is skipped, the first instant after the gap, because all gaps
-        // since 1970 that skip a midnight begin with it.
+        // The first of two midnights. In place of one that is skipped, the first instant after the gap, because all
+        // gaps since 1970 that skip a midnight begin with it.
         let start = date.and_then(|date| self.rules.to_timestamp(date.at(0, 0, 0, 0)));
         start.unwrap_or(Timestamp::MAX).as_second()
     }

@@ -319,8 +319,8 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Parses the reply to a call of so many `requests`. Returns the instant of all decisions (in µs), and the reply to each
-/// request, or why it could not be performed.
+/// Parses the reply to a call of so many `requests`. Returns the instant of all decisions (in µs), and the reply to
+/// each request, or why it could not be performed.
 pub(super) fn parse_replies(reply: Value, requests: usize) -> Result<(u64, Vec<Result<Reply, Fault>>), Fault> {
     let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
     let mut bytes = &reply[..];

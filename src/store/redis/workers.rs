@@ -453,8 +453,8 @@ mod tests {
         }
     }
 
-    /// Otherwise, requests would wait although a connection is free: the runtime of the worker that was woken before may
-    /// be busy, and a call may not take all of them.
+    /// Otherwise, requests would wait although a connection is free: the runtime of the worker that was woken before
+    /// may be busy, and a call may not take all of them.
     #[test]
     fn each_request_and_each_call_that_leaves_some_wake_a_worker() {
         let workers = busy(100);

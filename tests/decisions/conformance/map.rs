@@ -96,7 +96,8 @@ impl Map {
         values.get(key).filter(counts).map(|row| &row.value)
     }
 
-    /// Reads the value of `key`. The fault `keeps` has it even if it has expired, and `tears` reads it before its version.
+    /// Reads the value of `key`. The fault `keeps` has it even if it has expired, and `tears` reads it before its
+    /// version.
     async fn read(&self, key: &str, keeps: Fault, tears: Fault) -> Result<Option<Versioned>, StoreError> {
         tokio::task::yield_now().await;
         self.step(self.fault == Fault::ReadsHang).await?;

@@ -18,7 +18,8 @@ struct Process {
     behind: u64,
 }
 
-/// A request: the process that decides it, its cost in thousandths of the smallest capacity, and the time before it in µs.
+/// A request: the process that decides it, its cost in thousandths of the smallest capacity, and the time before it in
+/// µs.
 type Request = (prop::sample::Index, u64, u64);
 
 fn processes() -> impl Strategy<Value = Vec<Process>> {

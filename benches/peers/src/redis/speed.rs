@@ -53,7 +53,7 @@ pub async fn denials(server: &RedisServer, scale: &Scale) {
     runners.push(Runner::new(format!("{OURS}, if it always asked"), Arc::new(shared([limit], store))));
     for concurrency in [1, 64, 256] {
         rounds(&mut runners, 1, concurrency, scale).await;
-        report(&format!("Denied (except by the lower bound), one key, concurrent requests: {concurrency}"), &mut runners);
+        report(&format!("Denied (except by the floor), one key, concurrent requests: {concurrency}"), &mut runners);
     }
 }
 

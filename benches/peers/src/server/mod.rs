@@ -36,8 +36,8 @@ struct Loaded {
 
 pub fn compare(scale: &Scale) {
     println!(
-        "\n## Servers\n\n`axum::serve` runs on one thread. A client on another thread sends one request at a time on each \
-         of {CONNECTIONS} connections, each from another address. The CPU time is that of the server's thread, \
+        "\n## Servers\n\n`axum::serve` runs on one thread. A client on another thread sends one request at a time on \
+         each of {CONNECTIONS} connections, each from another address. The CPU time is that of the server's thread, \
          including the kernel, as Linux reports it."
     );
     let runtime = runtime();
