@@ -25,13 +25,13 @@ pub fn algorithms() -> [(&'static str, Algorithm); 9] {
         ("sliding window counter", SlidingWindowCounter::new(u32::MAX, DAY).into()),
         ("sliding window", SlidingWindow::new(u32::MAX, DAY).into()),
         ("sliding log", SlidingLog::new(100, MINUTE).into()),
-        ("leaky bucket", LeakyBucket::new(u32::MAX / 16, 6, MINUTE).into()),
-        ("leaky bucket queue", LeakyBucketQueue::new(u32::MAX / 16, 6, MINUTE).into()),
+        ("leaky bucket", LeakyBucket::new(1 << 28, 6, MINUTE).into()),
+        ("leaky bucket queue", LeakyBucketQueue::new(1 << 28, 6, MINUTE).into()),
     ]
 }
 
 pub fn bucket() -> TokenBucket {
-    TokenBucket::new(u32::MAX / 16, 6, MINUTE)
+    TokenBucket::new(1 << 28, 6, MINUTE)
 }
 
 /// Returns as many token buckets for one request.

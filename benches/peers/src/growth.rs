@@ -30,10 +30,8 @@ fn subjects(load: &Load) -> [(&'static str, Box<dyn Memory>); 3] {
 
 fn keys(scale: &Scale) {
     let [fewest, most] = scale.keys;
-    let table = Table::new(
-        "More keys, uniformly drawn: ns per decision",
-        &["keys", TABLE, BASE, OURS, "ours, of governor's"],
-    );
+    let table =
+        Table::new("More keys, uniformly drawn: ns a decision", &["keys", TABLE, BASE, OURS, "ours, of governor's"]);
     for keys in [fewest, most / 2, most] {
         let load = Load::uniform("", keys);
         let mut runners = subjects(&load).map(|(name, subject)| decider(name, subject, &load, 1));

@@ -18,17 +18,17 @@ use crate::scale::Scale;
 use crate::table::Table;
 
 pub async fn compare(server: &RedisServer, scale: &Scale) {
-    let most = u32::MAX;
+    let most = 1 << 26;
     let minute = Duration::from_secs(60);
     let algorithms: [(&str, Algorithm); 8] = [
         ("fixed window", FixedWindow::per_day(most).into()),
         ("sliding log", SlidingLog::per_day(most).into()),
         ("sliding window", SlidingWindow::per_day(most).into()),
         ("sliding window counter", SlidingWindowCounter::per_day(most).into()),
-        ("token bucket", TokenBucket::new(most / 64, 1, minute).into()),
+        ("token bucket", TokenBucket::new(most, 1, minute).into()),
         ("token bucket, intervals", TokenBucket::per_day(most).at_intervals().into()),
-        ("leaky bucket", LeakyBucket::new(most / 64, 1, minute).into()),
-        ("leaky bucket queue", LeakyBucketQueue::new(most / 64, 1, minute).into()),
+        ("leaky bucket", LeakyBucket::new(most, 1, minute).into()),
+        ("leaky bucket queue", LeakyBucketQueue::new(most, 1, minute).into()),
     ];
     let many = if scale.quick { MANY / 10 } else { MANY };
     let table = Table::new(
