@@ -196,9 +196,13 @@ impl Change {
             0 => cell.sufficient_until(),
             wait => cell.sufficient_until().min(at.saturating_add(wait)),
         };
+        let until = cells.iter().map(end).min().unwrap_or(u64::MAX).min(until);
+        let mut cells: Box<[Cell]> = cells.into();
+        // Each thread that repeats the denial would count a reference to them.
+        cells.iter_mut().for_each(|cell| cell.texts = None);
         self.denials.insert(Denial {
-            until: cells.iter().map(end).min().unwrap_or(u64::MAX).min(until),
-            cells: cells.into(),
+            until,
+            cells,
             epochs: mem::take(&mut self.epochs),
             at,
             sent: self.sent,
