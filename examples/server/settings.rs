@@ -73,11 +73,7 @@ impl Query {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()
             }
             "leaky-bucket-queue" => {
-                let waiting = self.tokens("waiting", 5)?;
-                if waiting == 0 {
-                    return Err(SettingsError::Zero { parameter: "waiting" });
-                }
-                LeakyBucketQueue::try_new(waiting, self.amount()?, self.span("interval")?)?.into()
+                LeakyBucketQueue::try_new(self.tokens("waiting", 5)?, self.amount()?, self.span("interval")?)?.into()
             }
             other => return Err(SettingsError::UnknownAlgorithm { name: other.to_owned() }),
         })
@@ -89,8 +85,8 @@ impl Query {
 
     fn tokens(&mut self, parameter: &'static str, default: u32) -> Result<u32, SettingsError> {
         let tokens = self.number(parameter, default)?;
-        if tokens > MAX_TOKENS {
-            return Err(SettingsError::TooLarge { parameter, tokens });
+        if !(1..=MAX_TOKENS).contains(&tokens) {
+            return Err(SettingsError::OutOfRange { parameter, tokens });
         }
         Ok(tokens)
     }
@@ -127,8 +123,7 @@ pub(crate) enum SettingsError {
     NotANumber { parameter: &'static str, value: String },
     NotASpan { parameter: &'static str, seconds: f64 },
     NotAChoice { parameter: &'static str, value: String, words: Vec<&'static str> },
-    TooLarge { parameter: &'static str, tokens: u32 },
-    Zero { parameter: &'static str },
+    OutOfRange { parameter: &'static str, tokens: u32 },
     Invalid(ConfigError),
 }
 
@@ -154,10 +149,9 @@ impl fmt::Display for SettingsError {
             Self::NotAChoice { parameter, value, words } => {
                 write!(f, "{parameter} is {value:?}: write {}", words.join(" or "))
             }
-            Self::TooLarge { parameter, tokens } => {
-                write!(f, "{parameter} is {tokens}: use at most {MAX_TOKENS} on this server")
+            Self::OutOfRange { parameter, tokens } => {
+                write!(f, "{parameter} is {tokens}: use 1 to {MAX_TOKENS} on this server")
             }
-            Self::Zero { parameter } => write!(f, "{parameter} is 0: allow at least 1 token"),
             Self::Invalid(error) => error.fmt(f),
         }
     }

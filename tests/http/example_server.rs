@@ -145,8 +145,8 @@ fn parameters_configure_an_algorithm() {
 fn invalid_parameters_are_explained() {
     let server = ExampleServer::start();
     for (request, reason) in [
-        ("fixed-window?limit=0", "limit is 0: allow at least 1 token, or leave the limit out"),
-        ("fixed-window?limit=1001", "limit is 1001: use at most 1000 on this server"),
+        ("fixed-window?limit=0", "limit is 0: use 1 to 1000 on this server"),
+        ("fixed-window?limit=1001", "limit is 1001: use 1 to 1000 on this server"),
         ("fixed-window?limit=ten", "limit is \"ten\": write a positive number"),
         ("fixed-window?limit=-1", "limit is \"-1\": write a positive number"),
         ("fixed-window?period=0", "period is 0ns: use whole microseconds, from 1 µs to 366 days"),
@@ -157,7 +157,7 @@ fn invalid_parameters_are_explained() {
         ("sliding-window?buckets=7", "period 10s does not divide into 7 buckets of whole microseconds"),
         ("token-bucket?refill=daily", "refill is \"daily\": write continuous or interval"),
         ("token-bucket?limit=5", "token-bucket has no parameter \"limit\": /help lists them"),
-        ("leaky-bucket-queue?waiting=0", "waiting is 0: allow at least 1 token"),
+        ("leaky-bucket-queue?waiting=0", "waiting is 0: use 1 to 1000 on this server"),
         ("leaky-bucket?cost=-1", "cost is \"-1\": write a positive number"),
     ] {
         let (head, body) = server.ask(&format!("GET /{request}"));
