@@ -157,7 +157,7 @@ impl<P> RateLimitLayer<P> {
     ///
     /// Inside this layer, it charges the difference to the cost that this layer has charged, by a second call to the
     /// store. If that is denied, the request is denied and the earlier charge is refunded. On its own, it charges the
-    /// full cost. A [table](Self::costs) in place of this layer takes one call for all routes.
+    /// full cost. With a [table](Self::costs) in place of this layer, each request takes one call.
     ///
     /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when
     /// no tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
@@ -196,8 +196,8 @@ impl<P> RateLimitLayer<P> {
         self.route_cost(CostRule::Constant(cost))
     }
 
-    /// Returns a layer whose requests have the costs of a table. In place of this layer, it charges each request by one
-    /// call to the store. See [`cost`](Self::cost).
+    /// Returns a layer of the same limits that takes the cost of each request from a table. Use it in place of this
+    /// layer. It makes one call to the store for each request. See [`cost`](Self::cost).
     ///
     /// # Panics
     ///

@@ -198,7 +198,7 @@ impl Change {
         };
         let until = cells.iter().map(end).min().unwrap_or(u64::MAX).min(until);
         let mut cells: Box<[Cell]> = cells.into();
-        // Each thread that repeats the denial would count a reference to them.
+        // Otherwise, threads that repeat the denial would contend for the count of references to the texts.
         cells.iter_mut().for_each(|cell| cell.texts = None);
         self.denials.insert(Denial {
             until,
