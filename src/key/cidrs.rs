@@ -142,7 +142,7 @@ impl Prefixes {
     }
 
     /// Writes the network of `address`, with the length of its prefix if it has several addresses.
-    pub(super) fn text(self, address: IpAddr) -> String {
+    pub(crate) fn text(self, address: IpAddr) -> String {
         let network = self.of(address).trunc();
         if network.prefix_len() < network.max_prefix_len() { network.to_string() } else { network.addr().to_string() }
     }

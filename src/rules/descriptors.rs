@@ -8,14 +8,14 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::error::{Problem, RulesError};
-use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
+use super::extractors::{Extractors, Matcher, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
 use super::limit::Rule;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
+use crate::key::KeyPart;
 use crate::key::heads::RequestHead;
-use crate::key::{KeyExtractor, KeyPart};
 use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey, check_name};
 
 /// A descriptor of a path.
@@ -192,13 +192,13 @@ impl<'a> Compiler<'a> {
         let part = |descriptor: &Descriptor<'_>| {
             let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
             let text = join(descriptor.key, "_", descriptor.value.filter(|_| !asks));
-            (text, asks.then(|| extractor(descriptor).extractor.clone()))
+            (text, asks.then(|| extractor(descriptor).clone()))
         };
         let parts: Vec<_> = path.iter().map(part).collect();
         if parts.iter().any(|(_, extractor)| extractor.is_some()) {
             limit = limit.metric_detail(move |head| {
                 let detail = parts.iter().map(|(text, extractor)| {
-                    let value = extractor.as_ref().and_then(|extractor| value_of(&**extractor, head));
+                    let value = extractor.as_ref().and_then(|extractor| value_of(extractor, head));
                     join(text, "_", value.as_deref())
                 });
                 Some(detail.collect::<Vec<_>>().join("."))
@@ -241,7 +241,7 @@ fn join(key: &str, between: &str, value: Option<&str>) -> String {
 }
 
 /// Returns the value of a request. `None` if it has none, or if it is found asynchronously.
-fn value_of(extractor: &dyn KeyExtractor, head: &RequestHead<'_>) -> Option<String> {
+fn value_of(extractor: &Named, head: &RequestHead<'_>) -> Option<String> {
     let mut parts = extractor.describe(head);
     parts.iter_mut().for_each(KeyPart::reveal);
     let values: Option<Vec<_>> = parts.iter().map(KeyPart::value).collect();

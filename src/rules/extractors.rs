@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{Cursor, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::fields::{closest, one_of};
 use crate::error::validation;
 use crate::key::cidrs::Prefixes;
-use crate::key::{self, Key, KeyBuf, KeyExtractor};
+use crate::key::heads::RequestHead;
+use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -62,6 +62,20 @@ pub(super) struct Named {
 impl Named {
     fn new(extractor: impl KeyExtractor, format: ValueFormat) -> Self {
         Self { extractor: Arc::new(extractor), format }
+    }
+
+    /// Describes the value of a request: an address as it is masked.
+    pub(super) fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        let mut parts = self.extractor.describe(head);
+        let mut key = KeyBuf::default();
+        if let (ValueFormat::Address(prefixes), [part]) = (self.format, &mut *parts)
+            && !self.extractor.is_async()
+            && let Ok(Extracted::Done) = self.extractor.extract(head, &mut key)
+            && let Some(address) = key.only_part().and_then(address_of)
+        {
+            *part = KeyPart::new(part.name().to_owned(), prefixes.text(address));
+        }
+        parts
     }
 }
 
@@ -192,8 +206,9 @@ impl ValueFormat {
                 }
             }
             Self::Address(prefixes) => {
-                let address = text.parse::<IpAddr>();
-                let address = address.map_err(|_| format!("{text:?} is not an IP address: write one, or use a `*`"))?;
+                let address = text
+                    .parse::<IpAddr>()
+                    .map_err(|_| format!("{text:?} is not an IP address: write one, or use a `*`"))?;
                 return Ok(Matcher::Exact(match prefixes.network(address) {
                     IpAddr::V4(network) => network.octets().into(),
                     IpAddr::V6(network) => network.octets().into(),
@@ -204,30 +219,30 @@ impl ValueFormat {
     }
 
     /// Masks an extracted address to its prefix. Its extractor may keep more bits.
-    pub(super) fn mask(self, value: &mut KeyBuf) {
+    pub(super) fn mask(self, mut value: KeyBuf) -> KeyBuf {
         if let Self::Address(prefixes) = self
             && let Some(address) = value.only_part().and_then(address_of)
         {
-            *value = KeyBuf::default();
-            prefixes.network(address).write(value);
+            value = KeyBuf::default();
+            prefixes.network(address).write(&mut value);
         }
+        value
     }
 
     /// Appends the key of an extracted value.
     pub(super) fn append_key(self, value: &KeyBuf, key: &mut KeyBuf) {
-        let is_non_standard = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
-        match (self, value.only_part()) {
-            (Self::Method, Some(method)) if is_non_standard(method) => key.push(key::OTHER_METHODS.as_bytes()),
+        match (self, value.only_part().map(str::from_utf8)) {
+            (Self::Method, Some(Ok(method))) if !key::is_standard(method) => key.push(key::OTHER_METHODS.as_bytes()),
             _ => key.append(value),
         }
     }
 
     /// Returns whether a pattern matches the text of an extracted value.
     pub(super) fn matches(self, pattern: &str, value: &[u8]) -> bool {
-        let (Self::Address(_), Some(address)) = (self, address_of(value)) else { return is_match(pattern, value) };
-        // Without an allocation. An address has at most 45 characters.
-        let mut text = Cursor::new([0; 45]);
-        write!(text, "{address}").is_ok() && is_match(pattern, &text.get_ref()[..text.position() as usize])
+        match (self, address_of(value)) {
+            (Self::Address(_), Some(address)) => is_match(pattern, address.to_string().as_bytes()),
+            _ => is_match(pattern, value),
+        }
     }
 }
 

@@ -83,29 +83,18 @@ impl Value {
     fn extract(&mut self, named: &Named, head: &RequestHead<'_>) {
         if let Self::NotExtracted = self {
             let mut key = KeyBuf::default();
+            let format = named.format;
             *self = match named.extractor.extract(head, &mut key) {
-                Ok(Extracted::Done) => {
-                    named.format.mask(&mut key);
-                    Self::Extracted(Ok(key))
-                }
-                Ok(pending) => Self::Pending(Box::pin(pending.complete(key))),
+                Ok(Extracted::Done) => Self::Extracted(Ok(format.mask(key))),
+                Ok(pending) => Self::Pending(Box::pin(async move { Ok(format.mask(pending.complete(key).await?)) })),
                 Err(missing) => Self::Extracted(Err(missing)),
             };
         }
     }
-
-    /// Waits for an asynchronous extractor.
-    async fn wait(&mut self, format: ValueFormat) {
-        if let Self::Pending(key) = self {
-            let mut found = key.await;
-            found.iter_mut().for_each(|key| format.mask(key));
-            *self = Self::Extracted(found);
-        }
-    }
 }
 
-/// The extractor with this position has not returned yet.
-struct Pending(usize);
+/// The position of an extractor that has not returned yet.
+type Pending = usize;
 
 /// The rules that match a request.
 type Matches = SmallVec<[(usize, Match<()>); 8]>;
@@ -127,7 +116,7 @@ impl<'a> Search<'a> {
         }
         match value {
             Value::Extracted(found) => Ok(found.as_ref().map_err(|missing| *missing)),
-            Value::NotExtracted | Value::Pending(_) => Err(Pending(extractor)),
+            _ => Err(extractor),
         }
     }
 
@@ -235,7 +224,11 @@ impl LimitIndex for Arc<Tree> {
                         });
                         return found;
                     }
-                    Err(Pending(extractor)) => values[extractor].wait(tree.extractors[extractor].format).await,
+                    Err(extractor) => {
+                        if let Value::Pending(key) = &mut values[extractor] {
+                            values[extractor] = Value::Extracted(key.await);
+                        }
+                    }
                 }
             }
         }))
@@ -243,7 +236,7 @@ impl LimitIndex for Arc<Tree> {
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let key = self.rules[position].key.iter();
-        key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
+        key.flat_map(|extractor| self.extractors[*extractor].describe(head)).collect()
     }
 
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {

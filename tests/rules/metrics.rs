@@ -2,14 +2,16 @@
 
 use std::convert::Infallible;
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
 use tower::util::service_fn;
 use tower::{Layer, ServiceExt};
+use tower_ratelimit::key::TrustedProxies;
 use tower_ratelimit::rules::{self, Extractors};
-use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, key};
+use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, RequestHead, key};
 
 /// The names and details of the limits that were decided.
 #[derive(Default)]
@@ -24,8 +26,16 @@ impl Recorder for Details {
 
 /// Returns the names and details of the limits that decide about a request with these headers.
 async fn details(yaml: &str, path: &str, headers: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
-    let extractors = Extractors::new().register("path", key::path());
-    let limits = rules::from_yaml(yaml, &extractors).unwrap();
+    details_by(&Extractors::new().register("path", key::path()), yaml, path, headers).await
+}
+
+async fn details_by(
+    extractors: &Extractors,
+    yaml: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> Vec<(String, Option<String>)> {
+    let limits = rules::from_yaml(yaml, extractors).unwrap();
     let recorder = Arc::new(Details::default());
     let layer = RateLimitLayer::builder(limits).recorder(recorder.clone()).build();
     let response = |_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) };
@@ -92,6 +102,32 @@ descriptors:
 ";
     let found = detail(yaml, "/items/7", &[("x-plan", "pro")]).await;
     assert_eq!(found.as_deref(), Some("path_/items/*.header.x-plan_pro"));
+}
+
+#[tokio::test]
+async fn addresses_are_shown_as_they_are_masked() {
+    let yaml = "
+domain: shop
+descriptors:
+- { key: client, detailed_metric: true, rate_limit: { unit: day, requests_per_unit: 10 } }
+";
+    let address = || key::from_fn(|head: &RequestHead<'_>| head.header("x-client")?.parse::<IpAddr>().ok());
+    let by_hop = || TrustedProxies::hops(1).single_valued("x-client");
+    let new = Extractors::new;
+    for (extractors, address, shown) in [
+        (new().register("client", by_hop()), "2001:db8:1:2::3", "2001:db8:1:2::/64"),
+        (new().register_address("client", by_hop(), 48), "2001:db8:1:2::3", "2001:db8:1::/48"),
+        (new().register_address("client", by_hop(), 48), "192.0.2.7", "192.0.2.7"),
+        (new().register_address("client", address(), 48), "2001:db8:1:2::3", "2001:db8:1::/48"),
+        (new().register_address("client", address(), 48), "::ffff:192.0.2.7", "192.0.2.7"),
+    ] {
+        let found = details_by(&extractors, yaml, "/", &[("x-client", address)]).await;
+        assert_eq!(found, [("shop.client".to_owned(), Some(format!("client_{shown}")))]);
+        let layer = RateLimitLayer::new(rules::from_yaml(yaml, &extractors).unwrap());
+        let request = Request::get("/").header("x-client", address).body(()).unwrap();
+        let explained = layer.explain(&RequestHead::of(&request)).await;
+        assert_eq!(explained.limits[0].key[0].value(), Some(shown), "{explained}");
+    }
 }
 
 #[tokio::test]

@@ -447,6 +447,12 @@ fn an_address_in_a_file_selects_the_bucket_of_its_extractor() {
             "2001:db8:1:3::3",
         ),
         (new().register_address("client", key::from_fn(mapped), 64), "192.0.2.7", "192.0.2.7", "192.0.2.8"),
+        (
+            new().register_address("client", key::from_async_fn(move |head| ready(address(head))), 64),
+            "2001:db8:1:2::3",
+            "2001:db8:1:2::9",
+            "2001:db8:1:3::3",
+        ),
     ] {
         let yaml = format!(
             "
