@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::get as route;
+use axum::routing::{get as route, post};
 use http::Method;
 use tower::Layer;
 use tower_ratelimit::rules::{self, Extractors};
@@ -101,6 +101,33 @@ async fn explanations_in_nested_routers_see_the_path_that_the_client_sent() {
     let inner = Router::new().route("/login", route(async || "a login")).layer(limits.clone());
     let app = Router::new().nest("/api", inner.layer(middleware::from_fn_with_state(limits, explain)));
     assert_eq!(ask(&app, get("/api/login").map(|()| Body::empty())).await.remaining(), 99);
+}
+
+#[tokio::test]
+async fn a_layer_limits_unknown_paths_of_the_router_that_others_are_merged_into() {
+    let limited = || Router::new().route("/limited", route(async || "")).layer(layer([hundred()]));
+    let other = || Router::new().route("/other", route(async || ""));
+    let with_fallback = Router::new().fallback(async || "").layer(layer([hundred()]));
+    for (app, is_limited) in
+        [(other().merge(limited()), true), (limited().merge(other()), false), (with_fallback.merge(other()), true)]
+    {
+        let answer = ask(&app, get("/unknown").map(|()| Body::empty())).await;
+        assert_eq!(answer.header("ratelimit").is_some(), is_limited);
+    }
+}
+
+#[tokio::test]
+async fn only_a_route_layer_of_a_single_route_does_not_limit_methods_that_it_lacks() {
+    let one = || layer([hundred()]);
+    for (app, is_limited) in [
+        (Router::new().route("/", post(async || "")).layer(one()), true),
+        (Router::new().route("/", post(async || "").layer(one())), true),
+        (Router::new().route("/", post(async || "")).route_layer(one()), true),
+        (Router::new().route("/", post(async || "").route_layer(one())), false),
+    ] {
+        let answer = ask(&app, get("/").map(|()| Body::empty())).await;
+        assert_eq!((answer.status.as_u16(), answer.header("ratelimit").is_some()), (405, is_limited));
+    }
 }
 
 #[tokio::test]
