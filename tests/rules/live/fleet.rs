@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use deadpool_redis::redis::cmd;
+use futures_util::future::{join, join_all};
 use tokio::runtime::Handle;
 use tower_ratelimit::rules::Extractors;
 use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RateLimitLayer, RedisConfig, RedisStore, StoreErrorKind};
@@ -105,10 +106,11 @@ async fn a_fleet_on_one_server_switches_together() {
 async fn a_fleet_on_a_cluster_switches_together() {
     let cluster = RedisCluster::start(0);
     // Each prefix has its own slot, so some are not on the first node.
-    for prefix in ["a", "b", "c", "d"] {
+    let switch = async |prefix| {
         let connect = async || RedisConfig::cluster(cluster.urls()).connect().await.unwrap().prefix(prefix);
         a_fleet_switches_together([connect().await, connect().await]).await;
-    }
+    };
+    join_all(["a", "b", "c", "d"].map(switch)).await;
 }
 
 #[tokio::test]
@@ -141,8 +143,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     };
     put("domain: shop\ndescriptors: 5", "1");
     let new = Machine::start(&store).await;
-    old.wait_for_reports(1).await;
-    new.wait_for_reports(1).await;
+    join(old.wait_for_reports(1), new.wait_for_reports(1)).await;
     let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
     assert_eq!((old.reported(), new.reported()), (vec![refused.to_owned()], vec![refused.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
