@@ -131,7 +131,7 @@ fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit,
         limit = limit.cost(cost);
     }
     (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
-    limit.overage = overage.filter(|_| tokens > 0);
+    limit.overage = overage;
     limit.penalty = read_penalty(rule)?;
     limit.on_store_error = read_store_error_policy(rule)?;
     Ok(limit)
@@ -194,9 +194,13 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 
 /// Reads the algorithm. If no requests are allowed, it allows one.
 fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
-    let message = "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; \
-                   to deny all requests, leave `algorithm` out";
-    rule.reject_if(tokens == 0 && rule.has("algorithm"), "requests_per_unit", message)?;
+    for name in ["algorithm", "cost", "soft", "overridable"] {
+        let message = format!(
+            "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; to deny all requests, \
+             leave `{name}` out"
+        );
+        rule.reject_if(tokens == 0 && rule.has(name), "requests_per_unit", message)?;
+    }
     let own = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
     let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0).to_ascii_lowercase();
     for field in ALGORITHMS.iter().flat_map(|(_, fields)| *fields).filter(|field| rule.has(field)) {
