@@ -1,9 +1,9 @@
 //! The state of a key, and arithmetic on its numbers.
 
-/// The state of a key in 24 bytes, whose meaning depends on the algorithm. The default is an unused key.
+/// The state of a key in 24 bytes, whose meaning depends on the algorithm.
 ///
 /// All algorithms but the logs keep one.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct CompactState {
     /// The instant at which the state expires, in µs. 0 for an unused key.
     pub(crate) expires_at: u64,

@@ -119,7 +119,7 @@ impl<'a> Finder<'a> {
         let key = match key {
             Ok(key) => key,
             Err(error) => {
-                let policy = limit.missing_key();
+                let policy = limit.missing_key_policy();
                 if self.explained.is_none() {
                     report(config, limit.name(), policy, error);
                 }

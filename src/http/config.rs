@@ -211,14 +211,13 @@ impl Builder<HttpOptions> {
     /// produced, or is longer than 1 MiB or 1,024 frames, is replaced by an empty one.
     ///
     /// ```
-    /// use axum::http::StatusCode;
     /// use axum::response::Html;
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
     ///     .on_reject(|rejection| (rejection.status(), Html(format!("<h1>{}</h1>", rejection.message()))))
     ///     .build();
-    /// # let _ = (limits, StatusCode::OK);
+    /// # let _ = limits;
     /// ```
     pub fn on_reject<R: IntoRejectionResponse>(
         mut self,
@@ -348,7 +347,7 @@ impl LayerConfig {
     /// See [`following`](Self::following).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let limits = self.live.as_ref().map(|live| &live.limits);
-        let layer = Self { cost, layer: next_layer(), live: None, ..self.clone() }.following(limits)?;
+        let layer = Self { cost, layer: next_layer(), live: None, ..self.clone() }.checked(limits)?;
         self.group.has_several_layers.store(true, Ordering::Relaxed);
         Ok(layer)
     }
@@ -357,8 +356,9 @@ impl LayerConfig {
     ///
     /// # Errors
     ///
-    /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash.
-    pub(super) fn following(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
+    /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash, or
+    /// has a query.
+    pub(super) fn checked(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
             let client = Arc::new(config.client.with_limits(limits));
             let mut config = Self { client, live: None, ..config.clone() };

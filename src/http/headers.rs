@@ -14,7 +14,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::algorithm::{Algorithm, Kind};
 use crate::key::split_unquoted;
-use crate::limit::Limit;
+use crate::limit::{Limit, MAX_PER_REQUEST};
 use crate::store::decision::{Cell, Decision};
 use crate::time::{Timestamp, ceil_seconds};
 
@@ -139,8 +139,6 @@ static X_RATE_LIMIT_DASHED: [HeaderName; 3] = [
     HeaderName::from_static("x-rate-limit-remaining"),
     HeaderName::from_static("x-rate-limit-reset"),
 ];
-/// The maximum number of limits of one request.
-const MAX_LIMITS: usize = 64;
 
 /// The chosen styles, and the parts of the headers that are the same for all requests.
 #[derive(Clone, Debug, Default)]
@@ -198,7 +196,7 @@ impl Headers {
         self.enforced = enforced.len();
         // A file may have thousands of limits, which never apply to one request together.
         let is_calendar = |(_, algorithm): &(_, &Algorithm)| matches!(algorithm.kind, Kind::Window(Some(_)));
-        let are_constant = self.enforced <= MAX_LIMITS && !enforced.iter().any(is_calendar);
+        let are_constant = self.enforced <= MAX_PER_REQUEST && !enforced.iter().any(is_calendar);
         self.policies = are_constant.then(|| policies(enforced.into_iter(), Timestamp::EPOCH));
     }
 

@@ -202,7 +202,7 @@ impl<P> RateLimitLayer<P> {
     /// # Panics
     ///
     /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a
-    /// slash.
+    /// slash, or has a query.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> Self {
         or_panic(self.route_cost(CostRule::Table(Arc::new(costs))))
@@ -322,7 +322,7 @@ impl Builder<HttpOptions> {
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
         let (client, limits, options) = self.into_client()?;
-        LayerConfig::new(client, options).following(limits.as_ref()).map(RateLimitLayer::of)
+        LayerConfig::new(client, options).checked(limits.as_ref()).map(RateLimitLayer::of)
     }
 }
 

@@ -223,7 +223,7 @@ impl Limit {
     }
 
     /// Returns the policy for missing keys. A limit in shadow mode rejects nothing.
-    pub(crate) fn missing_key(&self) -> OnMissingKey {
+    pub(crate) fn missing_key_policy(&self) -> OnMissingKey {
         match self.on_missing_key {
             OnMissingKey::Reject if self.is_shadow => OnMissingKey::Skip,
             policy => policy,
@@ -321,7 +321,8 @@ impl OnMissingKey {
 ///
 /// - If any of them has the policy `Reject`, the request is rejected, and nothing is charged locally.
 /// - Otherwise all limits with the policy `DecideLocally` decide together, all or nothing.
-/// - Limits with the policy `Allow` are skipped: they neither deny nor charge.
+/// - Limits with the policy `Allow` are skipped: they neither deny nor charge. If one of them is in
+///   [quota mode](Limit::quota_mode), the others in quota mode deny nothing.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum OnStoreError {

@@ -7,12 +7,12 @@ use std::{fmt, mem};
 
 use tokio::runtime::Handle;
 
+use super::cost::CostRule;
 use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, PendingMatches};
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::heads::RequestHead;
-use crate::limit::CostRule;
 use crate::store::decision::{Cell, Cells, Texts, Veto};
 use crate::store::{Store, escape};
 
@@ -24,14 +24,13 @@ pub(crate) struct Limits {
     pub(crate) names: Arc<[Arc<str>]>,
     /// The cell of each limit, for no key yet.
     cells: Box<[Cell]>,
-    /// Whether a limit is elastic or has a penalty.
-    has_special: bool,
+    has_penalty_or_elastic: bool,
     /// The limits that are checked one by one.
     unindexed: Arc<[usize]>,
     /// The limits that are found by indexes.
     pub(crate) indexed: Arc<[IndexedLimits]>,
     /// Whether the size or the metrics of a limit depend on the request.
-    has_variable: bool,
+    depends_on_request: bool,
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
     pub(crate) hasher: KeyHasher,
@@ -39,11 +38,11 @@ pub(crate) struct Limits {
     has_names: bool,
 }
 
-/// The maximum number of cells for which room is made at once.
+/// The maximum number of cells for which room is made at once. Few requests have more.
 const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
-const MAX_PER_REQUEST: usize = 64;
+pub(crate) const MAX_PER_REQUEST: usize = 64;
 /// The number of limits that are dropped without delay.
 const MANY_LIMITS: usize = 1_000;
 /// The maximum number of limits of a limiter.
@@ -63,10 +62,10 @@ impl Limits {
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
-            has_special: limits
+            has_penalty_or_elastic: limits
                 .iter()
                 .any(|limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some()),
-            has_variable: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
+            depends_on_request: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
@@ -81,13 +80,14 @@ impl Limits {
 
     /// Checks the number of limits that may apply to one request.
     fn check_max_matches(&self) -> Result<(), ConfigError> {
-        let indexed = self
-            .indexed
-            .iter()
-            .map(|indexed| indexed.index.max_matches(&|position| Some(self[indexed.get(position)?].missing_key())));
+        let indexed = self.indexed.iter().map(|indexed| {
+            indexed.index.max_matches(&|position| Some(self[indexed.get(position)?].missing_key_policy()))
+        });
         let most = self.unindexed.len() + indexed.sum::<usize>();
         if most > MAX_PER_REQUEST {
-            return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
+            return Err(ConfigError::new(format!(
+                "{most} limits for one request are too many: use at most {MAX_PER_REQUEST}"
+            )));
         }
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Limits {
             cells.reserve(self.limits.len().min(MAX_RESERVED));
         }
         cells.push(self.cells[index].with_key(key, cost));
-        if self.has_special {
+        if self.has_penalty_or_elastic {
             self.complete_last(cells);
         }
     }
@@ -140,13 +140,13 @@ impl Limits {
     pub(crate) fn cells_of(&self, key: KeyHash, cost: u64) -> Cells {
         // Filled in place, because moving a cell takes 30 instructions.
         match &*self.cells {
-            [cell] if !self.has_special => Cells::from_buf([cell.with_key(key, cost)]),
+            [cell] if !self.has_penalty_or_elastic => Cells::from_buf([cell.with_key(key, cost)]),
             _ => self.all_cells_of(key, cost),
         }
     }
 
     fn all_cells_of(&self, key: KeyHash, cost: u64) -> Cells {
-        if !self.has_special {
+        if !self.has_penalty_or_elastic {
             return self.cells.iter().map(|cell| cell.with_key(key, cost)).collect();
         }
         let mut cells = Cells::new();
@@ -176,7 +176,7 @@ impl Limits {
     /// Gives the cells of a request the sizes and details that their limits have for it.
     #[inline]
     pub(crate) fn fit(&self, cells: &mut Cells, head: &RequestHead<'_>) {
-        if self.has_variable {
+        if self.depends_on_request {
             self.fit_each(cells, head);
         }
     }
@@ -230,7 +230,7 @@ impl Limits {
         let policy = |position| {
             let limit = &self[indexed.get(position)?];
             // As for an exemption, an ambiguous condition does not count.
-            limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
+            limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key_policy())
         };
         indexed.index.find(head, &policy, on_match)
     }

@@ -55,9 +55,9 @@ use crate::time::Cooldown;
 #[derive(Debug)]
 pub struct MetricsRecorder {
     labels: Vec<Label>,
-    limits: PerLabel<LimitHandles>,
+    limits: PerLabel<LimitMetrics>,
     /// Histograms, by the source of decisions.
-    durations: PerLabel<Histogram>,
+    durations: [OnceLock<Histogram>; SOURCES],
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
     usage_reading: Cooldown,
@@ -71,7 +71,7 @@ impl MetricsRecorder {
         Self {
             labels: Vec::new(),
             limits: PerLabel::default(),
-            durations: PerLabel::default(),
+            durations: Default::default(),
             counters: PerLabel::default(),
             usage_reading: Cooldown::default(),
         }
@@ -103,14 +103,14 @@ impl Recorder for MetricsRecorder {
         let source = decision.source;
         for limit in decision.limits() {
             let handles =
-                self.limits.get(limit.name, |name| LimitHandles::new(with_labels(&self.labels, [("limit", name)])));
+                self.limits.get(limit.name, |name| LimitMetrics::new(with_labels(&self.labels, [("limit", name)])));
             handles.count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
-            let create = |source: &str| {
-                histogram!("ratelimit_store_duration_seconds", with_labels(&self.labels, [("decided_by", source)]))
-            };
-            self.durations.get(source.as_str(), create).record(decision.duration.as_secs_f64());
+            let labels = || with_labels(&self.labels, [("decided_by", source.as_str())]);
+            let durations = &self.durations[source as usize];
+            let durations = durations.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
+            durations.record(decision.duration.as_secs_f64());
         }
         if self.usage_reading.try_start(USAGE_INTERVAL) {
             let usage = decision.store_usage();
@@ -202,16 +202,16 @@ const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 /// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported
 /// that can't occur.
 #[derive(Debug, Default)]
-struct LimitHandles {
+struct LimitMetrics {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
-    details: PerLabel<LimitHandles, MAX_DETAILS>,
+    details: PerLabel<LimitMetrics, MAX_DETAILS>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
 }
 
-impl LimitHandles {
+impl LimitMetrics {
     fn new(labels: Vec<Label>) -> Self {
         Self { labels, ..Self::default() }
     }

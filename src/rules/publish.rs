@@ -37,6 +37,10 @@ impl RedisStore {
     /// Returns an error of the kind [`InvalidCall`](crate::StoreErrorKind::InvalidCall) if the text is invalid. Nothing
     /// is published then. Returns another error if Redis does not confirm the publication. The text may have been
     /// published, and can be published again.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside a Tokio runtime.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
@@ -126,13 +130,13 @@ impl Document for PublishedRules {
                 self.outages.end();
                 change
             }
-            Err(error) => {
-                let error: &dyn std::error::Error = &error;
+            Err(_error) => {
                 if self.outages.should_log() {
                     #[cfg(feature = "tracing")]
-                    tracing::warn!(error, "the rules in Redis could not be read: the previous ones stay in force");
-                    #[cfg(not(feature = "tracing"))]
-                    let _ = error;
+                    tracing::warn!(
+                        error = &_error as &dyn std::error::Error,
+                        "the rules in Redis could not be read: the previous ones stay in force"
+                    );
                 }
                 None
             }

@@ -3,6 +3,7 @@
 mod answer;
 mod cell;
 
+use std::mem;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -169,8 +170,8 @@ impl Deref for AllowedDecision {
 
 /// The record of the charges of a decision. It can be refunded exactly and once.
 ///
-/// A refund returns only the part of the charge that still counts: it never leaves more tokens than the limit has,
-/// never moves a reset, and never affects a later window.
+/// A refund returns only the part of the charge that still counts: it never leaves more tokens than the limit has, and
+/// never affects a later window.
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped refunds nothing: pass it to `refund`"]
 pub struct Receipt {
@@ -219,12 +220,11 @@ pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: u64, purp
     }
     let takes = purpose != Purpose::Peek;
     let is_allowed = takes && allows(cells);
-    // Whether the limit before the cell of a penalty denies.
+    // Whether the cell before, which is that of the limit of a penalty, has no capacity.
     let mut is_denied = false;
     for (cell, state) in cells.iter_mut().zip(states) {
-        let is_strike = takes && is_denied && cell.makes_strikes;
-        is_denied = !cell.is_allowed();
-        let charges = !is_denied && if cell.is_of_penalty() { is_strike } else { is_allowed };
+        let is_strike = takes && mem::replace(&mut is_denied, !cell.is_allowed()) && cell.makes_strikes;
+        let charges = cell.is_allowed() && if cell.is_of_penalty() { is_strike } else { is_allowed };
         cell.complete(state, now, charges);
     }
     enforce_quotas(cells);

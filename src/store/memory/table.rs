@@ -15,7 +15,7 @@ use crate::algorithm::{CompactState, KeyState, Log};
 
 /// The share of its limit that a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
 /// [`EvictionRank::DENIED`]. At the cap, entries of low ranks are evicted first.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct EvictionRank(pub(super) u8);
 
 impl EvictionRank {

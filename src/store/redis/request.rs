@@ -283,20 +283,20 @@ impl Reply {
 
     /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
-        let is_allowed = match take(bytes, 1)?[0] {
+        let is_allowed = match bytes.split_off_first()? {
             b'y' => true,
             b'n' => false,
             b'e' => {
-                let length = take(bytes, 2)?.get_u16_le();
-                let error = take(bytes, length.into())?;
+                let length = bytes.split_off(..2)?.get_u16_le();
+                let error = bytes.split_off(..length.into())?;
                 return Some(Err(Fault::script(String::from_utf8_lossy(error).into_owned())));
             }
             _ => return None,
         };
-        let keys = take(bytes, 1)?[0];
+        let keys = *bytes.split_off_first()?;
         let mut state = || {
-            let length = take(bytes, 1)?[0];
-            take(bytes, length.into()).map(SmallVec::from_slice)
+            let length = *bytes.split_off_first()?;
+            bytes.split_off(..length.into()).map(SmallVec::from_slice)
         };
         let states = (0..keys).map(|_| state()).collect::<Option<_>>()?;
         Some(Ok(Self { is_allowed, states }))
@@ -312,19 +312,12 @@ pub(super) fn next_override<'a>(
     decode_compact(state).map(StoredOverride::of_state).map(Some).ok_or(INVALID_OVERRIDE)
 }
 
-/// Removes the first `length` bytes, and returns them.
-fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(length)?;
-    *bytes = rest;
-    Some(taken)
-}
-
 /// Parses the reply to a call of so many `requests`. Returns the instant of all decisions (in µs), and the reply to
 /// each request, or why it could not be performed.
 pub(super) fn parse_replies(reply: Value, requests: usize) -> Result<(u64, Vec<Result<Reply, Fault>>), Fault> {
     let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
     let mut bytes = &reply[..];
-    let now = take(&mut bytes, INSTANT).map(|mut instant| instant.get_uint_le(INSTANT));
+    let now = bytes.split_off(..INSTANT).map(|mut instant| instant.get_uint_le(INSTANT));
     let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("expected an instant"))?;
     let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
     match replies {
@@ -368,7 +361,7 @@ pub(super) fn decode_compact(mut bytes: &[u8]) -> Option<CompactState> {
 fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
     let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
     let entry = |mut entry: &[u8]| (entry.get_uint_le(INSTANT), entry.get_u32_le(), entry.get_u32_le());
-    Log::of_entries(rule, entries.iter().map(|bytes| entry(bytes)).collect::<SmallVec<[_; 4]>>())
+    Log::of_entries(rule, entries.iter().map(|bytes| entry(bytes)))
 }
 
 #[cfg(test)]
