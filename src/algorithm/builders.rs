@@ -1,4 +1,4 @@
-//! Limits of buckets, of windows, and of calendars.
+//! The builders of algorithms: buckets, windows, and windows of the calendar.
 
 use std::time::Duration;
 

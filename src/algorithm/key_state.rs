@@ -31,7 +31,7 @@ impl KeyState {
     /// The state of an unused key under any algorithm. A log is allocated by its first charge.
     pub(crate) const UNUSED: Self = Self::Compact(CompactState::UNUSED);
 
-    /// Returns the state of an unused key in the form that has its bytes.
+    /// Returns the state of an unused key in the form in which it is encoded: a log for algorithms that keep one.
     pub(crate) fn unused(algorithm: &Algorithm) -> Self {
         if algorithm.keeps_log() { Self::Log(Box::default()) } else { Self::UNUSED }
     }

@@ -11,7 +11,7 @@ use super::state::{CompactState, take_instant, take_u32};
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
 /// Entries hold running totals rather than counts, so that a sum is a difference, and a binary search finds the entry
-/// with which a given number of tokens has expired. Totals are modulo 2^32, as fewer tokens count at a time.
+/// with which a given number of tokens has expired. Totals are modulo 2^32, because fewer tokens count at once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Log {
     /// The instant, in µs, from which nothing counts: a period after the start of the newest bucket.

@@ -1,6 +1,10 @@
 //! Penalties for keys that are denied too often.
 //!
 //! A penalty is an algorithm, too: a charge is a strike, and a locked-out key has to wait.
+//!
+//! A key has strikes or a lockout, and in both cases may have a level. There are two instants: when the level is
+//! forgotten, and the end of the strikes or of the lockout. The state's `expires_at` is the later one, and `at` the
+//! earlier one. The lower half of its `detail` is the strikes, the upper half the level, plus [`LEVEL_IS_LATER`].
 
 use std::time::Duration;
 
@@ -189,10 +193,6 @@ const MAX_LEVEL: u64 = (1 << 6) - 1;
 const LEVEL_IS_LATER: u64 = MAX_LEVEL + 1;
 
 /// Returns how long a key is still locked out, in µs, or 0.
-///
-/// A key has strikes or a lockout, and in both cases may have a level. There are two instants: when the level is
-/// forgotten, and the end of the strikes or of the lockout. The state's `expires_at` is the later one, and `at` the
-/// earlier one. The lower half of its `detail` is the strikes, the upper half the level, plus [`LEVEL_IS_LATER`].
 pub(super) fn wait(state: &CompactState, now: u64) -> u64 {
     match state.halves() {
         [level, 0] if level > 0 => state.at.saturating_sub(now),

@@ -1,4 +1,4 @@
-//! The numbers that a limit decides by.
+//! [`Algorithm`]: the kind of a limit, and the numbers that it decides by.
 
 use std::fmt;
 use std::time::Duration;
@@ -128,7 +128,7 @@ impl Algorithm {
         self.with_capacity("capacity", self.capacity as u32)
     }
 
-    /// Returns the most tokens, 2^32 or more, that fill or drain in the longest time.
+    /// Returns the most tokens that fill or drain in the longest time, or more than a limit can have if there is no bound.
     const fn most_tokens(&self) -> u64 {
         match self.kind {
             // In whole intervals.

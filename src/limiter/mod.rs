@@ -51,7 +51,7 @@ use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
 ///
 /// | method | when a limit denies |
 /// |---|---|
-/// | [`acquire`](Self::acquire) | returns a [`Decision`](crate::Decision) that is not allowed |
+/// | [`acquire`](Self::acquire), [`acquire_charges`](Self::acquire_charges) | return a [`Decision`](crate::Decision) that is not allowed |
 /// | [`try_acquire`](Self::try_acquire) | returns an error |
 /// | [`wait`](Self::wait), [`wait_at_most`](Self::wait_at_most) | wait until the limits allow it |
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
@@ -113,11 +113,11 @@ impl Limiter {
         &self.client.limits
     }
 
-    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other
-    /// limiters refund nothing.
+    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other stores
+    /// refund nothing, and neither do those of limits that this limiter lacks.
     ///
-    /// A window refunds the full cost as long as it counts the charge. A bucket refunds the tokens that had not come
-    /// back by the time of its last charge. A queue refunds its slot if that is still the last one.
+    /// A window refunds the full cost as long as it counts the charge. A bucket refunds the tokens that have not come
+    /// back yet. A queue refunds its slot if that is still the last one.
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ impl fmt::Debug for Limiter {
 /// - the [overage](Limit::soft) of a limit is 0 percent, or too much for a limit;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;
 /// - in a layer, a constant cost is over the capacity of an enforced limit that it applies to, or a path in a
-///   [`CostTable`](crate::CostTable) does not start with a slash. For a limit from a rules file, the message has its
-///   position;
+///   [`CostTable`](crate::CostTable) does not start with a slash, or has a query. For a limit from a rules file, the
+///   message has its position;
 /// - in a limiter, a limit needs a request for its key, cost, condition or size, or depends on responses.
 ///
 /// `T` contains the options that only layers have.

@@ -43,7 +43,7 @@ pub fn method(method: Method) -> impl Condition {
 ///
 /// # Panics
 ///
-/// Panics if `path` does not start with a slash, because it would match nothing.
+/// Panics if `path` does not start with a slash, or has a query, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn route(path: impl Into<String>) -> impl Condition {
@@ -61,7 +61,7 @@ pub fn route(path: impl Into<String>) -> impl Condition {
 ///
 /// # Panics
 ///
-/// Panics if `prefix` does not start with a slash, because it would match nothing.
+/// Panics if `prefix` does not start with a slash, or has a query, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {

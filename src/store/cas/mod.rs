@@ -231,7 +231,7 @@ struct Written {
 }
 
 impl<B: CompareAndSwap> Request<B> {
-    /// Answers the cells when no other request of this process for one of their keys does.
+    /// Waits until no other request of this process decides one of these keys, then decides.
     async fn decide_in_turn(mut self) -> Result<(Answer, Self), StoreError> {
         // Requests that write nothing need no turn.
         let keys = self.cells.iter().filter(|_| self.purpose == Purpose::Take).map(Cell::key);

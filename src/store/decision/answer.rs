@@ -39,7 +39,9 @@ impl Cell {
         (report.more_after, report.reset_after) = (more_after.map(ceil_micros), ceil_micros(reset_after));
     }
 
-    /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice.
+    /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice. On the
+    /// cell of a [penalty](Self::is_of_penalty), set only the [mark](Self::mark) of a store of this crate, because it
+    /// tells how long the key is locked out.
     pub fn set_mark(&mut self, [expires_at, at, detail]: [u64; 3]) {
         self.report_mut();
         self.mark = CompactState { expires_at, at, detail };

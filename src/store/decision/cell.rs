@@ -277,7 +277,8 @@ impl Cell {
     }
 
     /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size
-    /// of a limit that is available may have changed.
+    /// of a limit that is available may have changed, unless its state is a log, whose summary holds for one size only,
+    /// or an override has to be read.
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
