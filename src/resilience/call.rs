@@ -251,6 +251,8 @@ impl GuardedStore {
         }
         let began = self.start_recording(purpose);
         match self.store.decide(&mut cells, purpose).into_ready() {
+            // As `decision` does, which would move the cells: that takes 40 instructions ("token bucket" in
+            // `.ci/instructions`).
             Ok(Ok(answer)) if began.is_none() => {
                 let at = answer.finish(&mut cells);
                 Decision::merge_penalties(&mut cells);
