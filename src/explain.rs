@@ -129,7 +129,7 @@ impl Explanation {
     /// Explains a request: by its head if there is a `conclusion`, and otherwise by a decision about its `cells`, for
     /// this purpose. `limits` are all limits, and say which of them apply.
     pub(crate) async fn new(
-        client: &Arc<GuardedStore>,
+        guarded: &Arc<GuardedStore>,
         conclusion: Option<Conclusion>,
         cells: Cells,
         limits: Vec<LimitExplanation>,
@@ -142,7 +142,7 @@ impl Explanation {
             lists: Vec::new(),
             limits,
         };
-        this.key_parts().for_each(|part| part.set_fingerprint(client.hasher()));
+        this.key_parts().for_each(|part| part.set_fingerprint(guarded.hasher()));
         this.describe(&cells, false);
         if let Some(conclusion) = conclusion {
             return Self { conclusion, ..this };
@@ -150,7 +150,7 @@ impl Explanation {
         if cells.is_empty() {
             return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };
         }
-        let (decided_by, decision) = client.explain(cells, purpose).await;
+        let (decided_by, decision) = guarded.explain(cells, purpose).await;
         this.decided_by = decided_by;
         if let Some(decision) = decision {
             this.describe(decision.outcomes(), true);

@@ -42,7 +42,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn find(&mut self) -> Vec<PendingLimits> {
         let (config, head) = (self.config, self.head);
-        let (limits, hasher) = (&config.client.limits, config.client.hasher());
+        let (limits, hasher) = (&config.guarded.limits, config.guarded.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
@@ -71,16 +71,16 @@ impl<'a> Finder<'a> {
 
     /// Waits for limits that have yet to be found, and adds those that apply.
     pub(super) async fn resolve(&mut self, pending: PendingLimits) {
-        let client = &self.config.client;
+        let guarded = &self.config.guarded;
         match pending {
             PendingLimits::Key { limit, key } => {
                 let key = key.await;
                 let key = key.as_ref().map_err(|error| *error);
-                self.add(limit, key.map(|key| key.hash(client.hasher())), key.ok());
+                self.add(limit, key.map(|key| key.hash(guarded.hasher())), key.ok());
             }
             PendingLimits::Search { index, found } => {
                 for (position, matched) in found.await {
-                    if let Some(limit) = client.limits.indexed[index].get(position) {
+                    if let Some(limit) = guarded.limits.indexed[index].get(position) {
                         self.add_match(limit, matched.as_ref().map(|key| key.as_ref().map_err(|error| *error)));
                     }
                 }
@@ -93,18 +93,18 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn complete(&mut self) {
         self.cells.sort_by_key(|cell| cell.limit());
-        self.config.client.limits.fit(&mut self.cells, self.head);
+        self.config.guarded.limits.fit(&mut self.cells, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
     fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
-        let client = &self.config.client;
+        let guarded = &self.config.guarded;
         match matched {
             None => self.note(limit, LimitStatus::Replaced, None),
-            Some(_) if !is_applicable(&client.limits[limit], self.head) => {
+            Some(_) if !is_applicable(&guarded.limits[limit], self.head) => {
                 self.note(limit, LimitStatus::ConditionNotMet, None);
             }
-            Some(key) => self.add(limit, key.map(|key| key.hash(client.hasher())), key.ok()),
+            Some(key) => self.add(limit, key.map(|key| key.hash(guarded.hasher())), key.ok()),
         }
     }
 
@@ -113,7 +113,7 @@ impl<'a> Finder<'a> {
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
         let config = self.config;
-        let limits = &config.client.limits;
+        let limits = &config.guarded.limits;
         let limit = &limits[index];
         let missing_key = key.err();
         let key = match key {
@@ -135,7 +135,7 @@ impl<'a> Finder<'a> {
                     self.missing_key.get_or_insert(error);
                     return self.note(index, LimitStatus::Rejects { error }, looked_up);
                 }
-                KeyBuf::default().hash(config.client.hasher())
+                KeyBuf::default().hash(config.guarded.hasher())
             }
         };
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
@@ -150,7 +150,7 @@ impl<'a> Finder<'a> {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
-            explained.key = self.config.client.limits[index].describe_key(self.head);
+            explained.key = self.config.guarded.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
             }
@@ -197,7 +197,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
 
 /// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
 pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
-    let (client, limits) = (&config.client, &config.client.limits);
+    let (guarded, limits) = (&config.guarded, &config.guarded.limits);
     let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
     let mut finder = Finder::new(config, head);
     let conclusion = match config.lists.find(head).0 {
@@ -224,7 +224,7 @@ pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpos
     };
     finder.complete();
     let cells = finder.cells;
-    let mut explanation = Explanation::new(client, conclusion, cells, explained, purpose).await;
+    let mut explanation = Explanation::new(guarded, conclusion, cells, explained, purpose).await;
     explanation.lists = config.lists.explain(head);
     explanation
 }

@@ -308,7 +308,7 @@ fn is_on((kind, list): &(ListKind, Arc<dyn Condition>), head: &RequestHead<'_>) 
 /// The configuration of a layer.
 #[derive(Clone)]
 pub(super) struct LayerConfig {
-    pub(super) client: Arc<GuardedStore>,
+    pub(super) guarded: Arc<GuardedStore>,
     pub(super) lists: Lists,
     pub(super) cost: CostRule,
     pub(super) headers: Headers,
@@ -325,11 +325,11 @@ pub(super) struct LayerConfig {
 
 impl LayerConfig {
     /// Creates the configuration of a limiter's first layer.
-    pub(super) fn new(client: GuardedStore, options: HttpOptions) -> Self {
+    pub(super) fn new(guarded: GuardedStore, options: HttpOptions) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
-            headers: Headers::new(styles, &client.limits),
-            client: Arc::new(client),
+            headers: Headers::new(styles, &guarded.limits),
+            guarded: Arc::new(guarded),
             lists,
             cost,
             format,
@@ -360,9 +360,9 @@ impl LayerConfig {
     /// has a query.
     pub(super) fn checked(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
-            let client = Arc::new(config.client.with_limits(limits));
-            let mut config = Self { client, live: None, ..config.clone() };
-            config.headers.set_limits(&config.client.limits);
+            let guarded = Arc::new(config.guarded.with_limits(limits));
+            let mut config = Self { guarded, live: None, ..config.clone() };
+            config.headers.set_limits(&config.guarded.limits);
             config.check_cost().map(|()| config)
         };
         match limits {
@@ -374,7 +374,7 @@ impl LayerConfig {
 
     fn check_cost(&self) -> Result<(), ConfigError> {
         self.cost.validate()?;
-        self.cost.largest().map_or(Ok(()), |largest| self.client.limits.check_cost(largest))
+        self.cost.largest().map_or(Ok(()), |largest| self.guarded.limits.check_cost(largest))
     }
 
     /// Returns the configuration for a new request, which keeps it to its end.
@@ -388,13 +388,13 @@ impl LayerConfig {
 
     /// Records the rejection of a request, and returns the response to it, without the headers that report limits.
     pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
-        let rejection = self.client.reject(reason, denied, self.format.jitter(), head);
+        let rejection = self.guarded.reject(reason, denied, self.format.jitter(), head);
         self.format.response(&rejection, &self.headers)
     }
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
-        self.permits || self.group.has_several_layers() || self.client.limits.settles_by_response
+        self.permits || self.group.has_several_layers() || self.guarded.limits.settles_by_response
     }
 
     /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
@@ -409,7 +409,7 @@ impl LayerConfig {
                 None => reporters.push((self.group.clone(), self.layer)),
             }
         }
-        matched.iter().for_each(|&action| self.client.report_event(&Event::ListMatched { action }));
+        matched.iter().for_each(|&action| self.guarded.report_event(&Event::ListMatched { action }));
     }
 
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
@@ -423,7 +423,7 @@ impl LayerConfig {
             self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
             tracing::warn!(
-                limit = self.current().client.limits.first().map_or("", Limit::name),
+                limit = self.current().guarded.limits.first().map_or("", Limit::name),
                 "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",
@@ -434,7 +434,7 @@ impl LayerConfig {
 
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerConfig").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("LayerConfig").field("guarded", &self.guarded).finish_non_exhaustive()
     }
 }
 

@@ -151,7 +151,7 @@ impl Ledger {
     pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
         let mut cells = Cells::new();
         for Account { asked, paid, .. } in &self.entries().accounts {
-            self.config.client.limits.add_again(&mut cells, asked, cost(asked.limit(), *paid));
+            self.config.guarded.limits.add_again(&mut cells, asked, cost(asked.limit(), *paid));
         }
         cells
     }
@@ -260,7 +260,7 @@ const MAX_RETRIES: usize = 8;
 impl Ledger {
     /// Charges the tokens that are missing to the target cost, all or nothing.
     pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Decision, StoreError> {
-        let decision = self.config.client.decide_by(self.by, self.missing(target), Purpose::Take).await?;
+        let decision = self.config.guarded.decide_by(self.by, self.missing(target), Purpose::Take).await?;
         Ok(self.record(decision))
     }
 
@@ -268,7 +268,7 @@ impl Ledger {
     /// capacity. Returns the last decision, if anything was charged; whether a refund has followed it; and the tokens
     /// that could not be charged, for the limit that lacked the most.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
-        let client = &self.config.client;
+        let guarded = &self.config.guarded;
         let has_refunded = self.refund_excess(target).await?;
         let missing = self.missing(target);
         if missing.iter().all(|cell| cell.cost() == 0) {
@@ -278,7 +278,7 @@ impl Ledger {
         let decision = loop {
             // A denial is not the client's fault, so it is no strike.
             charged.iter_mut().for_each(|cell| cell.makes_strikes = false);
-            let decision = client.decide_by(self.by, charged, Purpose::Take).await?;
+            let decision = guarded.decide_by(self.by, charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 break decision;
             }
@@ -292,8 +292,8 @@ impl Ledger {
             let charged = || outcome(&decision, cell.limit()).map_or(cell.cost(), Cell::cost);
             let tokens = cell.cost().saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {
-                let limit = client.limits[cell.limit()].name();
-                client.report_event(&Event::Shortfall { limit, tokens });
+                let limit = guarded.limits[cell.limit()].name();
+                guarded.report_event(&Event::Shortfall { limit, tokens });
                 shortfall = shortfall.max(tokens);
             }
         }
@@ -311,26 +311,26 @@ impl Ledger {
     ///
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
-        let client = &self.config.client;
-        let target = |limit: usize, paid| if client.limits[limit].cost.is_some() { paid } else { cost };
+        let guarded = &self.config.guarded;
+        let target = |limit: usize, paid| if guarded.limits[limit].cost.is_some() { paid } else { cost };
         let (full, difference) = (self.cells(target), self.missing(&target));
-        let recording = client.start_recording(Purpose::Take);
+        let recording = guarded.start_recording(Purpose::Take);
         let mut decision = match self.refund_excess(&target).await {
-            Ok(_) => client.decide_by(self.by, difference, Purpose::Take).await,
-            Err(error) => client.decide_locally(Some(error), difference, Purpose::Take, recording),
+            Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take).await,
+            Err(error) => guarded.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by() == self.by
             && self.refund_excess(&|_, _| 0).await.is_ok()
-            && let Ok(full) = client.decide_by(self.by, full, Purpose::Peek).await
+            && let Ok(full) = guarded.decide_by(self.by, full, Purpose::Peek).await
             && !full.is_allowed()
         {
             *denied = full;
         }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
             for receipt in receipts(self.take_excess(&|_, _| 0)) {
-                client.refund_in_background(receipt);
+                guarded.refund_in_background(receipt);
             }
         }
         decision.inspect_err(|_| {
@@ -344,7 +344,7 @@ impl Ledger {
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = &self.config.client.limits;
+        let limits = &self.config.guarded.limits;
         if !limits.settles_by_response {
             return;
         }
@@ -380,7 +380,7 @@ impl Ledger {
         cells.retain(|cell| is_for(cell.limit()));
         // A refund during the reset would be taken from later charges.
         let taken = self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid });
-        let result = self.config.client.reset(cells).await;
+        let result = self.config.guarded.reset(cells).await;
         if result.is_err() {
             let mut entries = self.entries();
             taken.into_iter().rev().for_each(|payment| entries.pay(payment));
@@ -390,7 +390,7 @@ impl Ledger {
 
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
-        self.config.client.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
+        self.config.guarded.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
     }
 
     /// Adds a later decision, and returns a copy without its receipt.
@@ -406,7 +406,7 @@ impl Ledger {
         let receipts = receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            result = result.and(self.config.client.refund(receipt).await.map(|()| true));
+            result = result.and(self.config.guarded.refund(receipt).await.map(|()| true));
         }
         result
     }

@@ -268,7 +268,7 @@ impl RequestContext {
             return Pending::Limits { found: finder.cells, pending }.into();
         }
         finder.complete();
-        let decision = self.config.client.decide(finder.cells, Purpose::Take);
+        let decision = self.config.guarded.decide(finder.cells, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -317,7 +317,7 @@ impl RequestContext {
                     }
                 }
                 finder.complete();
-                config.client.decide(finder.cells, Purpose::Take).await
+                config.guarded.decide(finder.cells, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,
@@ -332,7 +332,7 @@ impl RequestContext {
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
             Verdict::Allow { delay } => {
-                Pending::Turn(ReservationGuard::new(&self.config.client, decision, delay)).into()
+                Pending::Turn(ReservationGuard::new(&self.config.guarded, decision, delay)).into()
             }
             Verdict::Deny { retry_after } => {
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));

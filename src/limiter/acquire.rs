@@ -95,8 +95,8 @@ impl Limiter {
     /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
-        let client = self.current_client();
-        let limits = &client.limits;
+        let guarded = self.current();
+        let limits = &guarded.limits;
         let count = limits.len();
         if charges.len() != count {
             return StoreFuture::ready(Err(StoreError::invalid_call(format_args!(
@@ -107,9 +107,9 @@ impl Limiter {
         }
         let mut cells = Cells::new();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            limits.add(&mut cells, limit, key.hash_with(client.hasher()), *cost);
+            limits.add(&mut cells, limit, key.hash_with(guarded.hasher()), *cost);
         }
-        client.decide(cells, Purpose::Take)
+        guarded.decide(cells, Purpose::Take)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
@@ -122,12 +122,12 @@ impl Limiter {
         self.decide(&key, cost, Purpose::Peek)
     }
 
-    // Without live limits, there is no client to drop after the decision, which saves 13 instructions ("token bucket"
+    // Without live limits, there is no `Arc` to drop after the decision, which saves 13 instructions ("token bucket"
     // in `.ci/instructions`).
     #[inline(always)]
     fn decide(&self, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
         match &self.live {
-            None => decide(&self.client, key, cost, purpose),
+            None => decide(&self.guarded, key, cost, purpose),
             Some(live) => decide(&live.current(), key, cost, purpose),
         }
     }
@@ -153,25 +153,25 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
-        let client = self.current_client();
+        let guarded = self.current();
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let cells = client.limits.cells_of(key.hash_with(client.hasher()), cost);
+        let cells = guarded.limits.cells_of(key.hash_with(guarded.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
             status: LimitStatus::Applies(AppliedLimit::default()),
             ..LimitExplanation::new(limit)
         };
-        let limits = client.limits.iter().map(explain).collect();
-        Explanation::new(&client, None, cells, limits, Purpose::Preview).await
+        let limits = guarded.limits.iter().map(explain).collect();
+        Explanation::new(&guarded, None, cells, limits, Purpose::Preview).await
     }
 }
 
 #[inline(always)]
-fn decide(client: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
-    let key = key.hash_with(client.hasher());
-    client.decide(client.limits.cells_of(key, cost), purpose)
+fn decide(guarded: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
+    let key = key.hash_with(guarded.hasher());
+    guarded.decide(guarded.limits.cells_of(key, cost), purpose)
 }
 
 impl Limiter {
@@ -223,10 +223,10 @@ impl Limiter {
         cost: u64,
         longest: Duration,
     ) -> Result<AllowedDecision, AcquireError> {
-        let client = self.current_client();
-        let key = key.hash_with(client.hasher());
+        let guarded = self.current();
+        let key = key.hash_with(guarded.hasher());
         let cells = || {
-            let mut cells = client.limits.cells_of(key, cost);
+            let mut cells = guarded.limits.cells_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
             cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
             cells
@@ -238,21 +238,21 @@ impl Limiter {
         // nothing before its turn.
         let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
             let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
-            let decision = client.decide(cells(), purpose).await?;
+            let decision = guarded.decide(cells(), purpose).await?;
             let (wait, pause) = match decision.verdict() {
                 Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
                 Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
             };
             let remaining = remaining();
             if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-                client.refund(decision.into_receipt()).await?;
+                guarded.refund(decision.into_receipt()).await?;
                 return Err(AcquireError::Denied { retry_after: wait });
             }
             let may_proceed = is_turn && decision.is_allowed();
             Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
         };
 
-        let id = (Arc::as_ptr(&client) as usize, key);
+        let id = (Arc::as_ptr(&guarded) as usize, key);
         let mut attempt = decide(cost == 0 || !self.queues.is_in_use(&id)).await?;
         let mut is_shared = false;
         let decision = 'served: loop {
@@ -285,7 +285,7 @@ impl Limiter {
         };
         Ok(AllowedDecision(match decision.delay() {
             Duration::ZERO => decision,
-            delay => ReservationGuard::new(&client, decision, delay).wait().await,
+            delay => ReservationGuard::new(&guarded, decision, delay).wait().await,
         }))
     }
 }

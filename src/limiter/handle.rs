@@ -122,18 +122,18 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 #[doc(alias = "quota")]
 #[derive(Clone)]
 pub struct LimitHandle {
-    /// Returns the current client: live limits may have been replaced.
-    client: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
+    /// Returns the current guarded store: live limits may have been replaced.
+    guarded: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
     name: Arc<str>,
 }
 
 impl LimitHandle {
     pub(crate) fn new(
-        client: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
+        guarded: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
         name: &str,
     ) -> Result<Self, ConfigError> {
-        let handle = Self { client: Arc::new(client), name: name.into() };
-        handle.find(&(handle.client)())?;
+        let handle = Self { guarded: Arc::new(guarded), name: name.into() };
+        handle.find(&(handle.guarded)())?;
         Ok(handle)
     }
 
@@ -153,7 +153,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, cost, |_| Ok(()), |client, cells| client.decide(cells, Purpose::Peek))
+        self.call(&key, cost, |_| Ok(()), |guarded, cells| guarded.decide(cells, Purpose::Peek))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -163,7 +163,7 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, 0, |_| Ok(()), |client, cells| client.reset(cells))
+        self.call(&key, 0, |_| Ok(()), |guarded, cells| guarded.reset(cells))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -223,20 +223,20 @@ impl LimitHandle {
         check: impl FnOnce(&Limit) -> Result<(), ConfigError>,
         call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let client = (self.client)();
-        match self.find(&client).and_then(|(index, limit)| check(limit).map(|()| index)) {
+        let guarded = (self.guarded)();
+        match self.find(&guarded).and_then(|(index, limit)| check(limit).map(|()| index)) {
             Ok(limit) => {
                 let mut cells = Cells::new();
-                client.limits.add(&mut cells, limit, key.hash_with(client.hasher()), cost);
-                call(&client, cells)
+                guarded.limits.add(&mut cells, limit, key.hash_with(guarded.hasher()), cost);
+                call(&guarded, cells)
             }
             Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
         }
     }
 
-    /// Finds the limit among those of a client.
-    fn find<'a>(&self, client: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
-        let found = client.limits.iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
+    /// Finds the limit among those of a guarded store.
+    fn find<'a>(&self, guarded: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
+        let found = guarded.limits.iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
         })
@@ -248,8 +248,8 @@ impl LimitHandle {
             OverrideOperation::Get | OverrideOperation::Remove => None,
         };
         let check = |limit: &Limit| limit.check_override(size.as_ref());
-        self.call(key, 0, check, |client, cells| {
-            client.call(cells, |store, cells| store.access_override(&cells[0], operation))
+        self.call(key, 0, check, |guarded, cells| {
+            guarded.call(cells, |store, cells| store.access_override(&cells[0], operation))
         })
     }
 }

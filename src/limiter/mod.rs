@@ -62,11 +62,11 @@ use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
 #[doc(alias = "websocket")]
 #[derive(Clone)]
 pub struct Limiter {
-    client: Arc<GuardedStore>,
-    /// The client for the current limits, if they can be replaced.
+    guarded: Arc<GuardedStore>,
+    /// The guarded store of the current limits, if they can be replaced.
     live: Option<Arc<Live<GuardedStore>>>,
-    /// The turns of waiting operations, by the address of the client, which these keep alive, and the key. The value is
-    /// the number of tokens that were left after the last turn.
+    /// The turns of waiting operations, by the address of the guarded store, which these keep alive, and the key. The
+    /// value is the number of tokens that were left after the last turn.
     queues: Arc<KeyLocks<(usize, KeyHash), u64>>,
 }
 
@@ -110,7 +110,7 @@ impl Limiter {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// limiter was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        &self.client.limits
+        &self.guarded.limits
     }
 
     /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other stores
@@ -123,7 +123,7 @@ impl Limiter {
     ///
     /// Returns an error if the store fails.
     pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
-        self.current_client().refund(receipt)
+        self.current().refund(receipt)
     }
 
     /// Resets `key` under every limit, as if it had never been used.
@@ -132,8 +132,8 @@ impl Limiter {
     ///
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        let client = self.current_client();
-        client.reset(client.limits.cells_of(key.hash_with(client.hasher()), 0))
+        let guarded = self.current();
+        guarded.reset(guarded.limits.cells_of(key.hash_with(guarded.hasher()), 0))
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
@@ -143,14 +143,14 @@ impl Limiter {
     /// Returns an error if no limit has that name.
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let limiter = self.clone();
-        LimitHandle::new(move || limiter.current_client().into_owned(), name)
+        LimitHandle::new(move || limiter.current().into_owned(), name)
     }
 
-    /// Returns the client for the current limits.
+    /// Returns the guarded store of the current limits.
     #[inline]
-    fn current_client(&self) -> Cow<'_, Arc<GuardedStore>> {
+    fn current(&self) -> Cow<'_, Arc<GuardedStore>> {
         match &self.live {
-            None => Cow::Borrowed(&self.client),
+            None => Cow::Borrowed(&self.guarded),
             Some(live) => Cow::Owned(live.current()),
         }
     }
@@ -158,7 +158,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Limiter").field(&self.client).finish()
+        f.debug_tuple("Limiter").field(&self.guarded).finish()
     }
 }
 
@@ -307,8 +307,8 @@ impl<T> Builder<T> {
         self.live.as_ref().map_or_else(|| self.limits.clone(), LiveLimits::limits)
     }
 
-    /// Builds the client of the store. Returns the live limits, if there are any, and the remaining options, too.
-    pub(crate) fn into_client(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
+    /// Builds the guarded store. Returns the live limits, if there are any, and the remaining options, too.
+    pub(crate) fn into_guarded(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
         let limits = Limits::new(self.limits())?;
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         Ok((GuardedStore::new(limits, store, self.config)?, self.live, self.options))
@@ -334,14 +334,14 @@ impl Builder {
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<Limiter, ConfigError> {
         self.limits().iter().try_for_each(Limit::check_needs_no_request)?;
-        let (client, limits, ()) = self.into_client()?;
+        let (guarded, limits, ()) = self.into_guarded()?;
         let live = limits.map(|limits| {
-            limits.derive(&client, |client, limits| {
+            limits.derive(&guarded, |guarded, limits| {
                 limits.iter().try_for_each(Limit::check_needs_no_request)?;
-                Ok(client.with_limits(limits))
+                Ok(guarded.with_limits(limits))
             })
         });
-        Ok(Limiter { client: Arc::new(client), live: live.transpose()?, queues: Arc::new(KeyLocks::new()) })
+        Ok(Limiter { guarded: Arc::new(guarded), live: live.transpose()?, queues: Arc::new(KeyLocks::new()) })
     }
 }
 
