@@ -122,14 +122,14 @@ impl Request {
 
     /// Appends the arguments of a cell for a charge at about `now` (in µs).
     fn arguments(&mut self, cell: &Cell, now: u64) {
-        let rule = cell.algorithm();
-        let hard = rule.hard_capacity();
+        let algorithm = cell.algorithm();
+        let hard = algorithm.hard_capacity();
         // Or a smaller cost that exceeds the capacity as well.
         let cost = cell.cost().min(MAX_COST.max(hard + 1));
         // Zero strikes stand for denials that do not count.
-        let amount = if rule.is_penalty() && !cell.makes_strikes { 0 } else { rule.amount };
-        self.numbers([cost, rule.capacity, hard, amount.into(), rule.span]);
-        match rule.kind {
+        let amount = if algorithm.is_penalty() && !cell.makes_strikes { 0 } else { algorithm.amount };
+        self.numbers([cost, algorithm.capacity, hard, amount.into(), algorithm.span]);
+        match algorithm.kind {
             Kind::Window(Some(calendar)) => {
                 // The edges, in seconds, of the window that contains `now`, the one before and the two after.
                 let (start, end) = calendar.window((now / 1_000_000) as i64);
@@ -140,7 +140,7 @@ impl Request {
                     self.extend(&(edge as f64).to_le_bytes());
                 }
             }
-            Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| rule.span / u64::from(buckets))]),
+            Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))]),
             Kind::Penalty { longest, memory } => self.numbers([longest, memory]),
             _ => {}
         }
@@ -160,9 +160,9 @@ impl Request {
 }
 
 /// Returns the letter by which the script knows an algorithm.
-fn tag(rule: &Algorithm) -> u8 {
-    match rule.kind {
-        Kind::Bucket(_) if rule.is_queue() => b'q',
+fn tag(algorithm: &Algorithm) -> u8 {
+    match algorithm.kind {
+        Kind::Bucket(_) if algorithm.is_queue() => b'q',
         Kind::Bucket(_) => b'b',
         Kind::IntervalBucket => b'i',
         Kind::Window(None) => b'w',
@@ -331,10 +331,10 @@ const KEPT: usize = STATE + INSTANT;
 /// The length of an entry of a log: its instant, and two counts.
 const ENTRY: usize = INSTANT + 8;
 
-/// Decodes the state of a key under a rule. Returns `None` if no script can have stored it.
-pub(super) fn decode_key(rule: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
-    Some(match rule.keeps_log() {
-        true => KeyState::Log(Box::new(decode_log(rule, bytes)?)),
+/// Decodes the state of a key under an algorithm. Returns `None` if no script can have stored it.
+pub(super) fn decode_key(algorithm: &Algorithm, bytes: &[u8]) -> Option<KeyState> {
+    Some(match algorithm.keeps_log() {
+        true => KeyState::Log(Box::new(decode_log(algorithm, bytes)?)),
         false => KeyState::Compact(decode_compact(bytes)?),
     })
 }
@@ -358,10 +358,10 @@ pub(super) fn decode_compact(mut bytes: &[u8]) -> Option<CompactState> {
 /// The first entry is the oldest one that counts, and the last one the newest. A script may leave out entries between
 /// them that its answer does not depend on: the log then decides as if their tokens had been charged in the bucket of
 /// the next entry.
-fn decode_log(rule: &Algorithm, bytes: &[u8]) -> Option<Log> {
+fn decode_log(algorithm: &Algorithm, bytes: &[u8]) -> Option<Log> {
     let (entries, []) = bytes.as_chunks::<ENTRY>() else { return None };
     let entry = |mut entry: &[u8]| (entry.get_uint_le(INSTANT), entry.get_u32_le(), entry.get_u32_le());
-    Log::of_entries(rule, entries.iter().map(|bytes| entry(bytes)))
+    Log::of_entries(algorithm, entries.iter().map(|bytes| entry(bytes)))
 }
 
 #[cfg(test)]
