@@ -107,7 +107,7 @@ pub use http::{
     BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, RateLimit,
     RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
 };
-pub use key::heads::{RequestHead, ResponseHead};
+pub use key::head::{RequestHead, ResponseHead};
 pub use limit::{
     CostTable, CountInFlight, InFlight, InFlightFuture, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError,
     Share, SpareCapacity,

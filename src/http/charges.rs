@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::config::LayerConfig;
 use crate::explain::{AppliedLimit, Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, PendingMatches};
 use crate::store::Purpose;

@@ -15,7 +15,7 @@ use super::headers::{HeaderStyle, Headers};
 use super::response::{Body, RejectionFormat};
 use crate::error::ConfigError;
 use crate::explain::{ListExplanation, ListKind};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{CostRule, CostTable, Live, LiveLimits};

@@ -51,7 +51,7 @@ use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanatio
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
 use crate::http::{HttpOptions, RateLimitLayer};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
 use crate::store::{MemoryStore, Purpose};

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::config::LayerConfig;
 use crate::error::StoreError;
-use crate::key::heads::{RequestHead, ResponseHead};
+use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::{Event, Reason};
 use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt, Veto};
 use crate::store::{Purpose, StoreFuture};

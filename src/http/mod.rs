@@ -39,7 +39,7 @@ pub use self::permit::{ChargeError, Permit, Settled};
 pub use self::service::{RateLimit, ResponseFuture};
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::limit::{CostRule, CostTable, Limit, LiveLimits};
 use crate::limiter::{Builder, LimitHandle};
 use crate::store::Purpose;

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use super::headers::{Headers, Text, insert, insert_missing, number, push_number, value};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::KeyError;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::limiter::AcquireError;
 use crate::recorder::{LimitRecord, Reason, Rejection};
 use crate::select::ListAction;

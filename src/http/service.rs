@@ -22,7 +22,7 @@ use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::error::StoreError;
 use crate::explain::ListKind;
-use crate::key::heads::{RequestHead, ResponseHead};
+use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
 use crate::resilience::{ReservationGuard, with_one_deadline};
 use crate::store::decision::{Cells, DecidedBy, Decision, Verdict};

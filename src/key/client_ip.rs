@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use super::address::{AddressError, ProxyHeader, TrustedProxies};
 use super::cidrs::Prefixes;
 use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
-use super::heads::RequestHead;
+use super::head::RequestHead;
 use super::part::KeyPart;
+use super::proxies::{AddressError, ProxyHeader, TrustedProxies};
 use crate::error::or_panic;
 use crate::error::validation::{self, checked};
 

@@ -9,7 +9,7 @@ use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, Or, describe_as};
 use super::hash::KeyHasher;
 use super::part::KeyPart;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 // These parts keep the alternatives apart: otherwise a header with the bytes of an address would share the address's
 // bucket.

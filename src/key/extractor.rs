@@ -12,7 +12,7 @@ use super::cidrs::Prefixes;
 use super::encoding::KeyBuf;
 use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 /// Extracts a key from a request.
 ///

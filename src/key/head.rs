@@ -1,310 +1,300 @@
-//! Keys that the head of a request contains: a header, a cookie, a query parameter, the path, the route or the method.
+//! The head of a request, which keys, costs and conditions are computed from, and the head of a response, which the
+//! actual cost is computed from.
 
-use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::COOKIE;
-use http::{HeaderName, Method};
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+use http::header::{AsHeaderName, CONTENT_TYPE};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+#[cfg(feature = "tonic")]
+use tonic::transport::server::TcpConnectInfo;
 
-use super::encoding::KeyBuf;
-use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
-use super::hash::KeyHasher;
-use super::heads::is_token;
-use super::part::{KeyPart, text};
-use crate::error::{or_panic, validation};
-use crate::key::heads::RequestHead;
-
-/// Extracts the value of the header `name`, as bytes, without the whitespace around it.
-///
-/// The key is missing if the header is absent or blank. A request that repeats the header is
-/// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their headers: see
-/// [trust](super#trust).
+/// The head of a request: everything except the body.
 ///
 /// ```
-/// use tower_ratelimit::{Limit, TokenBucket, key};
+/// use http::Request;
+/// use tower_ratelimit::RequestHead;
 ///
-/// let api = Limit::new("api", TokenBucket::per_second(10)).by(key::header("x-api-key"));
-/// # let _ = api;
+/// let request = Request::get("/search").header("x-plan", "pro").body(()).unwrap();
+/// let head = RequestHead::of(&request);
+/// assert_eq!((head.path(), head.header("x-plan")), ("/search", Some("pro")));
 /// ```
-///
-/// # Panics
-///
-/// Panics if `name` is not a valid header name.
-#[doc(alias = "api key")]
-#[track_caller]
-pub fn header(name: &str) -> impl KeyExtractor + Clone + use<> {
-    HeadKey::Header(or_panic(validation::header_name(name)))
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RequestHead<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The URI.
+    pub uri: &'a Uri,
+    /// The HTTP version.
+    pub version: Version,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The extensions that the server and the outer layers have set.
+    pub extensions: &'a Extensions,
+    /// Records that [`header`](Self::header) was called for a repeated header. [`read_with`](Self::read_with) sets it
+    /// around closures of the user. It is atomic, so that a head can be shared between threads.
+    ambiguity: Option<&'a AtomicBool>,
 }
 
-/// Extracts the value of the cookie `name`, as bytes.
-///
-/// Cookies are read by RFC 6265, section 4.2: pairs `name=value`, separated by semicolons, in any number of `Cookie`
-/// lines. Names are case-sensitive. Double quotes around a value are not part of the key, because servers disagree on
-/// whether they belong to the value. Percent encoding is kept as it is.
-///
-/// The key is missing if the cookie is absent or empty. A request with several cookies of that name, in one line or in
-/// several, is [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their cookies: see
-/// [trust](super#trust).
-///
-/// ```
-/// use tower_ratelimit::{Limit, TokenBucket, key};
-///
-/// let sessions = Limit::new("sessions", TokenBucket::per_second(10)).by(key::cookie("session"));
-/// # let _ = sessions;
-/// ```
-///
-/// # Panics
-///
-/// Panics if `name` is not a token of RFC 9110: letters, digits and ``!#$%&'*+-.^_`|~``.
-#[track_caller]
-pub fn cookie(name: &str) -> impl KeyExtractor + Clone + use<> {
-    assert!(is_token(name.as_bytes()), "{name:?} is not a cookie's name: use letters, digits, dashes and underscores");
-    HeadKey::Cookie(name.into())
-}
-
-/// Extracts the value of the query parameter `name`, as text.
-///
-/// Names and values are decoded as `application/x-www-form-urlencoded`, so that all encodings of a value are the same
-/// key.
-///
-/// The key is missing if the parameter is absent or empty. A request with several parameters of that name is
-/// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their query: see [trust](super#trust).
-///
-/// ```
-/// use tower_ratelimit::{Limit, TokenBucket, key};
-///
-/// let api = Limit::new("api", TokenBucket::per_second(10)).by(key::query("api_key"));
-/// # let _ = api;
-/// ```
-pub fn query(name: &str) -> impl KeyExtractor + Clone + use<> {
-    HeadKey::Query(name.into())
-}
-
-/// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many
-/// spellings, each with a bucket of its own: prefer [`matched_route`], except for services without a router.
-pub const fn path() -> impl KeyExtractor + Clone {
-    HeadKey::Path
-}
-
-/// Extracts the route that the request has matched, as it is written in the router (`/users/{id}`). All requests
-/// without a matched route share one key. In Axum, add the layer to the `Router` rather than around it: outside, no
-/// route is matched yet.
-///
-/// The route of a gRPC request that no router has handled is its path (`/package.Service/Method`). Clients can invent
-/// methods, each with a bucket of its own.
-pub const fn matched_route() -> impl KeyExtractor + Clone {
-    HeadKey::Route
-}
-
-/// Extracts the method. HEAD counts as GET.
-///
-/// The methods of RFC 9110 and RFC 5789 (GET, POST, PUT, DELETE, CONNECT, OPTIONS, TRACE and PATCH) have a bucket each.
-/// All other methods share the key `"_OTHER"`, so that clients gain no buckets by inventing methods. For a separate
-/// bucket for a method of your own, use [`from_fn`](super::from_fn), or a limit with
-/// [`when::method`](crate::when::method).
-pub const fn method() -> impl KeyExtractor + Clone {
-    HeadKey::Method { is_any: false }
-}
-
-/// Extracts the method, also a non-standard one, for comparison with the values of a rules file.
-#[cfg(feature = "rules")]
-pub(crate) const fn any_method() -> impl KeyExtractor {
-    HeadKey::Method { is_any: true }
-}
-
-#[derive(Clone)]
-enum HeadKey {
-    Header(HeaderName),
-    Cookie(Box<str>),
-    Query(Box<str>),
-    Path,
-    Route,
-    /// The method. Non-standard methods share a key unless `is_any` is set.
-    Method {
-        is_any: bool,
-    },
-}
-
-impl HeadKey {
-    #[inline]
-    fn find<'h>(&self, head: &RequestHead<'h>) -> Result<Cow<'h, [u8]>, KeyError> {
-        let text = match self {
-            Self::Header(name) => return only(head.header_lines(name).map(Cow::Borrowed)),
-            Self::Cookie(name) => {
-                let lines = head.headers.get_all(COOKIE).iter();
-                let pairs = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-                return only(pairs.filter_map(|pair| value_of(pair, name.as_bytes())).map(Cow::Borrowed));
-            }
-            Self::Query(name) => {
-                let parameters = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
-                return only(parameters.filter(|(key, _)| **key == **name).map(|(_, value)| match value {
-                    Cow::Borrowed(value) => Cow::Borrowed(value.as_bytes()),
-                    Cow::Owned(value) => Cow::Owned(value.into_bytes()),
-                }));
-            }
-            Self::Path => head.path(),
-            Self::Route => head.matched_path().unwrap_or_else(|| {
-                let is_routed = head.original_uri().is_some();
-                if !is_routed && head.grpc_content_type().is_some() { head.path() } else { "" }
-            }),
-            Self::Method { is_any } => {
-                let method = if *head.method == Method::HEAD { "GET" } else { head.method.as_str() };
-                if *is_any || is_standard(method) { method } else { OTHER_METHODS }
-            }
-        };
-        Ok(Cow::Borrowed(text.as_bytes()))
-    }
-}
-
-/// Returns the only one of the values that the client sent under a name.
-fn only<'h>(mut values: impl Iterator<Item = Cow<'h, [u8]>>) -> Result<Cow<'h, [u8]>, KeyError> {
-    match (values.next(), values.next()) {
-        (_, Some(_)) => Err(KeyError::Ambiguous),
-        (Some(value), None) if !value.is_empty() => Ok(value),
-        _ => Err(KeyError::NotSent),
-    }
-}
-
-/// Returns the value of the pair `name=value`, without whitespace and quotes around it.
-fn value_of<'a>(pair: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    let equals = pair.iter().position(|&byte| byte == b'=')?;
-    let (key, value) = (pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii());
-    let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    (key == name).then_some(unquoted.unwrap_or(value))
-}
-
-impl KeyExtractor for HeadKey {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
-        key.push(&self.find(head)?);
-        Ok(Extracted::Done)
-    }
-
-    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
-        Hashed::Known(self.find(head).map(|value| hasher.hash(&value)))
-    }
-
-    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let name = match self {
-            Self::Header(name) => format!("header {name}"),
-            Self::Cookie(name) => format!("cookie {name}"),
-            Self::Query(name) => format!("query {name}"),
-            Self::Path => "path".into(),
-            Self::Route => "route".into(),
-            // Explanations and metrics show the key, so that clients can't invent values.
-            Self::Method { is_any: true } => return method().describe(head),
-            Self::Method { is_any: false } => "method".into(),
-        };
-        let is_secret = matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_));
-        vec![match self.find(head) {
-            Ok(value) if is_secret => KeyPart::secret(name, value),
-            Ok(value) => KeyPart::new(name, text(&value)),
-            Err(_) => KeyPart::missing(name),
-        }]
-    }
-
-    fn header_name(&self) -> Option<&HeaderName> {
-        match self {
-            Self::Header(name) => Some(name),
-            _ => None,
+impl<'a> RequestHead<'a> {
+    /// Returns the head of `request`.
+    #[must_use]
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+            ambiguity: None,
         }
     }
-}
 
-/// The key of all non-standard methods, the same as in OpenTelemetry's semantic conventions.
-pub(crate) const OTHER_METHODS: &str = "_OTHER";
+    /// Calls `read` with this head. Also returns whether `read` called [`header`](Self::header) for a repeated header.
+    pub(crate) fn read_with<T>(&self, read: impl FnOnce(&RequestHead<'_>) -> T) -> (T, bool) {
+        let ambiguity = AtomicBool::new(false);
+        let value = read(&RequestHead { ambiguity: Some(&ambiguity), ..*self });
+        (value, ambiguity.into_inner())
+    }
 
-/// Returns whether RFC 9110 or RFC 5789 defines the method.
-pub(crate) fn is_standard(method: &str) -> bool {
-    matches!(method, "GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH")
-}
+    /// Returns the value of the header `name` without the whitespace around it, if it occurs exactly once, and is
+    /// visible ASCII and not blank.
+    ///
+    /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request
+    /// may take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so
+    /// that clients gain nothing by repeating a header. To handle repeated headers yourself, read all lines from
+    /// [`headers`](Self::headers).
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        match self.single_header(name) {
+            Ok(value) => str::from_utf8(value?).ok().filter(|value| !value.is_empty() && value.is_ascii()),
+            Err(Repeated) => {
+                if let Some(ambiguity) = self.ambiguity {
+                    ambiguity.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
+    }
 
-#[cfg(test)]
-mod tests {
-    use http::Request;
+    /// Returns the values of all lines of a header. HTTP/2 transmits the whitespace around a value, which is not part
+    /// of it (RFC 9110, section 5.5).
+    pub(crate) fn header_lines(&self, name: impl AsHeaderName) -> impl Iterator<Item = &'a [u8]> {
+        self.headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii())
+    }
 
-    use super::*;
+    /// Returns the value of a header that must not be repeated. See [`header_lines`](Self::header_lines).
+    pub(crate) fn single_header(&self, name: impl AsHeaderName) -> Result<Option<&'a [u8]>, Repeated> {
+        let mut values = self.header_lines(name);
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            (_, Some(_)) => Err(Repeated),
+        }
+    }
 
-    fn cookie_in(lines: &[&[u8]]) -> Result<Vec<u8>, KeyError> {
+    /// Returns the path that the client sent. In a nested router of Axum, this includes the router's prefix, which
+    /// [`uri`](Self::uri) lacks.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        self.original_uri().unwrap_or(self.uri).path()
+    }
+
+    /// Returns the URI that the client sent, if a router of Axum has handled the request.
+    pub(crate) fn original_uri(&self) -> Option<&'a Uri> {
+        #[cfg(feature = "axum")]
+        return self.extensions.get().map(|axum::extract::OriginalUri(uri)| uri);
+        #[cfg(not(feature = "axum"))]
+        None
+    }
+
+    /// Returns a copy without most extensions, for rejections after the request has been consumed.
+    pub(crate) fn to_request(self) -> Request<()> {
         let mut request = Request::new(());
-        for line in lines {
-            request.headers_mut().append(COOKIE, line.to_vec().try_into().unwrap());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.version_mut() = self.version;
+        *request.headers_mut() = self.headers.clone();
+        #[cfg(feature = "axum")]
+        if let Some(uri) = self.original_uri() {
+            request.extensions_mut().insert(axum::extract::OriginalUri(uri.clone()));
         }
-        HeadKey::Cookie("sid".into()).find(&RequestHead::of(&request)).map(Cow::into_owned)
+        request
     }
 
-    fn parameter_in(uri: &str) -> Result<Vec<u8>, KeyError> {
-        let request = Request::get(uri).body(()).unwrap();
-        HeadKey::Query("a b".into()).find(&RequestHead::of(&request)).map(Cow::into_owned)
+    /// Returns the matched route as it is written in the router (`/users/{id}`), if there is one: that of a
+    /// [`RoutePattern`] extension, or else Axum's.
+    #[must_use]
+    pub fn matched_path(&self) -> Option<&'a str> {
+        if let Some(RoutePattern(route)) = self.extensions.get() {
+            return Some(route);
+        }
+        #[cfg(feature = "axum")]
+        if let Some(path) = self.extensions.get::<axum::extract::MatchedPath>() {
+            return Some(path.as_str());
+        }
+        None
     }
 
-    #[test]
-    fn cookies_are_found_among_others_and_in_any_line() {
-        let lines: [&[&[u8]]; 9] = [
-            &[b"sid=7"],
-            &[b"a=1; sid=7; b=2"],
-            &[b"a=1;sid=7"],
-            &[b"a=1", b"sid=7"],
-            &[b"sid=\"7\""],
-            &[b" sid = 7 ;; "],
-            &[b"SID=1; sid=7; xsid=2; sid2=3"],
-            &[b"sid; sid=7"],
-            &[b"a=\xff; sid=7"],
+    /// Returns the address of the peer, which may be an IPv4-mapped one.
+    #[inline(always)]
+    pub(super) fn peer_address(&self) -> Option<IpAddr> {
+        if let Some(PeerAddr(peer)) = self.extensions.get() {
+            return Some(peer.ip());
+        }
+        #[cfg(feature = "axum")]
+        if let Some(ConnectInfo(peer)) = self.extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(peer.ip());
+        }
+        self.fallback_address()
+    }
+
+    #[inline(never)]
+    fn fallback_address(&self) -> Option<IpAddr> {
+        #[cfg(feature = "axum")]
+        if let Some(MockConnectInfo(peer)) = self.extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(peer.ip());
+        }
+        #[cfg(feature = "tonic")]
+        if let Some(peer) = self.extensions.get::<TcpConnectInfo>() {
+            return peer.remote_addr().map(|peer| peer.ip());
+        }
+        None
+    }
+
+    /// Returns whether the server marks the peer as one on a Unix socket.
+    pub(super) fn has_unix_peer(&self) -> bool {
+        #[cfg(all(feature = "tonic", unix))]
+        if self.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+            return true;
+        }
+        self.extensions.get::<UnixPeer>().is_some()
+    }
+
+    /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other
+    /// request.
+    ///
+    /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has
+    /// one content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is a constant
+    /// rather than a copy of the client's text.
+    pub(crate) fn grpc_content_type(&self) -> Option<&'static str> {
+        const GRPC: &str = "application/grpc";
+        const KNOWN: [&str; 9] = [
+            GRPC,
+            "application/grpc+proto",
+            "application/grpc+json",
+            "application/grpc-web",
+            "application/grpc-web+proto",
+            "application/grpc-web+json",
+            "application/grpc-web-text",
+            "application/grpc-web-text+proto",
+            "application/grpc-web-text+json",
         ];
-        for lines in lines {
-            assert_eq!(cookie_in(lines), Ok(b"7".to_vec()), "{lines:?}");
+        let known = |text: &str| KNOWN.into_iter().find(|known| known.eq_ignore_ascii_case(text));
+        if *self.method != Method::POST {
+            return None;
         }
-        assert_eq!(cookie_in(&[b"sid=a=b"]), Ok(b"a=b".to_vec()));
-        assert_eq!(cookie_in(&[b"sid=%41"]), Ok(b"%41".to_vec()));
-        assert_eq!(cookie_in(&[b"sid=\""]), Ok(b"\"".to_vec()));
+        let media_type = str::from_utf8(self.single_header(CONTENT_TYPE).ok()??).ok()?.split(';').next()?.trim();
+        let (base, format) = media_type.split_once('+').unwrap_or((media_type, "proto"));
+        let base = known(base).filter(|base| *base != GRPC || self.version >= Version::HTTP_2)?;
+        // Requests in a format of their own are genuine, too, if its name is a token of RFC 9110.
+        is_token(format.as_bytes()).then(|| known(media_type).unwrap_or(base))
+    }
+}
+
+/// Returns whether `text` is a token of RFC 9110.
+pub(super) fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
+/// The pattern of the route that a router other than Axum's has matched, as an extension of the request.
+///
+/// A request that is built for an [explanation](crate::explain) or a [dry run](crate::dry_run) needs it, too, if limits
+/// depend on the route. Take it from the router, never from the path: a client that chooses the route chooses its
+/// bucket.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::RequestHead;
+/// use tower_ratelimit::key::RoutePattern;
+///
+/// let mut request = Request::get("/users/42").body(()).unwrap();
+/// request.extensions_mut().insert(RoutePattern("/users/{id}".to_owned()));
+/// assert_eq!(RequestHead::of(&request).matched_path(), Some("/users/{id}"));
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RoutePattern(pub String);
+
+/// A request extension with the peer's address, for servers that provide no other.
+///
+/// ```
+/// use tower_ratelimit::key::PeerAddr;
+///
+/// # let peer = std::net::SocketAddr::from(([127, 0, 0, 1], 5000));
+/// # let mut request = http::Request::new(());
+/// request.extensions_mut().insert(PeerAddr(peer));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If
+/// the server also provides an address, the address takes precedence.
+///
+/// Takes effect with [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers).
+///
+/// ```
+/// use axum::{Extension, Router};
+/// use tower_ratelimit::key::UnixPeer;
+///
+/// # let limits = tower_ratelimit::RateLimitLayer::new([
+/// #     tower_ratelimit::Limit::new("one", tower_ratelimit::FixedWindow::per_day(1)),
+/// # ]);
+/// // Outside the limits, for an app that is served only on a Unix socket.
+/// let app: Router = Router::new().layer(limits).layer(Extension(UnixPeer));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct UnixPeer;
+
+/// A header occurs several times that must occur at most once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeated;
+
+/// The head of a response: everything except the body.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tower_ratelimit::ResponseHead;
+///
+/// let response = Response::builder().status(401).header("x-reason", "password").body(()).unwrap();
+/// let head = ResponseHead::of(&response);
+/// assert_eq!((head.status, head.header("x-reason")), (StatusCode::UNAUTHORIZED, Some("password")));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ResponseHead<'a> {
+    /// The status. gRPC reports failures by `grpc-status`, in the headers or in the trailers, instead.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// The extensions that the handler and the inner layers have set.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Returns the head of `response`.
+    #[must_use]
+    pub fn of<B>(response: &'a Response<B>) -> Self {
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
 
-    #[test]
-    fn absent_and_empty_cookies_are_missing() {
-        let lines: [&[&[u8]]; 6] = [&[], &[b""], &[b"sid"], &[b"sid="], &[b"sid=\"\""], &[b"a=sid=7"]];
-        for lines in lines {
-            assert_eq!(cookie_in(lines), Err(KeyError::NotSent), "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn repeated_cookies_are_ambiguous() {
-        let lines: [&[&[u8]]; 5] =
-            [&[b"sid=7; sid=8"], &[b"sid=7; sid=7"], &[b"sid=7", b"sid=8"], &[b"sid=; sid=7"], &[b"sid=7; sid =\"8\""]];
-        for lines in lines {
-            assert_eq!(cookie_in(lines), Err(KeyError::Ambiguous), "{lines:?}");
-        }
-    }
-
-    #[test]
-    fn names_that_no_cookie_has_are_rejected() {
-        for name in ["", "a b", "a=b", "a;b", "ä", "\"a\""] {
-            let panic = std::panic::catch_unwind(|| drop(cookie(name))).unwrap_err();
-            let expected = format!("{name:?} is not a cookie's name: use letters, digits, dashes and underscores");
-            assert_eq!(panic.downcast_ref(), Some(&expected));
-        }
-        let _ = cookie("__Host-session.id");
-    }
-
-    #[test]
-    fn encodings_of_a_parameter_are_one_key() {
-        for uri in ["/?a+b=x%2Fy", "/?a%20b=x/y", "/?c=1&%61+b=%78%2fy&d", "/?A+b=1&a+b=x/y"] {
-            assert_eq!(parameter_in(uri), Ok(b"x/y".to_vec()), "{uri}");
-        }
-    }
-
-    #[cfg(feature = "rules")]
-    #[test]
-    fn invented_methods_are_described_by_their_key() {
-        let request = Request::builder().method("PURGE").body(()).unwrap();
-        assert_eq!(any_method().describe(&RequestHead::of(&request)), [KeyPart::new("method", OTHER_METHODS)]);
-    }
-
-    #[test]
-    fn absent_empty_and_repeated_parameters_have_no_key() {
-        for uri in ["/", "/?", "/?a+b", "/?a+b=", "/?c=a+b"] {
-            assert_eq!(parameter_in(uri), Err(KeyError::NotSent), "{uri}");
-        }
-        for uri in ["/?a+b=1&a+b=2", "/?a+b=1&a+b=1", "/?a+b=&a%20b=1"] {
-            assert_eq!(parameter_in(uri), Err(KeyError::Ambiguous), "{uri}");
-        }
+    /// Returns the value of the first header `name`, if there is one and it is visible ASCII.
+    ///
+    /// Unlike [`RequestHead::header`](crate::RequestHead::header), this accepts repeated headers, because the
+    /// application has written them.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.get(name)?.to_str().ok()
     }
 }

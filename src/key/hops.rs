@@ -7,7 +7,7 @@ use http::HeaderMap;
 use http::header::FORWARDED;
 use smallvec::SmallVec;
 
-use super::heads::is_token;
+use super::head::is_token;
 
 /// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 pub(super) fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {

@@ -51,28 +51,28 @@
 //!
 //! Don't use a list header such as `Accept` as a key. Pick the relevant part with [`from_fn`].
 
-mod address;
 pub(crate) mod cidrs;
 mod client_ip;
 mod combine;
 mod encoding;
 mod extractor;
 pub(crate) mod hash;
-mod head;
-pub(crate) mod heads;
+pub(crate) mod head;
 mod hops;
 mod part;
+mod proxies;
+mod request;
 
-pub use self::address::{AddressError, TrustedProxies};
 pub use self::client_ip::{ClientIp, peer_ip};
 pub use self::combine::{extension, first, from_async_fn, from_fn, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
 pub(crate) use self::extractor::{Hashed, PendingKey};
-#[cfg(feature = "rules")]
-pub(crate) use self::head::{OTHER_METHODS, any_method, is_standard};
-pub use self::head::{cookie, header, matched_route, method, path, query};
-pub use self::heads::{PeerAddr, RoutePattern, UnixPeer};
+pub use self::head::{PeerAddr, RoutePattern, UnixPeer};
 pub(crate) use self::hops::split_unquoted;
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;
+pub use self::proxies::{AddressError, TrustedProxies};
+#[cfg(feature = "rules")]
+pub(crate) use self::request::{OTHER_METHODS, any_method, is_standard};
+pub use self::request::{cookie, header, matched_route, method, path, query};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::error::{ConfigError, validation};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///

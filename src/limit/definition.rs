@@ -11,7 +11,7 @@ use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::validation::checked;
 use crate::error::{ConfigError, Fault, RulePosition, or_panic};
-use crate::key::heads::{RequestHead, ResponseHead};
+use crate::key::head::{RequestHead, ResponseHead};
 use crate::key::{KeyBuf, KeyError, KeyExtractor, KeyPart};
 use crate::select::Condition;
 

@@ -12,7 +12,7 @@ use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, PendingMatche
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::store::decision::{Cell, Cells, Texts, Veto};
 use crate::store::{Store, escape};
 

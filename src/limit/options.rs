@@ -6,7 +6,7 @@ use super::definition::Limit;
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::error::ConfigError;
-use crate::key::heads::{RequestHead, ResponseHead};
+use crate::key::head::{RequestHead, ResponseHead};
 use crate::select::Condition;
 
 /// What the limit enforces.

@@ -20,7 +20,7 @@ pub use self::stats::{LimitStats, Stats, TopKey};
 pub use self::trace::TraceRecorder;
 use crate::error::{Node, StoreError};
 use crate::key::KeyError;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::select::ListAction;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::{Store, StoreUsage};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{DecisionRecord, LimitOutcome, LimitRecord, PerLabel, Recorder, Rejection};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 /// The longest display of a key, in bytes. Clients may choose a part of it.
 const MAX_DISPLAY: usize = 128;

@@ -27,7 +27,7 @@ use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
 use crate::store::decision::Decision;

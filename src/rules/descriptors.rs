@@ -15,7 +15,7 @@ use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::key::KeyPart;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey, check_name};
 
 /// A descriptor of a path.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::fields::{closest, one_of};
 use crate::error::validation;
 use crate::key::cidrs::Prefixes;
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 
 /// Maps the keys of descriptors to extractors.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
 use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
 

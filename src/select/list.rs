@@ -11,7 +11,7 @@ use super::Condition;
 use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::key::{AddressError, ClientIp, Hashed, Key, KeyError, KeyExtractor};
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and

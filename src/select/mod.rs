@@ -8,7 +8,7 @@ pub mod when;
 use std::borrow::Cow;
 
 pub use self::list::{AddressList, KeyList, ListAction};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 /// Decides whether something applies to a request.
 ///

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use super::Condition;
 use crate::error::{ConfigError, or_panic};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 use crate::time::{Clock, SystemClock};
 
 /// Matches requests between two times of day (`"1:00"`, `"18:30"` or `"18:30:15"`; `until` is excluded) in an IANA time

@@ -27,7 +27,7 @@ use super::of_head;
 pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
 pub use super::{Condition, not};
 use crate::error::{or_panic, validation};
-use crate::key::heads::RequestHead;
+use crate::key::head::RequestHead;
 
 /// Matches requests by method. `GET` also matches HEAD.
 #[must_use]

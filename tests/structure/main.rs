@@ -43,7 +43,7 @@ const LEVELS: &[&str] = &[
     "store::redis::operations",
     "store::redis",
     // Limits: keys, conditions and costs
-    "key::heads",
+    "key::head",
     "key",
     "select",
     "limit::cost",

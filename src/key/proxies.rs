@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use http::HeaderName;
 
 use super::cidrs::Cidrs;
-use super::heads::{Repeated, RequestHead};
+use super::head::{Repeated, RequestHead};
 use super::hops::{forwarded, node_address, x_forwarded_for};
 use crate::error::{ConfigError, or_panic};
 
