@@ -1,5 +1,6 @@
 //! The Redis store, on a real server.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
@@ -12,8 +13,8 @@ use support::answer::ask;
 use support::limits::{Patient, all};
 use support::redis_server::{RedisServer, expiry_of};
 use tower_ratelimit::{
-    Algorithm, CostTable, FixedWindow, Limit, Limiter, RateLimitLayer, RedisConfig, RedisStore, SlidingLog,
-    StoreErrorKind, TokenBucket,
+    Algorithm, CostTable, FixedWindow, Limit, Limiter, MemoryStore, RateLimitLayer, RedisConfig, RedisStore,
+    SlidingLog, Store, StoreErrorKind, TokenBucket,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -416,6 +417,25 @@ async fn another_period_starts_unused() {
         assert_eq!(left(long, 3).await, 2, "{name}");
         assert_eq!(left(longer, 1).await, 4, "{name}");
         assert_eq!(left(long, 0).await, 2, "{name}");
+    }
+}
+
+/// A bucket that refills at intervals drains within 142 years in whole intervals, its overage included.
+#[tokio::test]
+async fn an_override_has_as_much_overage_as_in_memory() {
+    let server = RedisServer::start();
+    let size = |tokens| TokenBucket::new(tokens, 1_000, 366 * DAY).at_intervals();
+    let limit = Limit::new("limit", size(1_000)).overridable();
+    let stores: [Arc<dyn Store>; 2] = [Arc::new(MemoryStore::new()), Arc::new(store(&server).await)];
+    for store in stores {
+        // The process that sets the override has no overage.
+        let [hard, soft] = [limit.clone(), limit.clone().soft(20)]
+            .map(|limit| Limiter::builder([limit]).patient().store(store.clone()).build());
+        hard.limit("limit").expect("a limit").set_override("ann", size(142_000), None).await.expect("an override");
+        for (cost, is_allowed) in [(142_100, false), (142_000, true)] {
+            let decision = soft.acquire("ann", cost).await.expect("a decision");
+            assert_eq!(decision.is_allowed(), is_allowed, "a cost of {cost}");
+        }
     }
 }
 

@@ -67,6 +67,7 @@ local function perform(progress, now, task, count, keys, same)
     if amount > 0 and amount * 1048576 < span then
       local drained, rest = mul_div(67108864, amount, span)
       drained = drained * 67108864 + mul_div(67108864, rest, span)
+      if cell.tag == 105 then drained = math.floor(4503599627370496 / span) * amount end -- i, in whole intervals
       overage = math.min(overage, math.max(drained - capacity, 0))
     end
     cell.capacity, cell.hard, cell.amount = capacity, capacity + overage, amount
