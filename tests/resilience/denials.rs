@@ -6,14 +6,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
+use tower::Layer;
+use tower_ratelimit::explain::Decider;
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
 use tower_ratelimit::{
-    Algorithm, Builder, Clock, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, StoreError, StoreErrorKind, SystemClock, Timestamp, TokenBucket,
+    Algorithm, Builder, Clock, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty,
+    RateLimitLayer, RequestHead, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreError, StoreErrorKind,
+    SystemClock, Timestamp, TokenBucket, key, when,
 };
 
 use crate::contention::Database;
-use crate::limited::{ms, ten};
+use crate::limited::{ask, hello, ms, ten, with};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -131,6 +134,27 @@ async fn a_refund_a_reset_and_an_override_end_a_denial() {
         assert!(is_allowed(&limiter).await, "{algorithm:?}: an override");
         overrides.remove_override("key").await.expect("a removal");
         assert!(!is_allowed(&limiter).await, "{algorithm:?}: the override is removed");
+    }
+}
+
+/// The limit that is available at the large size would deny at the small one, had it not been reset.
+#[tokio::test]
+async fn a_denial_is_not_repeated_for_a_smaller_size_of_another_limit() {
+    let pro = when::header("x-plan", "pro");
+    let sized = Limit::new("sized", TokenBucket::per_day(3)).size_when(pro, TokenBucket::per_day(10));
+    let burst = Limit::new("burst", TokenBucket::per_hour(5));
+    let limits = RateLimitLayer::builder([sized, burst]).store(CasStore::new(Database::default())).build();
+    let explain = async |plan| limits.explain(&RequestHead::of(&with(&[("x-plan", plan)]))).await;
+    let service = limits.layer(hello());
+    for _ in 0..6 {
+        ask(&service, with(&[("x-plan", "pro")])).await;
+    }
+    assert_eq!(explain("pro").await.decided_by, Decider::RememberedDenial);
+    limits.limit("sized").unwrap().reset(key::Shared).await.unwrap();
+    for plan in ["pro", "free"] {
+        let explanation = explain(plan).await;
+        let wait = explanation.retry_after().expect("a wait");
+        assert!(wait <= HOUR / 5, "{plan} waits for {wait:?}: {explanation}");
     }
 }
 

@@ -201,10 +201,11 @@ impl Cell {
         cell
     }
 
-    /// Returns the same question with another cost, at the limit's own size.
+    /// Returns the same question with another cost, at the limit's own size. A quota that is not asked for anything has no
+    /// capacity for what others are asked for, so it does not count as a quota.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
         let mut cell = Self { cost, wait: 0, delay: 0, mark: CompactState::UNUSED, reported: None, ..self.clone() };
-        cell.set_veto(self.veto);
+        cell.set_veto(if cost == 0 && self.veto == Veto::Quota { Veto::Enforced } else { self.veto });
         cell.resize(self.own_size);
         cell
     }
@@ -277,15 +278,17 @@ impl Cell {
     }
 
     /// Returns whether a question is like that of this answered cell: the answer [follows](Self::answer_like). The size
-    /// of a limit that is available may have changed, unless its state is a log, whose summary holds for one size only,
-    /// or an override has to be read.
+    /// of a limit that is available may have grown, unless its state is a log, whose summary holds for one size only, or
+    /// an override has to be read.
     pub(crate) fn answers(&self, asked: &Self) -> bool {
         let question = |cell: &Self| {
             let flags = (cell.veto, cell.is_overridable, cell.makes_strikes, cell.limit);
             (cell.key, cell.identity, cell.cost, cell.algorithm.kind, cell.algorithm.span, flags)
         };
         let size = |cell: &Self| (cell.own_size, cell.overage_percent);
-        let any_size = self.is_allowed() && !self.is_overridable && !self.algorithm.keeps_log();
+        let (known, new) = (&self.algorithm, &asked.algorithm);
+        let is_wider = new.hard_capacity() >= known.hard_capacity() && new.amount >= known.amount;
+        let any_size = is_wider && self.is_allowed() && !self.is_overridable && !known.keeps_log();
         question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 }
