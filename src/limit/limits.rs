@@ -85,9 +85,7 @@ impl Limits {
         });
         let most = self.unindexed.len() + indexed.sum::<usize>();
         if most > MAX_PER_REQUEST {
-            return Err(ConfigError::new(format!(
-                "{most} limits for one request are too many: use at most {MAX_PER_REQUEST}"
-            )));
+            return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
         }
         Ok(())
     }
@@ -247,6 +245,7 @@ impl Limits {
         charged.retain(|cell| match current(cell) {
             _ if cell.store != self.hasher.store => false,
             Some(current) => {
+                cell.limit = current.limit;
                 if !cell.is_resized() && !has_sizes(current) {
                     cell.set_algorithm(current.algorithm);
                 }

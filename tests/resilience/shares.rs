@@ -179,6 +179,19 @@ async fn a_reload_during_an_outage_keeps_the_local_usage() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_local_charge_is_refunded_after_a_reload_that_moves_its_limit() {
+    let share = Share::one_of(2);
+    let (limiter, limits) = live(FixedWindow::per_minute(10), share);
+    let receipt = limiter.acquire("key", 3).await.expect("a decision").into_receipt();
+    let first = Limit::new("first", FixedWindow::per_minute(10)).on_store_error(OnStoreError::Allow);
+    let [moved] = shared(FixedWindow::per_minute(10), share);
+    limits.replace([first, moved]).expect("valid limits");
+    limiter.refund(receipt).await.expect("a refund");
+    let decision = limiter.acquire("key", 5).await.expect("a decision");
+    assert!(decision.is_allowed(), "{decision:?}");
+}
+
 /// Half of 1 a minute is 1 in two minutes, and so is half of 2 in two minutes.
 #[tokio::test(start_paused = true)]
 async fn local_usage_belongs_to_the_period_of_the_limit_and_of_its_share() {
