@@ -88,7 +88,7 @@ impl RedisStore {
         fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
         let rules = LiveLimits::try_new(fallback)?;
-        let mut published = PublishedRules { store: self.clone(), seen: None, outages: Outages::default() };
+        let mut published = PublishedRules { store: self.clone(), seen: None, logged: Cooldown::default() };
         if let Some(text) = published.poll_change().await {
             let (live, extractors) = (rules.clone(), extractors.clone());
             let apply = move || text.and_then(|text| load(&text, None, &extractors, |limits| live.replace(limits)));
@@ -107,7 +107,8 @@ struct PublishedRules {
     store: RedisStore,
     /// The version that was last read.
     seen: Option<Vec<u8>>,
-    outages: Outages,
+    /// Since the last failure was logged.
+    logged: Cooldown,
 }
 
 impl PublishedRules {
@@ -125,74 +126,15 @@ impl PublishedRules {
 
 impl Document for PublishedRules {
     async fn poll_change(&mut self) -> Option<Text> {
-        match self.poll().await {
-            Ok(change) => {
-                self.outages.end();
-                change
+        self.poll().await.unwrap_or_else(|_error| {
+            if self.logged.try_start(Duration::from_secs(60)) {
+                #[cfg(feature = "tracing")]
+                tracing::warn!(
+                    error = &_error as &dyn std::error::Error,
+                    "the rules in Redis could not be read: the previous ones stay in force"
+                );
             }
-            Err(_error) => {
-                if self.outages.should_log() {
-                    #[cfg(feature = "tracing")]
-                    tracing::warn!(
-                        error = &_error as &dyn std::error::Error,
-                        "the rules in Redis could not be read: the previous ones stay in force"
-                    );
-                }
-                None
-            }
-        }
-    }
-}
-
-/// The minimum time between the log lines of two outages.
-const LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Limits the logging of Redis outages: once for each outage, and at most once a minute.
-#[derive(Debug, Default)]
-struct Outages {
-    cooldown: Cooldown,
-    /// Whether the present outage was logged.
-    is_logged: bool,
-}
-
-impl Outages {
-    /// Records a failure. Returns whether to log it.
-    fn should_log(&mut self) -> bool {
-        let is_due = !self.is_logged && self.cooldown.try_start(LOG_INTERVAL);
-        self.is_logged |= is_due;
-        is_due
-    }
-
-    fn end(&mut self) {
-        self.is_logged = false;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn an_unstable_redis_is_logged_once_a_minute() {
-        let mut outages = Outages::default();
-        let mut lines = 0;
-        for _ in 0..300 {
-            lines += u32::from(outages.should_log());
-            tokio::time::advance(Duration::from_secs(1)).await;
-            outages.end();
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert_eq!(lines, 10);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_long_outage_is_logged_once() {
-        let mut outages = Outages::default();
-        let mut lines = 0;
-        for _ in 0..300 {
-            lines += u32::from(outages.should_log());
-            tokio::time::advance(Duration::from_secs(1)).await;
-        }
-        assert_eq!(lines, 1);
+            None
+        })
     }
 }

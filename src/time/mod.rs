@@ -291,7 +291,6 @@ pub(crate) fn ceil_seconds(span: Duration) -> u64 {
 
 /// An action that happens at most once per interval, such as a line in the log. It may happen at once when this is
 /// created.
-#[allow(dead_code, reason = "only used by some features")]
 #[derive(Debug)]
 pub(crate) struct Cooldown {
     created: Instant,
