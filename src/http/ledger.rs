@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Request, Response};
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
+use tokio::task::unconstrained;
 
 use super::config::LayerConfig;
 use crate::error::StoreError;
@@ -313,7 +314,10 @@ impl Ledger {
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let guarded = &self.config.guarded;
         let target = |limit: usize, paid| if guarded.limits[limit].cost.is_some() { paid } else { cost };
-        let (full, difference) = (self.cells(target), self.missing(&target));
+        let full = self.cells(target);
+        // A quota that is paid already has had capacity, so others need none.
+        let mut difference = full.clone();
+        difference.iter_mut().zip(self.missing(&target)).for_each(|(cell, missing)| cell.cost = missing.cost);
         let recording = guarded.start_recording(Purpose::Take);
         let mut decision = match self.refund_excess(&target).await {
             Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take).await,
@@ -328,17 +332,20 @@ impl Ledger {
         {
             *denied = full;
         }
-        if !decision.as_ref().is_ok_and(Decision::is_allowed) {
-            for receipt in receipts(self.take_excess(&|_, _| 0)) {
-                guarded.refund_in_background(receipt);
-            }
+        let allowed = decision.as_ref().ok().filter(|decision| decision.is_allowed());
+        // An allowed request is not charged by limits without capacity for all of its cost, such as those in shadow mode.
+        let lacks =
+            |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|cell| !cell.is_allowed()));
+        for receipt in receipts(self.take_excess(&|limit, paid| if lacks(limit) { 0 } else { paid })) {
+            guarded.refund_in_background(receipt);
         }
-        decision.inspect_err(|_| {
-            // Nothing more is charged or reported.
+        if allowed.is_none() {
+            // Nothing more is charged, and nothing but a denial is reported.
             let mut entries = self.entries();
             entries.accounts.clear();
             entries.last = None;
-        })
+        }
+        decision
     }
 
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
@@ -356,11 +363,16 @@ impl Ledger {
             return;
         }
         let ledger = self.clone();
-        let mut adjusting =
-            Box::pin(async move { ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await });
+        // A store that answers at once does so here, however much of its budget the task has used.
+        let mut adjusting = Box::pin(unconstrained(async move {
+            ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await
+        }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((_, true, _))) if !self.config.headers.is_empty() => {
-                if let Ok(Ok(decision)) = self.peek().into_ready() {
+                // Headers of a rejection report the denial.
+                if self.last().is_none_or(|last| last.is_allowed())
+                    && let Ok(Ok(decision)) = self.peek().into_ready()
+                {
                     self.add(decision);
                 }
             }
@@ -422,7 +434,7 @@ fn outcome(decision: &Decision, limit: usize) -> Option<&Cell> {
 fn lowered_to_available(outcome: &Cell) -> u64 {
     if outcome.is_allowed() {
         outcome.cost()
-    } else if outcome.denies() {
+    } else if outcome.veto() != Veto::Shadow {
         outcome.available().min(outcome.cost().saturating_sub(1))
     } else {
         // A limit in shadow mode is charged all missing tokens or none.

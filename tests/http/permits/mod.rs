@@ -3,6 +3,7 @@
 mod failures;
 mod handlers;
 mod losses;
+mod quotas;
 mod random;
 mod rates;
 mod rejections;

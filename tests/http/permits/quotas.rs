@@ -1,0 +1,150 @@
+//! Charges after the first decision, by a handler, a route or a response, where limits have different modes.
+
+use std::convert::Infallible;
+
+use axum::Router;
+use axum::routing::get as route;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tower::Layer;
+use tower::util::service_fn;
+use tower_ratelimit::{
+    CostTable, FixedWindow, HeaderStyle, Limit, Permit, RateLimitLayer, ResetFormat, TokenBucket, key,
+};
+
+use crate::service::{Hello, get};
+use crate::store::paused_store;
+use support::answer::{Answer, ask};
+
+fn limit(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_minute(tokens))
+}
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    RateLimitLayer::builder(limits).store(paused_store()).permits().build()
+}
+
+/// Returns the tokens that a limit has left.
+async fn left(limits: &RateLimitLayer, name: &str) -> u64 {
+    let state = limits.limit(name).expect("a limit").peek(key::Shared, 0).await.expect("a decision");
+    state.outcomes()[0].remaining()
+}
+
+/// Sends a request that a handler charges more for.
+async fn handled<F: Future<Output = ()> + Send + 'static>(
+    limits: &RateLimitLayer,
+    handle: impl Fn(Permit) -> F + Clone + Send + Sync + 'static,
+) -> Answer {
+    let app: Router = Router::new().route("/", route(handle)).layer(limits.clone());
+    ask(&app, get("/").map(|()| axum::body::Body::empty())).await
+}
+
+#[tokio::test]
+async fn a_quota_that_is_not_charged_has_no_capacity_for_others() {
+    let limits = layer([limit("own", 3).quota_mode(), limit("team", 100).quota_mode()]);
+    let charge = async |permit: Permit| {
+        let own = permit.limit("own").unwrap();
+        assert!(!own.charge(50).await.unwrap().is_allowed());
+        assert_eq!(own.settle(50).await.unwrap().shortfall, 47);
+    };
+    handled(&limits, move |permit| async move { charge(permit).await }).await;
+    assert_eq!((left(&limits, "own").await, left(&limits, "team").await), (0, 99));
+}
+
+/// A request needs one quota with capacity for its cost, whatever its route adds to others.
+#[tokio::test]
+async fn a_quota_that_was_charged_has_had_capacity_for_the_cost_of_a_route() {
+    let quotas = || [limit("requests", 100).cost(1).quota_mode(), limit("tokens", 60).quota_mode()];
+    let (one, two) = (layer(quotas()), layer(quotas()));
+    let whole = one.costs(CostTable::new().otherwise(50)).layer(Hello::default());
+    let nested = two.layer(two.cost(50).layer(Hello::default()));
+    for _ in 0..3 {
+        assert_eq!(ask(&whole, get("/")).await.status, StatusCode::OK);
+        assert_eq!(ask(&nested, get("/")).await.status, StatusCode::OK);
+        for name in ["requests", "tokens"] {
+            assert_eq!(left(&one, name).await, left(&two, name).await, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_without_capacity_for_the_cost_of_a_route_are_charged_nothing() {
+    for small in [limit("small", 8).shadow(), limit("small", 8).quota_mode()] {
+        let limits = layer([limit("large", 100).quota_mode(), small]);
+        let service = limits.layer(limits.cost(6).layer(Hello::default()));
+        for _ in 0..3 {
+            assert_eq!(ask(&service, get("/")).await.status, StatusCode::OK);
+        }
+        assert_eq!((left(&limits, "large").await, left(&limits, "small").await), (82, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_charges_what_all_quotas_have_left() {
+    let quotas = [limit("own", 3).quota_mode(), limit("team", 4).quota_mode()];
+    for quotas in [quotas.clone(), [quotas[1].clone(), quotas[0].clone()]] {
+        let limits = layer(quotas).cost(3);
+        let settle = |permit: Permit| async move { assert_eq!(permit.settle(6).await.unwrap().shortfall, 3) };
+        handled(&limits, settle).await;
+        assert_eq!((left(&limits, "own").await, left(&limits, "team").await), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_response_does_not_charge_a_request_that_its_route_denied() {
+    let limits = layer([limit("ten", 10).settle_by(|_| Some(1))]);
+    ask(&limits.layer(Hello::default()), get("/")).await;
+    let service = limits.layer(limits.cost(10).layer(Hello::default()));
+    for _ in 0..3 {
+        let answer = ask(&service, get("/")).await;
+        assert_eq!((answer.status, answer.remaining()), (StatusCode::TOO_MANY_REQUESTS, 9));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_answers_at_once_settles_before_the_response_in_a_busy_task() {
+    let failures = layer([limit("failures", 1).count_if(|response| response.status == StatusCode::UNAUTHORIZED)]);
+    let service = failures.layer(service_fn(async |_: Request<()>| {
+        for _ in 0..128 {
+            tokio::task::consume_budget().await;
+        }
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    }));
+    tokio::task::yield_now().await;
+    assert_eq!(ask(&service, get("/")).await.remaining(), 1);
+}
+
+#[tokio::test]
+async fn a_refund_by_the_response_does_not_change_the_headers_of_a_denial() {
+    let tokens = Limit::new("tokens", TokenBucket::per_second(1).burst(10)).cost(5);
+    let failures = limit("failures", 5).count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    let limits = layer([tokens, failures]);
+    let app: Router = Router::new()
+        .route("/", route(async |permit: Permit| permit.limit("tokens").unwrap().try_charge(6).await.map(drop)))
+        .layer(limits.clone());
+    let answer = ask(&app, get("/").map(|()| axum::body::Body::empty())).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("1")));
+    let standings = answer.standings();
+    let tokens = standings.iter().find(|standing| standing.name == "tokens").unwrap();
+    assert_eq!((tokens.get("r"), tokens.get("t")), (Some(5), Some(1)));
+    assert_eq!(left(&limits, "failures").await, 5);
+}
+
+/// Of nested limiters, the triple is that of the one that denies.
+#[tokio::test]
+async fn a_handler_that_is_denied_reports_the_limit_that_denies_rather_than_a_tighter_one_within() {
+    let styled = |limit| {
+        let builder = RateLimitLayer::builder([limit]).store(paused_store());
+        builder.headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)])
+    };
+    // The inner limiter gives no permits, so the handler charges the outer one.
+    let (outer, inner) = (styled(limit("outer", 10)).permits().build(), styled(limit("inner", 5)).build());
+    let denied = async |request: Request<()>| {
+        let permit = Permit::of(request.extensions()).unwrap();
+        Ok::<_, Infallible>(permit.reject(&permit.charge(10).await.unwrap()).map(Full::<Bytes>::from))
+    };
+    let answer = ask(&outer.layer(inner.layer(service_fn(denied))), get("/")).await;
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!((answer.header("x-ratelimit-limit"), answer.header("x-ratelimit-remaining")), (Some("10"), Some("9")));
+}
