@@ -17,8 +17,6 @@ use crate::store::decision::{Decision, Receipt};
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 
-const STEPS: usize = 150;
-
 /// The start of the clock, in µs: a midnight, at which windows begin.
 pub(super) const START: u64 = 1_767_225_600_000_000;
 
@@ -118,7 +116,7 @@ pub(super) async fn compare<S: Store>(
     let mut random = Random::new(START ^ pair.history.len() as u64);
     let (key, mut now) = (new_key(), START);
     let mut receipts: Vec<[Receipt; 2]> = Vec::new();
-    for _ in 0..STEPS {
+    for _ in 0..150 {
         match random.below(20) {
             0..10 => {
                 let cost = random.below(5) + u64::from(random.below(10) == 0) * 5;

@@ -72,8 +72,6 @@ struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
 
 /// The maximum number of payments to a limit. Beyond it, small ones are combined.
 const MAX_PAYMENTS: usize = 1_024;
-/// The maximum number of charges in one refund.
-const CHARGES_PER_REFUND: usize = 64;
 
 impl Ledger {
     /// Opens a ledger for a request with a first decision, which determines the limits that apply and their keys.
@@ -173,11 +171,11 @@ impl Ledger {
     }
 }
 
-/// Combines payments into receipts.
+/// Combines payments into receipts, of at most 64 each.
 fn receipts(payments: Vec<Payment>) -> Vec<Receipt> {
     let mut receipts: Vec<Receipt> = Vec::new();
     for Payment { by, charged, .. } in payments {
-        let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < CHARGES_PER_REFUND;
+        let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
         match receipts.last_mut().filter(accepts) {
             Some(last) => last.charged.push(charged),
             None => receipts.push(Receipt { by, charged: Cells::from_iter([charged]) }),

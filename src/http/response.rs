@@ -284,15 +284,15 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &
 
 /// Encodes a field of a message that is an integer and not negative. Zero is the default, and left out.
 fn integer(field: u8, value: u64) -> Vec<u8> {
-    const VARINT: u8 = 0;
-    if value == 0 { Vec::new() } else { encode(field << 3 | VARINT, value, &[]) }
+    // The lower bits are the type of the field: 0, an integer.
+    if value == 0 { Vec::new() } else { encode(field << 3, value, &[]) }
 }
 
 /// Encodes a field of a message that is a string or an embedded message.
 fn bytes(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
-    const LENGTH_DELIMITED: u8 = 2;
     let bytes = bytes.as_ref();
-    encode(field << 3 | LENGTH_DELIMITED, bytes.len() as u64, bytes)
+    // Of the type 2, with its length.
+    encode(field << 3 | 2, bytes.len() as u64, bytes)
 }
 
 /// Encodes a number in groups of seven bits, the lowest first; all but the last have the high bit set.

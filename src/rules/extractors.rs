@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{Cursor, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -239,10 +240,10 @@ impl ValueFormat {
 
     /// Returns whether a pattern matches the text of an extracted value.
     pub(super) fn matches(self, pattern: &str, value: &[u8]) -> bool {
-        match (self, address_of(value)) {
-            (Self::Address(_), Some(address)) => is_match(pattern, address.to_string().as_bytes()),
-            _ => is_match(pattern, value),
-        }
+        let (Self::Address(_), Some(address)) = (self, address_of(value)) else { return is_match(pattern, value) };
+        // Without an allocation. An address has at most 45 characters.
+        let mut text = Cursor::new([0; 45]);
+        write!(text, "{address}").is_ok() && is_match(pattern, &text.get_ref()[..text.position() as usize])
     }
 }
 
