@@ -344,7 +344,7 @@ impl LayerConfig {
     ///
     /// # Errors
     ///
-    /// See [`following`](Self::following).
+    /// See [`checked`](Self::checked).
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let limits = self.live.as_ref().map(|live| &live.limits);
         let layer = Self { cost, layer: next_layer(), live: None, ..self.clone() }.checked(limits)?;

@@ -290,8 +290,8 @@ impl Headers {
         };
         let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         // An inner layer that rejected the request has written the headers of the limit that denies.
-        let is_tighter = |left| headers.contains_key(RETRY_AFTER) || left <= outcome.remaining();
-        if decision.is_allowed() && inner.is_some_and(is_tighter) {
+        let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
+        if inner.is_some_and(|left| is_inner_denial || left <= outcome.remaining()) {
             return;
         }
         let seconds = ceil_seconds(match format {

@@ -38,6 +38,8 @@ struct Entries {
     accounts: SmallVec<[Account; 1]>,
     /// The last decision. `None` if the store has failed to make one.
     last: Option<Decision>,
+    /// Whether the layer of a route has rejected the request, which is charged nothing.
+    is_denied: bool,
     /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
     /// own: either a handler created it with the extensions of the first, or the layer is applied twice.
     layers: SmallVec<[u64; 2]>,
@@ -82,7 +84,7 @@ impl Ledger {
         let by = first.decided_by();
         let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
-        let mut entries = Entries { accounts, last: None, layers: smallvec![config.layer] };
+        let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.layer] };
         entries.add(first);
         let ledger = Arc::new(Self { config: config.clone(), by, head, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
@@ -314,8 +316,8 @@ impl Ledger {
         let target = |limit: usize, paid| if guarded.limits[limit].cost.is_some() { paid } else { cost };
         let full = self.cells(target);
         // A quota that is paid already has had capacity, so others need none.
-        let mut difference = full.clone();
-        difference.iter_mut().zip(self.missing(&target)).for_each(|(cell, missing)| cell.cost = missing.cost);
+        let mut difference = self.missing(&target);
+        difference.iter_mut().zip(&full).for_each(|(cell, full)| cell.set_veto(full.veto));
         let recording = guarded.start_recording(Purpose::Take);
         let mut decision = match self.refund_excess(&target).await {
             Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take).await,
@@ -337,12 +339,14 @@ impl Ledger {
         for receipt in receipts(self.take_excess(&|limit, paid| if lacks(limit) { 0 } else { paid })) {
             guarded.refund_in_background(receipt);
         }
-        if allowed.is_none() {
-            // Nothing more is charged, and nothing but a denial is reported.
-            let mut entries = self.entries();
+        let mut entries = self.entries();
+        entries.is_denied = allowed.is_none();
+        if decision.is_err() {
+            // Nothing more is charged or reported.
             entries.accounts.clear();
             entries.last = None;
         }
+        drop(entries);
         decision
     }
 
@@ -350,7 +354,7 @@ impl Ledger {
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
         let limits = &self.config.guarded.limits;
-        if !limits.settles_by_response {
+        if !limits.settles_by_response || self.entries().is_denied {
             return;
         }
         let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
@@ -367,8 +371,8 @@ impl Ledger {
         }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((_, true, _))) if !self.config.headers.is_empty() => {
-                // Headers of a rejection report the denial.
-                if self.last().is_none_or(|last| last.is_allowed())
+                // The headers of a rejection report the denial.
+                if self.last().is_none_or(|last| last.is_allowed() || head.status != 429)
                     && let Ok(Ok(decision)) = self.peek().into_ready()
                 {
                     self.add(decision);

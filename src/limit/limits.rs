@@ -154,7 +154,12 @@ impl Limits {
 
     /// Adds the cells of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, cells: &mut Cells, earlier: &Cell, cost: u64) {
-        cells.push(earlier.asked_again(cost));
+        let mut cell = earlier.asked_again(cost);
+        // A quota that is not asked for anything has no capacity for what others are asked for.
+        if cost == 0 && cell.veto == Veto::Quota {
+            cell.set_veto(Veto::Enforced);
+        }
+        cells.push(cell);
         self.complete_last(cells);
     }
 
@@ -236,7 +241,7 @@ impl Limits {
     /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
     /// had others. Leaves out limits that no longer exist, and charges of another store.
     pub(crate) fn fit_refund(&self, charged: &mut Cells) {
-        let has_sizes = |cell: &Cell| self.limits.get(cell.limit()).is_some_and(|limit| !limit.sizes.is_empty());
+        let has_sizes = |limit: &Limit| !limit.sizes.is_empty();
         // A limit has another position only after a replacement of live limits.
         let current = |cell: &Cell| {
             let is_of = |current: &&Cell| current.identity == cell.identity;
@@ -246,12 +251,13 @@ impl Limits {
             _ if cell.store != self.hasher.store => false,
             Some(current) => {
                 cell.limit = current.limit;
-                if !cell.is_resized() && !has_sizes(current) {
+                if !cell.is_resized() && !has_sizes(&self.limits[current.limit()]) {
                     cell.set_algorithm(current.algorithm);
                 }
                 true
             }
-            None => has_sizes(cell),
+            // Another size can have another identity.
+            None => self.limits.iter().any(has_sizes),
         });
     }
 }

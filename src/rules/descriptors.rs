@@ -8,14 +8,12 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::error::{Problem, RulesError};
-use super::extractors::{Extractors, Matcher, Named, REMOTE_ADDRESS, ValueFormat, is_pattern};
+use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields;
 use super::limit::Rule;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
-use crate::key::KeyPart;
-use crate::key::head::RequestHead;
 use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey, check_name};
 
 /// A descriptor of a path.
@@ -198,7 +196,7 @@ impl<'a> Compiler<'a> {
         if parts.iter().any(|(_, extractor)| extractor.is_some()) {
             limit = limit.metric_detail(move |head| {
                 let detail = parts.iter().map(|(text, extractor)| {
-                    let value = extractor.as_ref().and_then(|extractor| value_of(extractor, head));
+                    let value = extractor.as_ref().and_then(|extractor| extractor.text(head));
                     join(text, "_", value.as_deref())
                 });
                 Some(detail.collect::<Vec<_>>().join("."))
@@ -238,14 +236,6 @@ fn display(path: &[Descriptor<'_>], between: &str, separator: &str) -> String {
 
 fn join(key: &str, between: &str, value: Option<&str>) -> String {
     value.map_or_else(|| key.to_owned(), |value| format!("{key}{between}{value}"))
-}
-
-/// Returns the value of a request. `None` if it has none, or if it is found asynchronously.
-fn value_of(extractor: &Named, head: &RequestHead<'_>) -> Option<String> {
-    let mut parts = extractor.describe(head);
-    parts.iter_mut().for_each(KeyPart::reveal);
-    let values: Option<Vec<_>> = parts.iter().map(KeyPart::value).collect();
-    values.filter(|values| !values.is_empty()).map(|values| values.join(","))
 }
 
 /// Returns a name that is valid in a header, with a hash of the limit's path as a suffix.

@@ -65,18 +65,21 @@ impl Named {
         Self { extractor: Arc::new(extractor), format }
     }
 
-    /// Describes the value of a request: an address as it is masked.
-    pub(super) fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let mut parts = self.extractor.describe(head);
+    /// Returns the value of a request as text, of an address its network. `None` if there is none, or if it is found
+    /// asynchronously.
+    pub(super) fn text(&self, head: &RequestHead<'_>) -> Option<String> {
         let mut key = KeyBuf::default();
-        if let (ValueFormat::Address(prefixes), [part]) = (self.format, &mut *parts)
+        if let ValueFormat::Address(prefixes) = self.format
             && !self.extractor.is_async()
             && let Ok(Extracted::Done) = self.extractor.extract(head, &mut key)
             && let Some(address) = key.only_part().and_then(address_of)
         {
-            *part = KeyPart::new(part.name().to_owned(), prefixes.text(address));
+            return Some(prefixes.text(address));
         }
-        parts
+        let mut parts = self.extractor.describe(head);
+        parts.iter_mut().for_each(KeyPart::reveal);
+        let values: Option<Vec<_>> = parts.iter().map(KeyPart::value).collect();
+        values.filter(|values| !values.is_empty()).map(|values| values.join(","))
     }
 }
 

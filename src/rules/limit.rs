@@ -194,12 +194,14 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 
 /// Reads the algorithm. If no requests are allowed, it allows one.
 fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
-    for name in ["algorithm", "cost", "soft", "overridable"] {
+    if tokens == 0
+        && let Some(name) = ["algorithm", "cost", "soft", "overridable"].into_iter().find(|name| rule.has(name))
+    {
         let message = format!(
             "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; to deny all requests, \
              leave `{name}` out"
         );
-        rule.reject_if(tokens == 0 && rule.has(name), "requests_per_unit", message)?;
+        return Err(rule.problem("requests_per_unit", message));
     }
     let own = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
     let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0).to_ascii_lowercase();

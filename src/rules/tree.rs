@@ -236,7 +236,7 @@ impl LimitIndex for Arc<Tree> {
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let key = self.rules[position].key.iter();
-        key.flat_map(|extractor| self.extractors[*extractor].describe(head)).collect()
+        key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
     }
 
     fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {

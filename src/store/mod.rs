@@ -142,8 +142,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the resources that the store uses, for [recorders](crate::Recorder). Not called for
-    /// each decision. Defaults to an empty [`StoreUsage`].
+    /// Returns the resources that the store uses, for [recorders](crate::Recorder). Not called for each decision.
+    /// Defaults to an empty [`StoreUsage`].
     fn usage(&self) -> StoreUsage {
         StoreUsage::default()
     }

@@ -342,6 +342,17 @@ mod tests {
         assert_eq!(ceil_seconds(Duration::from_secs(2)), 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_action_happens_at_most_once_per_interval() {
+        let (cooldown, minute) = (Cooldown::default(), Duration::from_secs(60));
+        let mut happened = 0;
+        for _ in 0..600 {
+            happened += u32::from(cooldown.try_start(minute));
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(happened, 10);
+    }
+
     #[test]
     fn pauses_are_random_within_their_bounds() {
         let pause = Duration::from_millis(100);

@@ -424,15 +424,17 @@ async fn another_period_starts_unused() {
 #[tokio::test]
 async fn an_override_has_as_much_overage_as_in_memory() {
     let server = RedisServer::start();
-    let size = |tokens| TokenBucket::new(tokens, 1_000, 366 * DAY).at_intervals();
-    let limit = Limit::new("limit", size(1_000)).overridable();
     let stores: [Arc<dyn Store>; 2] = [Arc::new(MemoryStore::new()), Arc::new(store(&server).await)];
-    for store in stores {
+    let sizes = [(1_000, 142_000, 142_100), (30_157_471, 4_000_000_000, 4_290_000_000)];
+    for (store, (amount, tokens, more)) in stores.iter().flat_map(|store| sizes.map(|size| (store, size))) {
+        let size = |tokens| TokenBucket::new(tokens, amount, 366 * DAY).at_intervals();
+        let limit = Limit::new(format!("limit of {amount}"), size(amount)).overridable();
         // The process that sets the override has no overage.
         let [hard, soft] = [limit.clone(), limit.clone().soft(20)]
             .map(|limit| Limiter::builder([limit]).patient().store(store.clone()).build());
-        hard.limit("limit").expect("a limit").set_override("ann", size(142_000), None).await.expect("an override");
-        for (cost, is_allowed) in [(142_100, false), (142_000, true)] {
+        let handle = hard.limit(limit.name()).expect("a limit");
+        handle.set_override("ann", size(tokens), None).await.expect("an override");
+        for (cost, is_allowed) in [(more, false), (tokens.into(), true)] {
             let decision = soft.acquire("ann", cost).await.expect("a decision");
             assert_eq!(decision.is_allowed(), is_allowed, "a cost of {cost}");
         }

@@ -201,11 +201,10 @@ impl Cell {
         cell
     }
 
-    /// Returns the same question with another cost, at the limit's own size. A quota that is not asked for anything has no
-    /// capacity for what others are asked for, so it does not count as a quota.
+    /// Returns the same question with another cost, at the limit's own size.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
         let mut cell = Self { cost, wait: 0, delay: 0, mark: CompactState::UNUSED, reported: None, ..self.clone() };
-        cell.set_veto(if cost == 0 && self.veto == Veto::Quota { Veto::Enforced } else { self.veto });
+        cell.set_veto(self.veto);
         cell.resize(self.own_size);
         cell
     }

@@ -271,6 +271,9 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     // The quota of another user still has capacity, although that of the team has none.
     let other = limiter.acquire_charges(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(other.is_allowed());
+    // A quota that costs nothing has capacity, also in the slot of an exhausted one.
+    let free = limiter.acquire_charges(&[(&"team", 0), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    assert!(free.is_allowed());
 }
 
 /// A clock that exhausts two quotas when it is read for one time, and resets them when it is read for a later one: in

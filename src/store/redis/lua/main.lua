@@ -64,12 +64,14 @@ local function perform(progress, now, task, count, keys, same)
   local function resize(cell, tokens, amount)
     local span, capacity = cell.span, cell.tag == QUEUE and tokens + 1 or tokens
     local overage = math.min(math.floor(tokens * cell.percent / 100), 4294967295 - tokens)
-    if amount > 0 and amount * 1048576 < span then
-      local drained, rest = mul_div(67108864, amount, span)
+    local drained, rest
+    if cell.tag == 105 then -- i, in whole intervals
+      drained = math.floor(4503599627370496 / span) * amount
+    elseif amount > 0 and amount * 1048576 < span then
+      drained, rest = mul_div(67108864, amount, span)
       drained = drained * 67108864 + mul_div(67108864, rest, span)
-      if cell.tag == 105 then drained = math.floor(4503599627370496 / span) * amount end -- i, in whole intervals
-      overage = math.min(overage, math.max(drained - capacity, 0))
     end
+    if drained then overage = math.min(overage, math.max(drained - capacity, 0)) end
     cell.capacity, cell.hard, cell.amount = capacity, capacity + overage, amount
   end
 
