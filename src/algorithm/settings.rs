@@ -128,7 +128,7 @@ impl Algorithm {
         self.with_capacity("capacity", self.capacity as u32)
     }
 
-    /// Returns the most tokens that fill or drain in the longest time, or more than a limit can have if there is no bound.
+    /// Returns the most tokens that fill or drain in the longest time. Windows have no such bound.
     const fn most_tokens(&self) -> u64 {
         match self.kind {
             // In whole intervals.

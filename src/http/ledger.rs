@@ -38,7 +38,7 @@ struct Entries {
     accounts: SmallVec<[Account; 1]>,
     /// The last decision. `None` if the store has failed to make one.
     last: Option<Decision>,
-    /// Whether the layer of a route has rejected the request, which is charged nothing.
+    /// Whether the layer of a route has denied the request. The response then changes no charges.
     is_denied: bool,
     /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
     /// own: either a handler created it with the extensions of the first, or the layer is applied twice.
@@ -333,7 +333,7 @@ impl Ledger {
             *denied = full;
         }
         let allowed = decision.as_ref().ok().filter(|decision| decision.is_allowed());
-        // An allowed request is not charged by limits without capacity for all of its cost, such as those in shadow mode.
+        // Limits without capacity for the full cost, such as those in shadow mode, do not charge an allowed request.
         let lacks =
             |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|cell| !cell.is_allowed()));
         for receipt in receipts(self.take_excess(&|limit, paid| if lacks(limit) { 0 } else { paid })) {
@@ -346,7 +346,6 @@ impl Ledger {
             entries.accounts.clear();
             entries.last = None;
         }
-        drop(entries);
         decision
     }
 

@@ -159,8 +159,8 @@ impl<P> RateLimitLayer<P> {
     /// store. If that is denied, the request is denied and the earlier charge is refunded. On its own, it charges the
     /// full cost. With a [table](Self::costs) in place of this layer, each request takes one call.
     ///
-    /// If this layer denies the request first, the wait is that for its own cost, which may be shorter than that for the
-    /// route.
+    /// If this layer denies the request first, the client is told the wait for the cost of this layer, which may be
+    /// shorter.
     ///
     /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when
     /// no tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by

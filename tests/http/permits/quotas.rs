@@ -41,12 +41,12 @@ async fn handled<F: Future<Output = ()> + Send + 'static>(
 #[tokio::test]
 async fn a_quota_that_is_not_charged_has_no_capacity_for_others() {
     let limits = layer([limit("own", 3).quota_mode(), limit("team", 100).quota_mode()]);
-    let charge = async |permit: Permit| {
+    let charge = |permit: Permit| async move {
         let own = permit.limit("own").unwrap();
         assert!(!own.charge(50).await.unwrap().is_allowed());
         assert_eq!(own.settle(50).await.unwrap().shortfall, 47);
     };
-    handled(&limits, move |permit| async move { charge(permit).await }).await;
+    handled(&limits, charge).await;
     assert_eq!((left(&limits, "own").await, left(&limits, "team").await), (0, 99));
 }
 
