@@ -60,7 +60,7 @@
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
 //! | `rules` | | `rules`: limits from a file or from Redis, reloaded at runtime |
-//! | `serde` | | serialization of explanations (`explain`) and of reports of dry runs (`dry_run`) |
+//! | `serde` | | serialization of explanations (`explain`), of reports of dry runs (`dry_run`), and of counts (`Stats`) |
 //! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]

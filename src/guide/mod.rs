@@ -1,5 +1,7 @@
 //! The user guide: how to limit a service, from the first limit to a fleet.
 //!
+//! The folders `examples` and `docs`, which some pages name, are in the repository, not in the published package.
+//!
 //! **First steps**
 //!
 //! - [Algorithms](algorithms): how to choose one, with diagrams.

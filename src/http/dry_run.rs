@@ -26,8 +26,8 @@
 //! # });
 //! ```
 //!
-//! For a rules file, pass `rules::from_file(path, &extractors)?` to [`DryRun::new`]. `cargo run --example dry_run
-//! --features policies` compares two files on requests in JSON lines.
+//! For a rules file, pass `rules::from_file(path, &extractors)?` to [`DryRun::new`]. The example `dry_run` in the
+//! repository compares two files on requests in JSON lines.
 //!
 //! # What a dry run can't tell
 //!

@@ -158,8 +158,9 @@ impl Permit {
         self.ledger.reject(Some(denied))
     }
 
-    /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as
-    /// each limit has capacity. May be called repeatedly. The last call determines the cost.
+    /// Changes the cost of the request to `actual` tokens in each limit that the permit applies to: refunds the excess,
+    /// or charges the missing tokens as far as the limit has capacity. May be called repeatedly. The last call determines
+    /// the cost. If limits count different things, such as requests and bytes, settle [one of them](Self::limit).
     ///
     /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
     /// adds nothing to the [shortfall](Settled::shortfall).
