@@ -12,7 +12,7 @@ use axum::routing::get;
 use http::{Method, Request, Response, StatusCode, Version};
 use ipnet::IpNet;
 use proptest::prelude::*;
-use tower::Layer;
+use tower::{Layer, Service};
 use tower_ratelimit::key::{self, PeerAddr, TrustedProxies, UnixPeer};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
@@ -153,6 +153,23 @@ async fn a_list_match_is_reported_once_if_a_route_has_a_cost() {
             assert_eq!(std::mem::take(&mut *reported.lock().unwrap()), [ListAction::Shadow]);
         }
     }
+}
+
+/// As by a handler that sends requests to its own service.
+#[tokio::test]
+async fn a_list_match_of_each_request_with_the_same_extensions_is_reported() {
+    let reported = Arc::new(AtomicUsize::new(0));
+    let noted = reported.clone();
+    let limits = one().always_reject_with(ListAction::Shadow, peers(["192.0.2.0/24"])).observe(move |event| {
+        noted.fetch_add(usize::from(matches!(event, Event::ListMatched { .. })), Ordering::Relaxed);
+    });
+    let limits = limits.build();
+    // From the first cost of a route on, layers look who has reported.
+    let _route = limits.cost(0);
+    let own = limits.layer(Hello::default());
+    let handler = tower::service_fn(move |request: Request<()>| own.clone().call(request));
+    ask(&limits.layer(handler), from("192.0.2.1")).await;
+    assert_eq!(reported.load(Ordering::Relaxed), 2);
 }
 
 /// Only the limits are in shadow mode.

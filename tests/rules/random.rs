@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use support::redis_server::Folder;
 use tower_ratelimit::rules::{self, Extractors};
 
 /// Loads a text. Every error has a message and a position in the text.
@@ -104,6 +105,19 @@ fn at_most_a_hundred_problems_are_reported() {
     let last = error.lines().nth(99).unwrap();
     assert!(last.starts_with("102:3: there is no field `a` here: use `key`, "), "{last}");
     assert!(error.ends_with("\nand 900 more"), "{error}");
+}
+
+/// Its beginning would be a valid file with fewer limits.
+#[test]
+fn a_file_that_is_too_long_is_not_cut() {
+    let folder = Folder::new();
+    let rule = "- { key: header.x, rate_limit: { unit: day, requests_per_unit: 5 } }\n";
+    for (bytes, is_read) in [(4_194_304, true), (4_194_305, false)] {
+        let start = format!("domain: d\ndescriptors:\n{rule}#");
+        let path = folder.write("limits.yaml", format!("{start}{}", "x".repeat(bytes - start.len())));
+        let limits = rules::from_file(path, &Extractors::new());
+        assert_eq!(limits.map(|limits| limits.len()).ok(), is_read.then_some(1), "{bytes} bytes");
+    }
 }
 
 /// A device that never ends, given by mistake.

@@ -168,6 +168,26 @@ fn an_unlimited_entry_replaces_others() {
     }
 }
 
+/// A request whose address is unknown, or whose header is repeated, might have any value: limits apply in doubt.
+#[test]
+fn an_unlimited_entry_replaces_no_other_without_the_value_of_its_descriptor() {
+    for (key, request) in [
+        ("remote_address, value: 192.0.2.1", with(&[])),
+        ("remote_address", with(&[])),
+        ("header.x-user, value: ann", with(&[("x-user", "ann"), ("x-user", "bob")])),
+    ] {
+        let limited = Limited::by(&format!(
+            "
+domain: shop
+descriptors:
+- {{ key: method, rate_limit: {{ name: general, unit: year, requests_per_unit: 5 }} }}
+- {{ key: {key}, rate_limit: {{ unlimited: true, replaces: [{{ name: general }}] }} }}
+"
+        ));
+        assert_eq!(applied(&limited, request), ["general"], "{key}");
+    }
+}
+
 #[test]
 fn a_replaced_limit_replaces_others_if_it_applies() {
     let yaml = |user: &str, team: &str| {

@@ -335,6 +335,26 @@ descriptors:
     assert_eq!(limited.send(with(&[("x-user", "ann")])).status, StatusCode::BAD_REQUEST);
 }
 
+#[test]
+fn the_last_descriptor_of_a_path_rejects_requests_without_an_address() {
+    for value in ["", ", value: 192.0.2.1"] {
+        for key in ["", ", key: header.x-user"] {
+            let limited = Limited::by(&format!(
+                "
+domain: shop
+descriptors:
+- key: method
+  value: GET
+  descriptors:
+  - {{ key: remote_address{value}, rate_limit: {{ unit: year, requests_per_unit: 9{key}, on_missing_key: reject }} }}
+"
+            ));
+            let status = limited.send(with(&[("x-user", "ann")])).status;
+            assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR, "{value} {key}");
+        }
+    }
+}
+
 /// Without `into_make_service_with_connect_info`, nothing was limited, without an error.
 #[test]
 fn a_server_that_provides_no_peer_address_does_not_disable_limits_by_it() {

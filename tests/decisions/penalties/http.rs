@@ -6,7 +6,7 @@ use axum::routing::{get, post};
 use http::{Request, StatusCode, Version};
 use tower_ratelimit::{
     Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, ResetFormat, TokenBucket,
-    key,
+    key, when,
 };
 
 use crate::penalties::backend::{Backend, DAY, EventLog, MINUTE, SECOND, on_each_backend, reporter};
@@ -58,6 +58,28 @@ async fn responses_state_how_long_a_lockout_lasts() {
         let mut other = request("/");
         other.headers_mut().insert("x-user", "bob".parse().unwrap());
         assert_eq!(ask(&app, other).await.status, 200, "another key has nothing to do with it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_size_of_another_period_has_strikes_and_lockouts_of_its_own() {
+    on_each_backend(async |backend| {
+        let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND);
+        let limit = Limit::new("one", FixedWindow::new(1, DAY)).by(key::header("x-user")).penalty(penalty);
+        let (limits, events) =
+            layer(backend, [limit.size_when(when::path_prefix("/hourly"), FixedWindow::per_hour(1))]);
+        let app = Router::new().route("/daily", get("day")).route("/hourly", get("hour")).layer(limits.build());
+        let strike = async |path| assert_eq!(visit(&app, path).await.status, 429, "{path}, {}", backend.name);
+        assert_eq!([visit(&app, "/daily").await.status, visit(&app, "/hourly").await.status], [200, 200]);
+        strike("/hourly").await;
+        strike("/daily").await;
+        assert!(reported(&events).is_empty(), "{}", backend.name);
+        strike("/hourly").await;
+        assert_eq!(reported(&events), ["one 1 90s"], "{}", backend.name);
+        assert_eq!(visit(&app, "/hourly").await.header("retry-after"), Some("3600"), "{}", backend.name);
+        strike("/daily").await;
+        assert_eq!(reported(&events), ["one 1 90s"], "{}", backend.name);
     })
     .await;
 }

@@ -1,5 +1,6 @@
 //! Overage that is available while the application has spare capacity.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,6 +9,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tokio::sync::Semaphore;
+use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{FixedWindow, InFlight, Limit, SlidingLog, SpareCapacity};
 
 use crate::thresholds::{DAY, app, on_each_backend, send};
@@ -63,6 +65,12 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
     gate.add_permits(2);
     assert_eq!((first.await.unwrap(), third.await.unwrap()), (200.try_into().unwrap(), 200.try_into().unwrap()));
     assert_eq!(in_flight.count(), 0);
+    // A future that has returned its response may be kept for as long as the body is sent.
+    let mut service = in_flight.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(())));
+    let mut answered = Box::pin(service.call(Request::new(())));
+    assert_eq!(in_flight.count(), 1);
+    answered.as_mut().await.unwrap();
+    assert_eq!(in_flight.count(), 0, "the future is not dropped yet");
     let entered = in_flight.enter();
     assert_eq!(in_flight.count(), 1);
     drop(entered);

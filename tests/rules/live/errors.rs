@@ -39,7 +39,21 @@ async fn rules_that_are_refused_change_nothing(fixture: StoreFixture) {
     assert!(limits.try_cost(21).is_ok());
 }
 
-on_both_stores!(rules_that_are_refused_change_nothing);
+async fn limits_are_the_previous_ones_after_a_replacement_fails(fixture: StoreFixture) {
+    let rules = LiveLimits::new([daily("a", 20)]);
+    // The first layer could take the limit, and the second can't.
+    let limits = by(&rules, &fixture).build();
+    let (first, big) = (app(limits.clone()), app(limits.cost(10)));
+    assert!(rules.replace([daily("b", 9)]).is_err());
+    let names = rules.limits().iter().map(|limit| limit.name().to_owned()).collect::<Vec<_>>();
+    assert_eq!(names, ["a"]);
+    assert_eq!(left(&visit(&first, "/", "ann").await), are(&[("a", 19)]));
+    assert_eq!(left(&visit(&big, "/", "ann").await), are(&[("a", 9)]));
+    let later = app(by(&rules, &fixture).build());
+    assert_eq!(left(&visit(&later, "/", "ann").await), are(&[("a", 8)]), "a layer that is built later");
+}
+
+on_both_stores!(rules_that_are_refused_change_nothing, limits_are_the_previous_ones_after_a_replacement_fails);
 
 #[test]
 fn a_limiter_rejects_limits_that_need_a_request() {
