@@ -13,12 +13,18 @@ use serde_json::{Value, json};
 use support::example_server::ExampleServer;
 use support::patient::LONG;
 use support::redis_server::Folder;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub(crate) struct Browser {
     pub(crate) client: Client,
     pub(crate) server: ExampleServer,
     _driver: Driver,
+    /// Released last.
+    _turn: SemaphorePermit<'static>,
 }
+
+/// Few browsers at a time, because each keeps a processor busy, and the page reports a server that hangs.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 impl Browser {
     /// Opens the page with this fragment, in a window 1280 pixels wide.
@@ -27,6 +33,7 @@ impl Browser {
     ///
     /// Panics if `chromedriver` or Chromium is not installed.
     pub(crate) async fn open(fragment: &str) -> Self {
+        let turn = TURNS.acquire().await.expect("an open semaphore");
         let driver = Driver::start();
         let options = json!({
             // Chromium refuses to run as root with its sandbox.
@@ -41,7 +48,7 @@ impl Browser {
             .connect(&driver.url)
             .await
             .expect("Chromium starts; `bash tests/run` installs it");
-        let browser = Self { client, server: ExampleServer::start(), _driver: driver };
+        let browser = Self { client, server: ExampleServer::start(), _driver: driver, _turn: turn };
         browser.go_to(fragment).await;
         browser
     }

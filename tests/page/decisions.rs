@@ -1,7 +1,10 @@
 //! The page shows the decisions of the server.
 
+use std::time::Instant;
+
 use serde_json::json;
 use support::http_client::get;
+use support::patient::LONG;
 
 use crate::browser::Browser;
 
@@ -88,12 +91,14 @@ async fn requests_that_leave_a_queue_exactly_a_period_apart_are_not_in_one_perio
 #[tokio::test]
 async fn a_burst_across_an_edge_passes_a_fixed_window_twice_and_a_log_once() {
     let browser = Browser::open("show=fixed-window,sliding-log&fixed-window.period=6&sliding-log.period=6").await;
+    browser.evaluate("document.getElementById('size').value = 10;").await;
     // On a slow machine, the edge may come before the end of the first burst.
-    for _ in 0..3 {
+    let begun = Instant::now();
+    while begun.elapsed() < 4 * LONG {
         browser.click("again").await;
         browser.click("edge").await;
-        browser.wait_for_figures("fixed-window", 30).await;
-        browser.wait_for_figures("sliding-log", 30).await;
+        browser.wait_for_figures("fixed-window", 20).await;
+        browser.wait_for_figures("sliding-log", 20).await;
         assert!(browser.figure("sliding-log", "peak").await <= 10);
         if browser.figure("fixed-window", "peak").await == 20 {
             return browser.close().await;
@@ -168,14 +173,16 @@ async fn an_idle_page_shows_the_requests_of_others_within_a_second() {
     browser.wait_until("the chart shows the step", step).await;
     assert_eq!(browser.figure("token-bucket", "allowed").await, 0, "the page counts its own requests only");
 
-    let starts = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('cost=0'))
-        .map(({ startTime }) => startTime)";
-    browser.wait_until("the page has asked ten times", &format!("return {starts}.length >= 10;")).await;
-    let starts: Vec<f64> = serde_json::from_value(browser.evaluate(&format!("return {starts};")).await).expect("times");
-    let mut pauses: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    pauses.sort_by(f64::total_cmp);
-    // The longest may be longer on a loaded machine.
-    assert!(pauses[pauses.len() / 2] < 1_000.0, "{pauses:?}");
+    // How long it waits before it asks again. How long an answer takes depends on the load of the machine.
+    let count = "window.pauses = [];
+        const start = window.setTimeout;
+        window.setTimeout = (callback, pause) => (window.pauses.push(pause), start(callback, pause));";
+    browser.evaluate(count).await;
+    let asked = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('cost=0')).length";
+    browser.wait_until("the page has asked ten times", &format!("return {asked} >= 10;")).await;
+    browser.wait_until("it asks again", "return window.pauses.length >= 5;").await;
+    let pauses: Vec<f64> = serde_json::from_value(browser.evaluate("return window.pauses;").await).expect("times");
+    assert!(pauses.iter().all(|pause| *pause <= 500.0), "{pauses:?}");
     browser.close().await;
 }
 
