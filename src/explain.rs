@@ -62,6 +62,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 pub use crate::resilience::Decider;
@@ -423,7 +424,7 @@ impl fmt::Display for Explanation {
                 ListKind::Exempts => "never_limit",
             };
             let verb = if list.matches { "matches" } else { "does not match" };
-            write!(f, "\n  {what} {verb}: requires {}", list.condition)?;
+            write!(f, "\n  {what} {verb}: requires {}", Printable(&list.condition))?;
         }
         let mut unmatched = 0;
         for limit in &self.limits {
@@ -458,11 +459,15 @@ impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if let Some(rule) = &self.rule {
-            write!(f, " ({rule})")?;
+            write!(f, " ({})", Printable(rule))?;
         }
         match &self.status {
             LimitStatus::ConditionNotMet => {
-                write!(f, ": does not apply: requires {}", self.condition.as_deref().unwrap_or("its condition"))
+                write!(
+                    f,
+                    ": does not apply: requires {}",
+                    Printable(self.condition.as_deref().unwrap_or("its condition"))
+                )
             }
             LimitStatus::NotMatched => f.write_str(": does not match the request"),
             LimitStatus::Replaced => f.write_str(": does not apply: replaced by another limit"),
@@ -496,7 +501,7 @@ impl fmt::Display for LimitExplanation {
 impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Store { name: Some(name) } => write!(f, "decided by the store ({name})"),
+            Self::Store { name: Some(name) } => write!(f, "decided by the store ({})", Printable(name)),
             Self::Store { name: None } => f.write_str("decided by the store"),
             Self::RememberedDenial => f.write_str("decided by a remembered denial"),
             Self::LocalShare { error } => write!(f, "decided by the local share of the limits: {error}"),

@@ -21,7 +21,6 @@ use crate::store::{Purpose, StoreFuture};
 use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.
-#[derive(Debug)]
 pub(super) struct Ledger {
     /// The configuration of the layer that opened the ledger.
     pub(super) config: Arc<LayerConfig>,
@@ -32,7 +31,6 @@ pub(super) struct Ledger {
     entries: Mutex<Entries>,
 }
 
-#[derive(Debug)]
 struct Entries {
     /// The limits that apply.
     accounts: SmallVec<[Account; 1]>,
@@ -46,7 +44,6 @@ struct Entries {
 }
 
 /// The charges of the request under one limit.
-#[derive(Debug)]
 struct Account {
     /// The question of the first decision.
     asked: Cell,
@@ -56,7 +53,7 @@ struct Account {
 }
 
 /// A charge that can be refunded.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Payment {
     by: DecidedBy,
     charged: Cell,
@@ -69,7 +66,7 @@ struct Payment {
 type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
 
 /// The ledgers of all limiters that the request has passed.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
 
 /// The maximum number of payments to a limit. Beyond it, small ones are combined.

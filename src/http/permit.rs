@@ -255,7 +255,6 @@ impl fmt::Debug for Permit {
 /// [`Permit::try_charge`](crate::Permit::try_charge).
 ///
 /// With the feature `axum`, it implements Axum's `IntoResponse`, so that a handler can return it.
-#[derive(Debug)]
 pub struct ChargeError {
     ledger: Arc<Ledger>,
     /// The decision that denied the charge, or the error of the store.
@@ -274,6 +273,13 @@ impl ChargeError {
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         self.ledger.reject(self.decision())
+    }
+}
+
+/// Shows the message, but not the request, which may contain credentials.
+impl fmt::Debug for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The head of a request, which keys, costs and conditions are computed from, and the head of a response, which the
 //! actual cost is computed from.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +11,8 @@ use http::header::{AsHeaderName, CONTENT_TYPE};
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
+
+use crate::error::Printable;
 
 /// The head of a request: everything except the body.
 ///
@@ -21,7 +24,7 @@ use tonic::transport::server::TcpConnectInfo;
 /// let head = RequestHead::of(&request);
 /// assert_eq!((head.path(), head.header("x-plan")), ("/search", Some("pro")));
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
     /// The method.
@@ -204,6 +207,13 @@ impl<'a> RequestHead<'a> {
     }
 }
 
+/// Shows the method and the path. The query and the headers may contain credentials.
+impl fmt::Debug for RequestHead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestHead({} {})", self.method, Printable(self.path()))
+    }
+}
+
 /// Returns whether `text` is a token of RFC 9110.
 pub(super) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
@@ -271,7 +281,7 @@ pub(crate) struct Repeated;
 /// let head = ResponseHead::of(&response);
 /// assert_eq!((head.status, head.header("x-reason")), (StatusCode::UNAUTHORIZED, Some("password")));
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
     /// The status. gRPC reports failures by `grpc-status`, in the headers or in the trailers, instead.
@@ -296,5 +306,12 @@ impl<'a> ResponseHead<'a> {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Shows the status. The headers may contain credentials.
+impl fmt::Debug for ResponseHead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ResponseHead({})", self.status)
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 
 use super::encoding::KeyBuf;
 use super::hash::KeyHasher;
+use crate::error::Printable;
 
 /// A part of a request's key, for an [explanation](crate::explain).
 ///
@@ -95,10 +96,10 @@ impl KeyPart {
     }
 }
 
-/// Returns the bytes as they are if they are text without control characters, or else in hexadecimal.
+/// Returns the bytes as printable text if they are text without control characters, or else in hexadecimal.
 pub(crate) fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        Ok(text) if !text.chars().any(char::is_control) => Printable(text).to_string(),
         _ => bytes.iter().fold("0x".to_owned(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
@@ -110,7 +111,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let missing = if self.is_looked_up { "(looked up)" } else { "(missing)" };
-        write!(f, "{} {}", self.name, self.value.as_deref().unwrap_or(missing))
+        write!(f, "{} {}", Printable(&self.name), Printable(self.value.as_deref().unwrap_or(missing)))
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, PerLabel, Reason,
     Recorder, Rejection,
 };
-use crate::error::StoreErrorKind;
+use crate::error::{Printable, StoreErrorKind};
 use crate::key::KeyError;
 use crate::select::ListAction;
 use crate::time::Cooldown;
@@ -231,9 +231,9 @@ impl LimitMetrics {
     }
 }
 
-/// Returns the common labels and those of one metric.
+/// Returns the common labels and those of one metric, whose values a client may have chosen.
 fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); N]) -> Vec<Label> {
-    let labels = labels.into_iter().map(|(name, value)| Label::new(name, value.to_owned()));
+    let labels = labels.into_iter().map(|(name, value)| Label::new(name, Printable(value).to_string()));
     common.iter().cloned().chain(labels).collect()
 }
 

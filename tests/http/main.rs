@@ -34,4 +34,5 @@ mod spoofing;
 mod streams;
 mod subrequests;
 mod tables;
+mod untrusted;
 mod whitespace;

@@ -260,3 +260,17 @@ async fn details_split_the_metrics_of_a_limit_into_at_most_100_and_others() {
     let details = series.keys().filter(|name| name.starts_with("decisions_total") && name.contains("detail=")).count();
     assert_eq!(details, 101);
 }
+
+#[tokio::test(start_paused = true)]
+async fn labels_that_clients_choose_have_no_control_characters() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let limit = Limit::new("paths", FixedWindow::per_day(10)).metric_detail(|head| Some(head.path().to_owned()));
+    let service = RateLimitLayer::builder([limit]).recorder(MetricsRecorder::new()).build().layer(hello());
+    let mut request = with(&[]);
+    *request.uri_mut() = "/a\u{9b}2J\u{202e}".parse().expect("a path");
+    ask(&service, request).await;
+    let series = series(&exporter.snapshotter());
+    let name = "tokens_total{limit=paths,detail=/a\\u{9b}2J\\u{202e}}";
+    assert_eq!(series.get(name), Some(&1.0), "{series:#?}");
+}
