@@ -7,7 +7,7 @@ use crate::explain::{AppliedLimit, Conclusion, Explanation, LimitExplanation, Li
 use crate::key::hash::KeyHash;
 use crate::key::head::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, PendingMatches};
+use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, Values};
 use crate::store::Purpose;
 use crate::store::decision::Cells;
 
@@ -17,7 +17,7 @@ pub(super) enum PendingLimits {
     Key { limit: usize, key: PendingKey },
     /// The limits that an index finds. `index` is its position among
     /// [`Limits::indexed`](crate::limit::Limits::indexed).
-    Search { index: usize, found: PendingMatches },
+    Search { index: usize, values: Box<Values> },
 }
 
 /// Finds the limits that apply to a request.
@@ -38,7 +38,8 @@ impl<'a> Finder<'a> {
         Self { config, head, cells: Cells::new(), missing_key: None, explained: None }
     }
 
-    /// Adds the limits that apply. Returns those that have yet to be found.
+    /// Adds the limits that apply. Returns those that have yet to be found. Ends at the first limit that rejects the
+    /// request, unless it is explained.
     #[inline]
     pub(super) fn find(&mut self) -> Vec<PendingLimits> {
         let (config, head) = (self.config, self.head);
@@ -57,16 +58,27 @@ impl<'a> Finder<'a> {
                 Hashed::Known(key) => self.add(index, key, None),
                 Hashed::Pending(key) => pending.push(PendingLimits::Key { limit: index, key }),
             }
+            if self.missing_key.is_some() && self.explained.is_none() {
+                return pending;
+            }
         }
-        for (index, indexed) in limits.indexed.iter().enumerate() {
-            let found = limits.find(index, head, &mut |position, matched| {
-                if let Some(limit) = indexed.get(position) {
-                    self.add_match(limit, matched);
-                }
-            });
-            pending.extend(found.map(|found| PendingLimits::Search { index, found }));
+        for index in 0..limits.indexed.len() {
+            let mut values = Values::new();
+            if self.search(index, &mut values).is_err() {
+                pending.push(PendingLimits::Search { index, values: Box::new(values) });
+            }
         }
         pending
+    }
+
+    /// Adds the limits of an index that apply, unless a value has to be completed first, whose position is the error.
+    fn search(&mut self, index: usize, values: &mut Values) -> Result<(), usize> {
+        let (limits, head) = (&self.config.guarded.limits, self.head);
+        limits.find(index, head, values, self.explained.is_some(), &mut |position, matched| {
+            if let Some(limit) = limits.indexed[index].get(position) {
+                self.add_match(limit, matched);
+            }
+        })
     }
 
     /// Waits for limits that have yet to be found, and adds those that apply.
@@ -78,11 +90,9 @@ impl<'a> Finder<'a> {
                 let key = key.as_ref().map_err(|error| *error);
                 self.add(limit, key.map(|key| key.hash(guarded.hasher())), key.ok());
             }
-            PendingLimits::Search { index, found } => {
-                for (position, matched) in found.await {
-                    if let Some(limit) = guarded.limits.indexed[index].get(position) {
-                        self.add_match(limit, matched.as_ref().map(|key| key.as_ref().map_err(|error| *error)));
-                    }
+            PendingLimits::Search { index, mut values } => {
+                while let Err(pending) = self.search(index, &mut values) {
+                    values[pending].complete().await;
                 }
             }
         }
@@ -119,23 +129,18 @@ impl<'a> Finder<'a> {
         let key = match key {
             Ok(key) => key,
             Err(error) => {
-                let policy = limit.missing_key_policy();
+                let policy = limit.missing_key_policy(error);
                 if self.explained.is_none() {
                     report(config, limit.name(), policy, error);
                 }
-                let is_skipped = match error {
-                    // A limit in shadow mode rejects nothing.
-                    KeyError::Ambiguous => limit.is_shadow(),
-                    _ => policy == OnMissingKey::Skip,
-                };
-                if is_skipped {
-                    return self.note(index, LimitStatus::Skipped { error }, looked_up);
+                match policy {
+                    OnMissingKey::Skip => return self.note(index, LimitStatus::Skipped { error }, looked_up),
+                    OnMissingKey::Reject => {
+                        self.missing_key.get_or_insert(error);
+                        return self.note(index, LimitStatus::Rejects { error }, looked_up);
+                    }
+                    OnMissingKey::Share => KeyBuf::default().hash(config.guarded.hasher()),
                 }
-                if !policy.shares(error) {
-                    self.missing_key.get_or_insert(error);
-                    return self.note(index, LimitStatus::Rejects { error }, looked_up);
-                }
-                KeyBuf::default().hash(config.guarded.hasher())
             }
         };
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);

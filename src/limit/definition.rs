@@ -1,10 +1,10 @@
 //! The type of a limit: its name, algorithm, key, cost, condition and policies; and indexes, which find limits that are
 //! not checked one by one.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::{fmt, iter};
+
+use smallvec::SmallVec;
 
 use super::cost::CostRule;
 use super::spare_capacity::SpareCapacity;
@@ -12,7 +12,7 @@ use crate::algorithm::{Algorithm, Penalty};
 use crate::error::validation::checked;
 use crate::error::{ConfigError, Fault, RulePosition, or_panic};
 use crate::key::head::{RequestHead, ResponseHead};
-use crate::key::{KeyBuf, KeyError, KeyExtractor, KeyPart};
+use crate::key::{KeyBuf, KeyError, KeyExtractor, KeyPart, PendingKey};
 use crate::select::Condition;
 
 /// A limit: its name, its algorithm, and how it applies to requests.
@@ -222,11 +222,12 @@ impl Limit {
         }
     }
 
-    /// Returns the policy for missing keys. A limit in shadow mode rejects nothing.
-    pub(crate) fn missing_key_policy(&self) -> OnMissingKey {
+    /// Returns what happens to a request whose key is missing for this reason. A limit in shadow mode rejects nothing.
+    pub(crate) fn missing_key_policy(&self, error: KeyError) -> OnMissingKey {
         match self.on_missing_key {
-            OnMissingKey::Reject if self.is_shadow => OnMissingKey::Skip,
-            policy => policy,
+            OnMissingKey::Skip | OnMissingKey::Share if error != KeyError::Ambiguous => self.on_missing_key,
+            _ if self.is_shadow => OnMissingKey::Skip,
+            _ => OnMissingKey::Reject,
         }
     }
 
@@ -305,13 +306,6 @@ pub enum OnMissingKey {
     Skip,
     /// Charges one bucket for all requests without a key: that of [`key::Shared`](crate::key::Shared).
     Share,
-}
-
-impl OnMissingKey {
-    /// Returns whether a request whose key is missing for this reason is charged to the shared bucket.
-    pub(crate) fn shares(self, error: KeyError) -> bool {
-        self == Self::Share && error != KeyError::Ambiguous
-    }
 }
 
 /// The policy for requests that the store does not decide: because it fails, does not reply before the deadline, or is
@@ -406,38 +400,58 @@ impl Share {
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.
 pub(crate) trait LimitIndex: Send + Sync + 'static {
-    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None`
-    /// when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the
-    /// returned future resolves to all matches.
+    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. A limit replaces
+    /// others only if `limit` returns it, and the request has a key for it.
     ///
-    /// A limit replaces others only if `policy` returns its policy for missing keys, and it has a key by that policy.
-    fn find(
+    /// Unless `finds_all` is set, limits without an effect are left out, and so are those that a value may concern
+    /// after the first that rejects the request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the position of a value that has to be completed first.
+    fn find<'a>(
         &self,
         head: &RequestHead<'_>,
-        policy: &MissingKeyPolicy<'_>,
+        values: &mut Values,
+        limit: &LimitAt<'a>,
+        finds_all: bool,
         on_match: &mut OnMatch<'_>,
-    ) -> Option<PendingMatches>;
+    ) -> Result<(), usize>;
 
     /// Describes the key of the limit at a position, for explanations.
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart>;
 
-    /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the
-    /// limit's policy for missing keys.
-    fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize;
+    /// Returns the maximum number of matches for one request, among the positions for which `limit` returns one.
+    fn max_matches(&self, limit: &LimitAt<'_>) -> usize;
+}
+
+/// The values that the extractors of an index find in one request. Each extractor runs at most once, and only if its
+/// value matters.
+pub(crate) type Values = SmallVec<[Value; 8]>;
+
+pub(crate) enum Value {
+    Extracted(Result<KeyBuf, KeyError>),
+    Pending(PendingKey),
+    NotExtracted,
+}
+
+impl Value {
+    /// Waits for a pending value.
+    pub(crate) async fn complete(&mut self) {
+        if let Self::Pending(key) = self {
+            *self = Self::Extracted(key.await);
+        }
+    }
 }
 
 /// The key of a limit that matches a request, unless the key is missing. `None` if another match replaces the limit.
 pub(crate) type Match<K> = Option<Result<K, KeyError>>;
 
-/// Returns the policy for missing keys of the limit at a position, or `None` if the limiter lacks the limit or its
-/// condition does not hold.
-pub(crate) type MissingKeyPolicy<'a> = dyn Fn(usize) -> Option<OnMissingKey> + 'a;
+/// Returns the limit at a position, or `None` if the limiter lacks the limit or its condition does not hold.
+pub(crate) type LimitAt<'a> = dyn Fn(usize) -> Option<&'a Limit> + 'a;
 
 /// Receives the position of a limit that matches.
 pub(crate) type OnMatch<'a> = dyn FnMut(usize, Match<&KeyBuf>) + 'a;
-
-/// The matches of a request with asynchronous keys.
-pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Match<KeyBuf>)>> + Send>>;
 
 /// The position of a limit in an index.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use std::{fmt, mem};
 use tokio::runtime::Handle;
 
 use super::cost::CostRule;
-use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, PendingMatches};
+use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, Values};
 use crate::algorithm::Algorithm;
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -80,9 +80,10 @@ impl Limits {
 
     /// Checks the number of limits that may apply to one request.
     fn check_max_matches(&self) -> Result<(), ConfigError> {
-        let indexed = self.indexed.iter().map(|indexed| {
-            indexed.index.max_matches(&|position| Some(self[indexed.get(position)?].missing_key_policy()))
-        });
+        let indexed = self
+            .indexed
+            .iter()
+            .map(|indexed| indexed.index.max_matches(&|position| Some(&self[indexed.get(position)?])));
         let most = self.unindexed.len() + indexed.sum::<usize>();
         if most > MAX_PER_REQUEST {
             return Err(ConfigError::new(format!("{most} limits for one request are too many: use at most 64")));
@@ -227,15 +228,17 @@ impl Limits {
         &self,
         index: usize,
         head: &RequestHead<'_>,
+        values: &mut Values,
+        finds_all: bool,
         on_match: &mut OnMatch<'_>,
-    ) -> Option<PendingMatches> {
+    ) -> Result<(), usize> {
         let indexed = &self.indexed[index];
-        let policy = |position| {
+        let limit = |position| {
             let limit = &self[indexed.get(position)?];
             // As for an exemption, an ambiguous condition does not count.
-            limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key_policy())
+            limit.condition.as_ref().is_none_or(|condition| condition.holds(head)).then_some(limit)
         };
-        indexed.index.find(head, &policy, on_match)
+        indexed.index.find(head, values, &limit, finds_all, on_match)
     }
 
     /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key

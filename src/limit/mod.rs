@@ -16,9 +16,9 @@ mod spare_capacity;
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 #[cfg(feature = "rules")]
-pub(crate) use self::definition::{IndexPosition, LimitIndex, MissingKeyPolicy, OnMatch, check_name};
+pub(crate) use self::definition::{IndexPosition, LimitAt, LimitIndex, OnMatch, Value, check_name};
 pub use self::definition::{Limit, OnMissingKey, OnStoreError, Share};
-pub(crate) use self::definition::{Match, PendingMatches};
+pub(crate) use self::definition::{Match, Values};
 pub(crate) use self::limits::{IndexedLimits, Limits, MAX_PER_REQUEST};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;

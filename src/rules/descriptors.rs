@@ -1,6 +1,6 @@
 //! Reads the descriptors of a file, and compiles them to limits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -89,6 +89,10 @@ impl<'a> Compiler<'a> {
             .and_then(|()| root.required("domain", "the domain is missing: write `domain: shop`, for example"));
         self.domain = domain.as_ref().copied().unwrap_or_default();
         self.tree.groups = self.groups(root, &[])?;
+        let replaced: HashSet<_> = self.tree.rules.iter().flat_map(|rule| rule.replaces.clone()).collect();
+        for rule in &mut self.tree.rules {
+            rule.name = rule.name.take().filter(|name| replaced.contains(name));
+        }
         domain.map(drop)
     }
 

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
 use crate::key::head::RequestHead;
-use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
-use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
+use crate::key::{Extracted, KeyBuf, KeyError, KeyPart};
+use crate::limit::{LimitAt, LimitIndex, Match, OnMatch, OnMissingKey, Value, Values};
 
 /// All descriptors of a file.
 #[derive(Default)]
@@ -22,6 +22,7 @@ pub(super) struct Tree {
 /// A `rate_limit` block.
 pub(super) struct TreeRule {
     pub(super) is_unlimited: bool,
+    /// The name, if other rules replace it.
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<String>,
     /// The extractors of its key. An unlimited rule has none.
@@ -35,9 +36,12 @@ pub(super) type Groups = Box<[(usize, Group)]>;
 /// the first with a matching pattern, or else the one without a value.
 #[derive(Default)]
 pub(super) struct Group {
-    exact: HashMap<Box<[u8]>, Branch>,
-    patterns: Vec<(Box<str>, Branch)>,
-    any: Option<Branch>,
+    /// In the order of the file.
+    branches: Vec<Branch>,
+    /// The positions of branches, by the values that select them.
+    exact: HashMap<Box<[u8]>, usize>,
+    patterns: Vec<(Box<str>, usize)>,
+    any: Option<usize>,
 }
 
 /// One descriptor.
@@ -48,71 +52,59 @@ pub(super) struct Branch {
 
 impl Group {
     pub(super) fn add(&mut self, matcher: Matcher, branch: Branch) {
+        let position = self.branches.len();
+        self.branches.push(branch);
         match matcher {
-            Matcher::Any => self.any = Some(branch),
-            Matcher::Exact(bytes) => drop(self.exact.insert(bytes, branch)),
-            Matcher::Pattern(pattern) => self.patterns.push((pattern, branch)),
+            Matcher::Any => self.any = Some(position),
+            Matcher::Exact(bytes) => drop(self.exact.insert(bytes, position)),
+            Matcher::Pattern(pattern) => self.patterns.push((pattern, position)),
         }
     }
 
-    fn select(&self, value: &KeyBuf, format: ValueFormat) -> Option<&Branch> {
+    /// Returns the position of the branch that a value selects.
+    fn select(&self, value: &KeyBuf, format: ValueFormat) -> Option<usize> {
         // Values of several parts can't be compared with text.
-        let Some(value) = value.only_part() else { return self.any.as_ref() };
-        let matches = |(pattern, _): &&(Box<str>, Branch)| format.matches(pattern, value);
+        let Some(value) = value.only_part() else { return self.any };
+        let matches = |(pattern, _): &&(Box<str>, usize)| format.matches(pattern, value);
         let by_pattern = || self.patterns.iter().find(matches).map(|(_, branch)| branch);
-        self.exact.get(value).or_else(by_pattern).or(self.any.as_ref())
-    }
-
-    fn branches(&self) -> impl Iterator<Item = &Branch> {
-        self.exact.values().chain(self.patterns.iter().map(|(_, branch)| branch)).chain(&self.any)
+        self.exact.get(value).or_else(by_pattern).copied().or(self.any)
     }
 }
 
-/// The values that the extractors of a tree find in one request. Each extractor runs at most once, and only if its
-/// value matters.
-type Values = SmallVec<[Value; 8]>;
-
-enum Value {
-    NotExtracted,
-    Extracted(Result<KeyBuf, KeyError>),
-    Pending(PendingKey),
-}
-
-impl Value {
-    /// Runs an extractor unless it has run.
-    fn extract(&mut self, named: &Named, head: &RequestHead<'_>) {
-        if let Self::NotExtracted = self {
-            let mut key = KeyBuf::default();
-            let format = named.format;
-            *self = match named.extractor.extract(head, &mut key) {
-                Ok(Extracted::Done) => Self::Extracted(Ok(format.mask(key))),
-                Ok(pending) => Self::Pending(Box::pin(async move { Ok(format.mask(pending.complete(key).await?)) })),
-                Err(missing) => Self::Extracted(Err(missing)),
-            };
+impl Named {
+    /// Runs the extractor.
+    fn value(&self, head: &RequestHead<'_>) -> Value {
+        let mut key = KeyBuf::default();
+        let format = self.format;
+        match self.extractor.extract(head, &mut key) {
+            Ok(Extracted::Done) => Value::Extracted(Ok(format.mask(key))),
+            Ok(pending) => Value::Pending(Box::pin(async move { Ok(format.mask(pending.complete(key).await?)) })),
+            Err(missing) => Value::Extracted(Err(missing)),
         }
     }
 }
 
-/// The position of an extractor that has not returned yet.
+/// The position of a value that has to be completed.
 type Pending = usize;
 
 /// The rules that match a request.
 type Matches = SmallVec<[(usize, Match<()>); 8]>;
 
 /// A search for the rules that match a request.
-struct Search<'a> {
+struct Search<'a, 'l> {
     tree: &'a Tree,
     values: &'a mut Values,
-    /// If there is no head, all extractors have run.
-    head: Option<&'a RequestHead<'a>>,
+    head: &'a RequestHead<'a>,
+    limit: &'a LimitAt<'l>,
+    finds_all: bool,
     matches: Matches,
 }
 
-impl<'a> Search<'a> {
+impl<'a> Search<'a, '_> {
     fn value(&mut self, extractor: usize) -> Result<Result<&KeyBuf, KeyError>, Pending> {
         let value = &mut self.values[extractor];
-        if let Some(head) = self.head {
-            value.extract(&self.tree.extractors[extractor], head);
+        if let Value::NotExtracted = value {
+            *value = self.tree.extractors[extractor].value(self.head);
         }
         match value {
             Value::Extracted(found) => Ok(found.as_ref().map_err(|missing| *missing)),
@@ -120,47 +112,61 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds the rules of groups that match the request. `key` is the result for the path so far.
-    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<(), Pending> {
+    /// Adds the rules of groups that match the request. `key` is the result for the path so far. Returns whether one of
+    /// the rules rejects the request.
+    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<bool, Pending> {
+        let mut rejects = false;
         for (extractor, group) in groups {
             let format = self.tree.extractors[*extractor].format;
             let selected = self.value(*extractor)?.map(|value| group.select(value, format));
             let key = key.and(selected.map(drop));
             if let Err(KeyError::NotProvided | KeyError::Ambiguous) = selected {
-                // The value may be that of any descriptor: all are misconfigured, or the client has sent several.
-                group.branches().try_for_each(|branch| self.enter(branch, key))?;
-            } else if let Some(branch) = selected.unwrap_or(group.any.as_ref()) {
-                self.enter(branch, key)?;
+                // The value may be that of any descriptor: all are misconfigured, or the client has sent several. The
+                // first that rejects the request decides for all, because the others come later in the file.
+                for branch in &group.branches {
+                    if self.enter(branch, key)? {
+                        rejects = true;
+                        break;
+                    }
+                }
+            } else if let Some(branch) = selected.unwrap_or(group.any) {
+                rejects |= self.enter(&group.branches[branch], key)?;
             }
         }
-        Ok(())
+        Ok(rejects)
     }
 
-    fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<(), Pending> {
-        self.matches.extend(branch.rule.map(|rule| (rule, Some(key))));
-        self.walk(&branch.children, key)
+    /// Adds the rules of a branch that match the request. Returns whether one of them rejects it in any case.
+    fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<bool, Pending> {
+        let mut rejects = false;
+        if let Some(number) = branch.rule {
+            let rule = &self.tree.rules[number];
+            let policy = key.err().filter(|_| !self.finds_all).and_then(|error| match error {
+                KeyError::Ambiguous if rule.is_unlimited => Some(OnMissingKey::Skip),
+                _ => (self.limit)(number).map(|limit| limit.missing_key_policy(error)),
+            });
+            if (key, policy) != (Err(KeyError::Ambiguous), Some(OnMissingKey::Skip)) {
+                self.matches.push((number, Some(key)));
+            }
+            rejects = policy == Some(OnMissingKey::Reject) && rule.name.is_none();
+        }
+        Ok(self.walk(&branch.children, key)? || rejects)
     }
 
     /// Returns the rules that match, in the order of the file. A rule that applies replaces others, even if it is
     /// replaced too.
-    fn run(
-        tree: &'a Tree,
-        values: &'a mut Values,
-        head: Option<&'a RequestHead<'a>>,
-        policy: &MissingKeyPolicy<'_>,
-    ) -> Result<Matches, Pending> {
-        let mut search = Self { tree, values, head, matches: Matches::new() };
-        search.walk(&tree.groups, Ok(()))?;
-        let mut matches = std::mem::take(&mut search.matches);
+    fn run(mut self) -> Result<Matches, Pending> {
+        let tree = self.tree;
+        self.walk(&tree.groups, Ok(()))?;
+        let mut matches = std::mem::take(&mut self.matches);
         matches.sort_unstable_by_key(|(rule, _)| *rule);
         let mut replaced = SmallVec::<[&String; 8]>::new();
         for (number, matched) in &matches {
             let rule = &tree.rules[*number];
-            if let Some(path) = matched
-                && !rule.replaces.is_empty()
-                && let Some(policy) = if rule.is_unlimited { Some(OnMissingKey::Skip) } else { policy(*number) }
-                && search.key(&rule.key, *path)?.err().is_none_or(|error| policy.shares(error))
-            {
+            let Some(path) = matched.filter(|_| !rule.replaces.is_empty()) else { continue };
+            let limit = (self.limit)(*number);
+            let shares = |error| limit.is_some_and(|limit| limit.missing_key_policy(error) == OnMissingKey::Share);
+            if (rule.is_unlimited || limit.is_some()) && self.key(&rule.key, path)?.err().is_none_or(shares) {
                 replaced.extend(&rule.replaces);
             }
         }
@@ -169,7 +175,7 @@ impl<'a> Search<'a> {
             if rule.name.as_ref().is_some_and(|name| replaced.contains(&name)) {
                 *matched = None;
             } else if let Some(key) = matched {
-                *key = search.key(&rule.key, *key)?;
+                *key = self.key(&rule.key, *key)?;
             }
         }
         Ok(matches)
@@ -199,39 +205,19 @@ impl Tree {
 
 /// Finds the limits of a file that apply to a request.
 impl LimitIndex for Arc<Tree> {
-    fn find(
+    fn find<'a>(
         &self,
         head: &RequestHead<'_>,
-        policy: &MissingKeyPolicy<'_>,
+        values: &mut Values,
+        limit: &LimitAt<'a>,
+        finds_all: bool,
         on_match: &mut OnMatch<'_>,
-    ) -> Option<PendingMatches> {
-        let mut values: Values = self.extractors.iter().map(|_| Value::NotExtracted).collect();
-        if let Ok(matches) = Search::run(self, &mut values, Some(head), policy) {
-            self.visit(&matches, &values, on_match);
-            return None;
-        }
-        // All extractors read the head now. The future awaits only those whose values matter.
-        values.iter_mut().zip(&self.extractors).for_each(|(value, named)| value.extract(named, head));
-        let policies: Vec<_> = (0..self.rules.len()).map(policy).collect();
-        let tree = self.clone();
-        Some(Box::pin(async move {
-            let mut found = Vec::new();
-            loop {
-                match Search::run(&tree, &mut values, None, &|rule| policies[rule]) {
-                    Ok(matches) => {
-                        tree.visit(&matches, &values, |rule, matched| {
-                            found.push((rule, matched.map(|key| key.cloned())))
-                        });
-                        return found;
-                    }
-                    Err(extractor) => {
-                        if let Value::Pending(key) = &mut values[extractor] {
-                            values[extractor] = Value::Extracted(key.await);
-                        }
-                    }
-                }
-            }
-        }))
+    ) -> Result<(), Pending> {
+        values.resize_with(self.extractors.len(), || Value::NotExtracted);
+        let search = Search { tree: self, values: &mut *values, head, limit, finds_all, matches: Matches::new() };
+        let matches = search.run()?;
+        self.visit(&matches, values, on_match);
+        Ok(())
     }
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
@@ -239,22 +225,22 @@ impl LimitIndex for Arc<Tree> {
         key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
     }
 
-    fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {
-        max_matches(&self.groups, policy)[0]
+    fn max_matches(&self, limit: &LimitAt<'_>) -> usize {
+        max_matches(&self.groups, limit)[0]
     }
 }
 
 /// Returns the largest number of limits that apply to one request, and the number of those that share a bucket for
 /// missing keys.
-fn max_matches(groups: &Groups, policy: &MissingKeyPolicy<'_>) -> [usize; 2] {
+fn max_matches(groups: &Groups, limit: &LimitAt<'_>) -> [usize; 2] {
     let of_branch = |branch: &Branch| {
-        let [most, shared] = max_matches(&branch.children, policy);
-        let policy = branch.rule.and_then(policy);
+        let [most, shared] = max_matches(&branch.children, limit);
+        let policy = branch.rule.and_then(limit).map(|limit| limit.missing_key_policy(KeyError::NotProvided));
         [most + usize::from(policy.is_some()), shared + usize::from(policy == Some(OnMissingKey::Share))]
     };
     let mut sum = [0, 0];
     for (_, group) in groups {
-        let branches = group.branches().map(of_branch);
+        let branches = group.branches.iter().map(of_branch);
         let [most, shared] = branches.fold([0, 0], |[most, shared], [own, all]| [most.max(own), shared + all]);
         // If the server provides no value, all limits that share a bucket for missing keys apply together.
         sum = [sum[0] + most.max(shared), sum[1] + shared];

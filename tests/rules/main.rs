@@ -15,3 +15,4 @@ mod reference;
 mod replaced;
 mod requests;
 mod service;
+mod work;
