@@ -58,6 +58,7 @@
 //! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds, and the
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -545,13 +546,14 @@ impl fmt::Display for KeyParts<'_> {
 }
 
 /// Returns why a key is missing, in words.
-fn reason(error: KeyError) -> &'static str {
-    match error {
+fn reason(error: KeyError) -> Cow<'static, str> {
+    Cow::Borrowed(match error {
         KeyError::NotSent => "the client did not send the key",
         KeyError::NotProvided => "the server does not provide the key",
+        KeyError::NoAddress(error) => return error.to_string().into(),
         KeyError::MissingExtension(_) => "the request lacks the extension of the key",
         KeyError::Ambiguous => "the client sent several keys",
-    }
+    })
 }
 
 /// Serializes a duration or an `Option<Duration>` as a number of seconds.

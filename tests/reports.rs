@@ -15,9 +15,11 @@ use support::split_mix::Random;
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::key::{PeerAddr, TrustedProxies, UnixPeer};
+use tower_ratelimit::store::KeyHasher;
 use tower_ratelimit::{
-    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimit,
-    RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, TraceRecorder, key,
+    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError, Penalty,
+    RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -115,6 +117,51 @@ fn a_missing_peer_address_is_reported_once() {
     // A client without a key is not reported.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
+}
+
+/// Returns the reports of three equal requests.
+fn reports_of_requests(layer: &RateLimitLayer, request: &Request<()>) -> Vec<String> {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        for _ in 0..3 {
+            let _ = layer.layer(service_fn(hello)).call(request.clone()).now_or_never().expect("memory is ready");
+        }
+    });
+    std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"))
+}
+
+#[test]
+fn the_reason_why_a_client_address_is_missing_is_reported_once() {
+    let request = |name: &str, value: &str| {
+        let mut request = Request::get("/").header(name, value).body(()).expect("a request");
+        request.extensions_mut().insert(PeerAddr(([10, 0, 0, 1], 5_000).into()));
+        request
+    };
+    let mut on_unix_socket = Request::new(());
+    on_unix_socket.extensions_mut().insert(UnixPeer);
+    let hops = || TrustedProxies::hops(2);
+    let private = || TrustedProxies::cidrs(["10.0.0.0/8"]);
+    let rejected = "a request has no client address";
+    for (address, request, words) in [
+        (private().x_forwarded_for(), Request::new(()), "into_make_service_with_connect_info"),
+        (private().x_forwarded_for(), on_unix_socket, "on a Unix socket, use `trust_unix_peers`"),
+        (hops().x_forwarded_for(), request("x-forwarded-for", "192.0.2.1"), "names 1 of the 2 hops"),
+        (hops().forwarded(), request("forwarded", "for=192.0.2.1"), "check the number of proxies"),
+        (hops().x_forwarded_for(), request("x-forwarded-for", "unknown, 10.0.0.2"), "has no valid address"),
+        (hops().forwarded(), request("forwarded", "for=192.0.2.1;;=, for=10.0.0.2"), "and what they write"),
+        (private().single_valued("x-real-ip"), request("x-real-ip", "nobody"), "has no valid address"),
+        (hops().single_valued("x-real-ip"), request("x-other", "192.0.2.1"), "names 0 of the 1 hops"),
+    ] {
+        let limit = || Limit::new("clients", FixedWindow::per_minute(9)).by(address.clone());
+        let reports = reports_of_requests(&RateLimitLayer::new([limit()]), &request);
+        let [report] = reports.as_slice() else { panic!("{words}: {reports:#?}") };
+        assert!(report.starts_with("ERROR message=") && report.contains("limit=\"clients\""), "{report}");
+        assert!(report.contains(words), "{words}: {report}");
+        // Requests without an address are expected under another policy, unless the server never provides one.
+        let skip = RateLimitLayer::new([limit().on_missing_key(OnMissingKey::Skip)]);
+        let expected = usize::from(!report.contains(rejected));
+        assert_eq!(reports_of_requests(&skip, &request).len(), expected, "{words}");
+    }
 }
 
 /// Sends a request through a layer for each event, as to a collector of logs.
@@ -422,8 +469,42 @@ fn a_failing_store_is_reported_with_the_cause_the_store_and_the_policy() {
     // Four requests in much less than a minute.
     let report = "WARN message=the store failed to decide a request \
                   error=the rate limit store could not decide: redis://secret@10.0.0.7 is gone \
-                  store=\"10.0.0.5:6379\" on_store_error=\"reject\" suppressed=0";
+                  store=\"10.0.0.5:6379\" limits=\"one\" on_store_error=\"reject\" suppressed=0";
     assert_eq!(reports, [report]);
+}
+
+/// As with one limiter for each of many routes.
+#[test]
+fn an_outage_of_a_store_that_limiters_share_is_reported_once_with_the_limits_of_one() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            // Stores that know their clones.
+            let failing = || FaultyStore::over(MemoryStore::new().with_hasher(KeyHasher::random()), Mode::Fails);
+            let (store, other) = (failing(), failing());
+            let limiter = |number: usize, store: &FaultyStore| {
+                let limits = (0..=number).map(|limit| minutely(&format!("limit {number}.{limit}")));
+                Limiter::builder(limits).store(store.clone()).build()
+            };
+            let limiters: Vec<_> = (0..7).map(|number| limiter(number, &store)).collect();
+            for limiter in limiters.iter().rev().flat_map(|limiter| [limiter; 10]) {
+                let _ = limiter.clone().acquire("key", 1).await;
+            }
+            let _ = limiter(0, &other).acquire("key", 1).await;
+        });
+    });
+    let reports = reports.0.lock().expect("no thread has panicked");
+    assert_eq!(reports.len(), 3, "{reports:#?}");
+    let first = "limits=\"limit 6.0, limit 6.1, limit 6.2, limit 6.3, limit 6.4\"";
+    for (report, [start, limits]) in reports.iter().zip([
+        [COULD_NOT_DECIDE, first],
+        [OPENED, first],
+        // Another store has an outage of its own.
+        [COULD_NOT_DECIDE, "limits=\"limit 0.0\""],
+    ]) {
+        assert!(report.starts_with(start) && report.contains(limits), "{limits}: {reports:#?}");
+    }
 }
 
 #[test]

@@ -179,7 +179,17 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
                 limit,
                 "no request has a key for this limit: the server does not provide it. For peers' addresses with Axum, \
                  serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature \
-                 `tonic`; otherwise, insert a `PeerAddr` extension",
+                 `tonic`; on a Unix socket, use `trust_unix_peers`; otherwise, insert a `PeerAddr` extension",
+            );
+        }
+        KeyError::NoAddress(cause)
+            if policy == OnMissingKey::Reject && !config.group.lacks_client.swap(true, Ordering::Relaxed) =>
+        {
+            #[cfg(feature = "tracing")]
+            tracing::error!(
+                limit,
+                %cause,
+                "a request has no client address: check the number of proxies, and what they write",
             );
         }
         // Under another policy, requests without the extension are expected.

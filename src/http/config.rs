@@ -449,6 +449,7 @@ pub(super) struct LayerGroup {
     /// Whether this was logged: each once for each limiter.
     repeats_layer: AtomicBool,
     pub(super) lacks_address: AtomicBool,
+    pub(super) lacks_client: AtomicBool,
     pub(super) lacks_extension: AtomicBool,
 }
 

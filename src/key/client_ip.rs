@@ -167,7 +167,7 @@ impl ClientIp {
             Ok(address) => Ok(address),
             Err(AddressError::NoPeer) => Err(KeyError::NotProvided),
             Err(AddressError::Repeated) => Err(KeyError::Ambiguous),
-            Err(_) => Err(KeyError::NotSent),
+            Err(error) => Err(KeyError::NoAddress(error)),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::cidrs::Prefixes;
 use super::encoding::KeyBuf;
 use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
+use super::proxies::AddressError;
 use crate::key::head::RequestHead;
 
 /// Extracts a key from a request.
@@ -151,6 +152,9 @@ pub enum KeyError {
     /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
     /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
     MissingExtension(&'static str),
+    /// The header that trusted proxies write does not name the client. If the limit rejects such requests, the status
+    /// is 400, and the first one is logged: the number of proxies may be wrong.
+    NoAddress(AddressError),
     /// The client sent several keys, for example in a [repeated header](super#repeated-headers). An enforced limit
     /// always rejects such requests with 400: [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not
     /// apply, because the client could choose its bucket by them.

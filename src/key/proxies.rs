@@ -191,6 +191,7 @@ pub(super) enum ProxyHeader {
 
 /// The reason why a request has no client address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum AddressError {
     /// The server does not provide the peer's address, or the peer is on a Unix socket and not trusted.

@@ -60,16 +60,18 @@ impl GuardedStore {
         }
     }
 
-    /// Lists the policies in effect for the log, such as `reject` or `allow, decide locally`.
+    /// Lists for the log the first five limits, which tell the limiter apart from others, and the policies in effect,
+    /// such as `reject` or `allow, decide locally`.
     #[cfg(feature = "tracing")]
-    pub(super) fn policies(&self) -> String {
+    pub(super) fn describe(&self) -> [String; 2] {
         let name = |limit| match self.policy_of(limit) {
             OnStoreError::Reject => "reject",
             OnStoreError::Allow => "allow",
             OnStoreError::DecideLocally(_) => "decide locally",
         };
-        let names: BTreeSet<&str> = self.limits.iter().map(name).collect();
-        Vec::from_iter(names).join(", ")
+        let policies: BTreeSet<&str> = self.limits.iter().map(name).collect();
+        let limits = self.limits.iter().map(Limit::name).take(5);
+        [limits.collect(), Vec::from_iter(policies)].map(|names: Vec<&str>| names.join(", "))
     }
 
     fn policy(&self, cell: &Cell) -> OnStoreError {

@@ -61,7 +61,8 @@ impl Default for GuardedStoreConfig {
 
 /// The limits of a limiter, their store, and the settings for failures of the store.
 ///
-/// Clones share the store, the breakers, the local store and the outage log.
+/// Clones share the store, the breakers, the local store and the outage log, which limiters with the same store share,
+/// too.
 #[derive(Clone)]
 pub(crate) struct GuardedStore {
     pub(crate) limits: Limits,
@@ -101,9 +102,9 @@ impl GuardedStore {
             local_hasher: KeyHasher::random(),
             local: Arc::default(),
             config,
-            limits,
             #[cfg(feature = "tracing")]
-            outage_log: Arc::default(),
+            outage_log: OutageLog::of_store(limits.hasher.store),
+            limits,
         })
     }
 
@@ -190,14 +191,14 @@ impl GuardedStore {
     fn report_failure(&self, error: &StoreError) {
         self.report_event(&Event::StoreFailed { error });
         #[cfg(feature = "tracing")]
-        self.outage_log.failed(error, &*self.store, || self.policies());
+        self.outage_log.failed(error, &*self.store, || self.describe());
     }
 
     fn report_changes(&self, changes: Changes) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, || self.policies());
+            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, || self.describe());
         }
     }
 }

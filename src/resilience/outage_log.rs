@@ -1,11 +1,12 @@
-//! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind.
+//! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind for each store,
+//! however many limiters use it.
 //!
 //! The kinds are: the store failed to decide a request, a breaker opened, a breaker closed. The latter two are counted
 //! for each node. The field `suppressed` counts what was not logged since the last line.
 
 use std::collections::BTreeMap;
 use std::mem::take;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::error::{Node, StoreError, StoreErrorKind};
@@ -19,7 +20,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The number of nodes from which those that work are forgotten.
 const MAX_NODES: usize = 100;
 
-/// The outages of a limiter's store that were logged. Clones of the limiter share it.
+/// The outages of a store that were logged. The limiters that use the store share it.
 #[derive(Debug, Default)]
 pub(super) struct OutageLog(Mutex<Lines>);
 
@@ -44,6 +45,16 @@ struct Outage {
 }
 
 impl OutageLog {
+    /// Returns the log of the store with this number. A store without a number has one for each limiter.
+    pub(super) fn of_store(number: u32) -> Arc<Self> {
+        static LOGS: Mutex<BTreeMap<u32, Weak<OutageLog>>> = Mutex::new(BTreeMap::new());
+        let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = logs.get(&number).filter(|_| number > 0).and_then(Weak::upgrade).unwrap_or_default();
+        logs.retain(|_, log| log.strong_count() > 0);
+        logs.insert(number, Arc::downgrade(&log));
+        log
+    }
+
     /// Locks the lines. A line is written under the lock, so lines are in the order of the events.
     fn lock(&self) -> MutexGuard<'_, Lines> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,7 +62,9 @@ impl OutageLog {
 
     /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so
     /// its rejections are only counted.
-    pub(super) fn failed(&self, error: &StoreError, store: &dyn Store, policies: impl FnOnce() -> String) {
+    ///
+    /// `limiter` returns the first limits of the limiter, and its policies.
+    pub(super) fn failed(&self, error: &StoreError, store: &dyn Store, limiter: impl FnOnce() -> [String; 2]) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         if error.kind() == StoreErrorKind::BreakerOpen || !failures.try_start(LOG_INTERVAL) {
             *suppressed += 1;
@@ -61,10 +74,12 @@ impl OutageLog {
         for (node, outage) in outages {
             outage.is_logged |= error.node().is_none() || node.as_ref() == error.node();
         }
+        let [limits, on_store_error] = limiter();
         tracing::warn!(
             %error,
             store = store.name(),
-            on_store_error = policies(),
+            limits,
+            on_store_error,
             suppressed = take(suppressed),
             "the store failed to decide a request"
         );
@@ -77,7 +92,7 @@ impl OutageLog {
         node: Option<&Node>,
         state: BreakerState,
         store: &dyn Store,
-        policies: impl FnOnce() -> String,
+        limiter: impl FnOnce() -> [String; 2],
     ) {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let key = node.cloned();
@@ -86,7 +101,7 @@ impl OutageLog {
         }
         let outage = outages.entry(key).or_default();
         outage.is_open = state == BreakerState::Open;
-        let (store, node) = (store.name(), node.map(Node::name));
+        let (store, node, [limits, on_store_error]) = (store.name(), node.map(Node::name), limiter());
         if !outage.is_open {
             if take(&mut outage.is_logged) {
                 // The lines of the next outage are due together, so that none shows it without the others.
@@ -95,6 +110,7 @@ impl OutageLog {
                 tracing::info!(
                     store,
                     node,
+                    limits,
                     suppressed = take(suppressed),
                     "the circuit breaker closed: requests use the store again"
                 );
@@ -104,7 +120,8 @@ impl OutageLog {
             tracing::warn!(
                 store,
                 node,
-                on_store_error = policies(),
+                limits,
+                on_store_error,
                 suppressed = take(&mut outage.suppressed),
                 "the circuit breaker opened: requests no longer wait for the store"
             );
