@@ -481,6 +481,7 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// Panics if `limit` is 0. In a constant, this is a compile-time error.
+    #[doc(alias = "per_month")]
     #[must_use]
     #[track_caller]
     pub const fn monthly(limit: u32) -> Self {

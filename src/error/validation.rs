@@ -60,8 +60,17 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
 /// of a router's patterns, in braces, may contain anything. `what` names the path in the error.
 pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
     if !path.starts_with('/') {
-        let with_slash = format!("/{path}");
-        let message = format!("the {what} {path:?} matches nothing: start it with a slash, {with_slash:?}");
+        let of_url = || path.find("://").and_then(|at| Some(at + 3 + path[at + 3..].find('/')?));
+        let message = match path.find(" /").map(|at| at + 1).or_else(of_url) {
+            Some(at) => format!(
+                "the {what} {path:?} matches nothing: write {:?} alone, and name a method by `when::method`",
+                &path[at..]
+            ),
+            None => {
+                let with_slash = format!("/{path}");
+                format!("the {what} {path:?} matches nothing: start it with a slash, {with_slash:?}")
+            }
+        };
         return Err(ConfigError::new(message));
     }
     let mut depth = 0_u32;

@@ -9,7 +9,7 @@ use siphasher::sip::SipHasher13;
 
 use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
-use super::fields;
+use super::fields::{self, SECOND_LIMIT};
 use super::limit::Rule;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
@@ -137,11 +137,13 @@ impl<'a> Compiler<'a> {
             detailed_metric: node.flag("detailed_metric")?,
             value_to_metric: node.flag("value_to_metric")?,
         });
+        let message = "a path has no method: nest this in a descriptor with `key: method`, and leave the method out";
+        node.reject_if(key == "path" && value.is_some_and(|value| value.contains(" /")), "value", message)?;
         let matcher = self.tree.extractors[extractor].format.matcher(value);
         let matcher = matcher.map_err(|message| Problem::new(value_at, message))?;
         if let Some(line) = lines.insert((extractor, matcher.clone()), key_at.line) {
             let value = value.map_or(String::new(), |value| format!(" = {value:?}"));
-            let message = format!("`{key}`{value} is the same as on line {line}: keep one");
+            let message = format!("`{key}`{value} is the same as on line {line}: keep one{SECOND_LIMIT}");
             self.problems.push(Problem::new(value_at, message));
         }
         let rule = Rule::read(node)?.map(|rule| self.rule(rule, path));

@@ -68,11 +68,18 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("up_to", &["max", "longest", "doubling_up_to"]),
 ];
 
+/// The advice where two limits are given to one descriptor.
+pub(super) const SECOND_LIMIT: &str =
+    ", or give a second limit to a descriptor with the same key and no value that is nested in it";
+
 impl YamlNode {
     /// Checks that this node, described as `what`, is a mapping with no other fields than `known`.
     pub(super) fn check_fields(&self, what: &str, known: &[&str]) -> Result<(), Problem> {
         let Value::Mapping(entries) = &self.value else {
-            return Err(Problem::new(self.at, format!("{what} is {}: write `{}: …` here", self.kind(), known[0])));
+            let is_second = matches!(self.value, Value::List(_)) && known.contains(&"unit");
+            let advice = if is_second { SECOND_LIMIT } else { "" };
+            let message = format!("{what} is {}: write `{}: …` here{advice}", self.kind(), known[0]);
+            return Err(Problem::new(self.at, message));
         };
         let mut names: Vec<&str> = Vec::new();
         for [key, _] in entries.as_chunks().0 {
@@ -80,7 +87,10 @@ impl YamlNode {
                 Err(_) => format!("the name of a field is {}: write text", key.kind()),
                 Ok("<<") => "merge keys are not supported: write the fields out".to_owned(),
                 Ok(name) if !known.contains(&name) => unknown_field(name, known),
-                Ok(name) if names.contains(&name) => format!("`{name}` is defined twice: keep one"),
+                Ok(name) if names.contains(&name) => {
+                    let advice = if name == "rate_limit" { SECOND_LIMIT } else { "" };
+                    format!("`{name}` is defined twice: keep one{advice}")
+                }
                 Ok(name) => {
                     names.push(name);
                     continue;
@@ -264,7 +274,7 @@ fn duration(text: &str) -> Result<Duration, String> {
             return Err(format!("add a unit, as in `{number}s`"));
         }
         let Some((_, unit)) = UNITS.iter().find(|(name, _)| *name == unit && !number.is_empty()) else {
-            return Err("write whole numbers of us, ms, s, m, h, d or w, as in `90s` or `1h30m`".to_owned());
+            return Err("write whole numbers of us, ms, s, m, h, d or w, as in `90s`, `1h30m` or `30d`".to_owned());
         };
         let sum = number.parse().ok().and_then(|number: u64| number.checked_mul(*unit)?.checked_add(micros));
         (micros, rest) = (sum.ok_or("use at most 366 days")?, behind);

@@ -203,7 +203,9 @@ fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
         );
         return Err(rule.problem("requests_per_unit", message));
     }
-    let own = rule.choice("algorithm", ALGORITHMS, "")?.unwrap_or(ALGORITHMS[0].1);
+    let own = rule
+        .choice("algorithm", ALGORITHMS, ", and for calendar days or months, add `calendar: UTC`")?
+        .unwrap_or(ALGORITHMS[0].1);
     let name = rule.text("algorithm")?.unwrap_or(ALGORITHMS[0].0).to_ascii_lowercase();
     for field in ALGORITHMS.iter().flat_map(|(_, fields)| *fields).filter(|field| rule.has(field)) {
         let owners = ALGORITHMS.iter().filter(|(_, fields)| fields.contains(field));

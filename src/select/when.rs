@@ -188,6 +188,26 @@ mod tests {
     }
 
     #[test]
+    fn a_path_with_a_method_or_a_host_is_rejected_with_the_path_alone() {
+        for (text, path) in [
+            ("POST /login", "/login"),
+            ("GET  /users/{id}", "/users/{id}"),
+            ("https://example.org/login", "/login"),
+            ("GET https://example.org/a b", "/a b"),
+        ] {
+            let error = validation::path("route", text).unwrap_err();
+            let expected = format!(
+                "the route {text:?} matches nothing: write {path:?} alone, and name a method by `when::method`"
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+        for text in ["POST", "https://example.org", "login page", "http:/login"] {
+            let error = validation::path("route", text).unwrap_err();
+            assert!(error.to_string().contains("start it with a slash"), "{error}");
+        }
+    }
+
+    #[test]
     #[should_panic = "the path \"api\" matches nothing: start it with a slash, \"/api\""]
     fn paths_without_a_slash_are_rejected() {
         let _ = path_prefix("api");

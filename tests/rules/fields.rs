@@ -230,3 +230,23 @@ fn limits_are_overridable_if_the_file_says_so() {
     let is_overridable: Vec<bool> = limits(yaml).iter().map(Limit::is_overridable).collect();
     assert_eq!(is_overridable, [true, false]);
 }
+
+/// As the error about two limits of a descriptor advises.
+#[test]
+fn a_nested_descriptor_with_the_same_key_is_a_second_limit() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: path
+  value: /login
+  rate_limit: { name: minutely, unit: minute, requests_per_unit: 5 }
+  descriptors:
+  - key: path
+    rate_limit: { name: daily, unit: day, requests_per_unit: 50 }
+";
+    let limited =
+        crate::service::Limited::with(yaml, &Extractors::new().register("path", tower_ratelimit::key::path()));
+    let request = http::Request::get("/login").body(()).unwrap();
+    let left: Vec<_> = limited.send(request).left.into_iter().collect();
+    assert_eq!(left, [("daily".to_owned(), 49), ("minutely".to_owned(), 4)]);
+}
