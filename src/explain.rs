@@ -58,12 +58,11 @@
 //! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds, and the
 //! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Printable;
+use crate::error::printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 pub use crate::resilience::Decider;
@@ -425,7 +424,7 @@ impl fmt::Display for Explanation {
                 ListKind::Exempts => "never_limit",
             };
             let verb = if list.matches { "matches" } else { "does not match" };
-            write!(f, "\n  {what} {verb}: requires {}", Printable(&list.condition))?;
+            write!(f, "\n  {what} {verb}: requires {}", printable(&list.condition))?;
         }
         let mut unmatched = 0;
         for limit in &self.limits {
@@ -460,14 +459,14 @@ impl fmt::Display for LimitExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if let Some(rule) = &self.rule {
-            write!(f, " ({})", Printable(rule))?;
+            write!(f, " ({})", printable(rule))?;
         }
         match &self.status {
             LimitStatus::ConditionNotMet => {
                 write!(
                     f,
                     ": does not apply: requires {}",
-                    Printable(self.condition.as_deref().unwrap_or("its condition"))
+                    printable(self.condition.as_deref().unwrap_or("its condition"))
                 )
             }
             LimitStatus::NotMatched => f.write_str(": does not match the request"),
@@ -502,7 +501,7 @@ impl fmt::Display for LimitExplanation {
 impl fmt::Display for Decider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Store { name: Some(name) } => write!(f, "decided by the store ({})", Printable(name)),
+            Self::Store { name: Some(name) } => write!(f, "decided by the store ({})", printable(name)),
             Self::Store { name: None } => f.write_str("decided by the store"),
             Self::RememberedDenial => f.write_str("decided by a remembered denial"),
             Self::LocalShare { error } => write!(f, "decided by the local share of the limits: {error}"),
@@ -546,14 +545,14 @@ impl fmt::Display for KeyParts<'_> {
 }
 
 /// Returns why a key is missing, in words.
-fn reason(error: KeyError) -> Cow<'static, str> {
-    Cow::Borrowed(match error {
+fn reason(error: KeyError) -> &'static str {
+    match error {
         KeyError::NotSent => "the client did not send the key",
         KeyError::NotProvided => "the server does not provide the key",
-        KeyError::NoAddress(error) => return error.to_string().into(),
+        KeyError::NoAddress(_) => "the proxies' header does not name the client",
         KeyError::MissingExtension(_) => "the request lacks the extension of the key",
         KeyError::Ambiguous => "the client sent several keys",
-    })
+    }
 }
 
 /// Serializes a duration or an `Option<Duration>` as a number of seconds.

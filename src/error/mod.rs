@@ -3,7 +3,7 @@
 pub(crate) mod validation;
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,7 +200,7 @@ impl fmt::Display for StoreError {
         let mut source = std::error::Error::source(self);
         let mut previous = String::new();
         while let Some(error) = source {
-            let text = Printable(&error.to_string()).to_string();
+            let text = printable(&error.to_string());
             // Some errors include the message of their cause.
             if !previous.ends_with(&text) {
                 write!(f, ": {text}")?;
@@ -246,23 +246,22 @@ impl Node {
 
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Printable(&self.0).fmt(f)
+        f.write_str(&printable(&self.0))
     }
 }
 
-/// Text from a client, a file or a server, for terminals and logs. Escapes all characters that are not printable, such as
-/// line breaks, escape codes and marks that change the direction of text, and leaves out what follows 1,000 characters.
-pub(crate) struct Printable<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut characters = self.0.chars();
-        characters.by_ref().take(1_000).try_for_each(|character| match character {
-            '"' | '\'' | '\\' => f.write_char(character),
-            _ => character.escape_debug().fmt(f),
-        })?;
-        characters.next().map_or(Ok(()), |_| f.write_char('…'))
+/// Returns text from a client, a file or a server as terminals and logs may show it. Escapes all characters that are not
+/// printable, such as line breaks, escape codes and marks that change the direction of text, and leaves out what follows
+/// 1,000 characters.
+pub(crate) fn printable(text: &str) -> String {
+    let (mut printed, mut characters) = (String::new(), text.chars());
+    for character in characters.by_ref().take(1_000) {
+        match character {
+            '"' | '\'' | '\\' => printed.push(character),
+            _ => printed.extend(character.escape_debug()),
+        }
     }
+    printed + if characters.next().is_some() { "…" } else { "" }
 }
 
 #[cfg(test)]
@@ -274,14 +273,14 @@ mod tests {
         let text = "a \"b\" 'c' \\ é 日本\n\r\t\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{2066}\u{200f}\u{2028}\u{feff}\0";
         let printed =
             "a \"b\" 'c' \\ é 日本\\n\\r\\t\\u{1b}[2J\\u{7f}\\u{9b}\\u{202e}\\u{2066}\\u{200f}\\u{2028}\\u{feff}\\0";
-        assert_eq!(Printable(text).to_string(), printed);
-        assert_eq!(Printable(printed).to_string(), printed, "texts that contain others are escaped once");
+        assert_eq!(printable(text), printed);
+        assert_eq!(printable(printed), printed, "texts that contain others are escaped once");
     }
 
     #[test]
     fn long_text_is_cut() {
         let text = "é".repeat(1_000);
-        assert_eq!(Printable(&text).to_string(), text);
-        assert_eq!(Printable(&format!("{text}!")).to_string(), format!("{text}…"));
+        assert_eq!(printable(&text), text);
+        assert_eq!(printable(&format!("{text}!")), format!("{text}…"));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderName;
 
-use super::Printable;
+use super::printable;
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
@@ -132,7 +132,7 @@ pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
 impl ConfigError {
     /// Creates an error whose message names the invalid value and the remedy.
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: Printable(&message.into()).to_string(), rule: None }
+        Self { message: printable(&message.into()), rule: None }
     }
 
     /// Creates the error of a time zone that does not exist.
@@ -189,7 +189,7 @@ pub(crate) struct Position {
 impl fmt::Display for RulePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
-            write!(f, "{}:", Printable(&file.to_string_lossy()))?;
+            write!(f, "{}:", printable(&file.to_string_lossy()))?;
         }
         write!(f, "{}:{}", self.at.line, self.at.column)
     }

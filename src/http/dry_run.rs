@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use super::charges::explain;
 use super::config::LayerConfig;
-use crate::error::{ConfigError, Printable, or_panic};
+use crate::error::{ConfigError, or_panic, printable};
 use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
@@ -316,7 +316,7 @@ impl fmt::Display for LimitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if let Some(rule) = &self.rule {
-            write!(f, " ({})", Printable(rule))?;
+            write!(f, " ({})", printable(rule))?;
         }
         write!(f, ": {} of {} requests denied", self.denied, self.requests)?;
         if self.shadow_denied > 0 {
@@ -339,7 +339,7 @@ impl fmt::Display for Changes {
 impl fmt::Display for SampleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.at.as_micros();
-        let [method, path] = [&self.method, &self.path].map(|text| Printable(text));
+        let (method, path) = (printable(&self.method), printable(&self.path));
         write!(f, "{}.{:06} {method} {path}", micros / 1_000_000, micros % 1_000_000)?;
         if let Some(wait) = self.retry_after {
             write!(f, ", retry after {wait:?}")?;

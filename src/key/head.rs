@@ -12,7 +12,7 @@ use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Ve
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
-use crate::error::Printable;
+use crate::error::printable;
 
 /// The head of a request: everything except the body.
 ///
@@ -210,7 +210,7 @@ impl<'a> RequestHead<'a> {
 /// Shows the method and the path. The query and the headers may contain credentials.
 impl fmt::Debug for RequestHead<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RequestHead({} {})", self.method, Printable(self.path()))
+        write!(f, "RequestHead({} {})", self.method, printable(self.path()))
     }
 }
 

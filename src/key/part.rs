@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::encoding::KeyBuf;
 use super::hash::KeyHasher;
-use crate::error::Printable;
+use crate::error::printable;
 
 /// A part of a request's key, for an [explanation](crate::explain).
 ///
@@ -99,7 +99,7 @@ impl KeyPart {
 /// Returns the bytes as printable text if they are text without control characters, or else in hexadecimal.
 pub(crate) fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => Printable(text).to_string(),
+        Ok(text) if !text.chars().any(char::is_control) => printable(text),
         _ => bytes.iter().fold("0x".to_owned(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
@@ -111,7 +111,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let missing = if self.is_looked_up { "(looked up)" } else { "(missing)" };
-        write!(f, "{} {}", Printable(&self.name), Printable(self.value.as_deref().unwrap_or(missing)))
+        write!(f, "{} {}", printable(&self.name), printable(self.value.as_deref().unwrap_or(missing)))
     }
 }
 

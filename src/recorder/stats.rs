@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{DecisionRecord, LimitOutcome, LimitRecord, PerLabel, Recorder, Rejection};
-use crate::error::Printable;
+use crate::error::printable;
 use crate::key::head::RequestHead;
 
 /// The longest display of a key, in bytes. Clients may choose a part of it.
@@ -181,7 +181,7 @@ impl Recorder for Stats {
             }
             // Not called under the lock, because it is the user's.
             let Some(text) = display(limit.name, &rejection.head) else { continue };
-            let text = Printable(&text).to_string();
+            let text = printable(&text);
             let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
             if let Some(key) = find_key(&mut counters.top_keys(), fingerprint) {
                 key.key = text[..end].to_owned();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::{ConfigError, Position, Printable, RulePosition};
+use crate::error::{ConfigError, Position, RulePosition, printable};
 
 /// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -15,7 +15,7 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(position: Position, message: impl ToString) -> Self {
-        Self { position, message: Printable(&message.to_string()).to_string() }
+        Self { position, message: printable(&message.to_string()) }
     }
 
     /// Sets the position of a problem that has none.
@@ -100,7 +100,7 @@ impl fmt::Display for RulesError {
             }
             match &self.file {
                 None if position.line == 0 => {}
-                Some(file) if position.line == 0 => write!(f, "{}: ", Printable(&file.to_string_lossy()))?,
+                Some(file) if position.line == 0 => write!(f, "{}: ", printable(&file.to_string_lossy()))?,
                 file => write!(f, "{}: ", RulePosition { file: file.clone(), at: *position })?,
             }
             f.write_str(message)?;
