@@ -25,6 +25,11 @@ pub(crate) fn install() -> Result<(Arc<MetricsRecorder>, MethodRouter), BuildErr
             handle.run_upkeep();
         }
     });
-    let export = move || async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4")], exporter.render()) };
-    Ok((Arc::new(MetricsRecorder::new()), get(export)))
+    let recorder = Arc::new(MetricsRecorder::new());
+    let gauges = recorder.clone();
+    let export = move || async move {
+        gauges.refresh();
+        ([(CONTENT_TYPE, "text/plain; version=0.0.4")], exporter.render())
+    };
+    Ok((recorder, get(export)))
 }

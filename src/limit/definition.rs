@@ -429,6 +429,7 @@ pub(crate) trait LimitIndex: Send + Sync + 'static {
 /// value matters.
 pub(crate) type Values = SmallVec<[Value; 8]>;
 
+#[cfg_attr(not(feature = "rules"), allow(dead_code, reason = "only rules files have an index"))]
 pub(crate) enum Value {
     Extracted(Result<KeyBuf, KeyError>),
     Pending(PendingKey),

@@ -1,6 +1,6 @@
 //! Metrics of decisions and events, through the `metrics` facade.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use metrics::{
@@ -11,14 +11,16 @@ use super::{
     BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, PerLabel, Reason,
     Recorder, Rejection,
 };
-use crate::error::{Printable, StoreErrorKind};
+use crate::error::printable;
 use crate::key::KeyError;
-use crate::select::ListAction;
+use crate::store::decision::{Cell, Veto};
+use crate::store::{MemoryStore, Store};
 use crate::time::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
-/// Install an exporter, such as that for Prometheus, before the first request: earlier counts are lost. No label
+/// Install an exporter, such as that for Prometheus, before limiters are built: earlier counts are lost. Counters of
+/// labels that are known by then begin at 0, so that queries see their first increment. No label
 /// depends on a key, so the number of series does not grow with the number of clients. Metrics of a limit with a
 /// [detail](crate::Limit::metric_detail) also have the label `detail`, with at most 100 values.
 ///
@@ -41,7 +43,8 @@ use crate::time::Cooldown;
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
 ///
 /// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is
-/// decided. For limiters with different stores, use a recorder with another [label](Self::label) for each.
+/// decided, and by [`refresh`](Self::refresh). They are those of the limiter that was built last: for limiters with
+/// different stores, use a recorder with another [label](Self::label) for each.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, MetricsRecorder, RateLimitLayer};
@@ -60,6 +63,8 @@ pub struct MetricsRecorder {
     durations: [OnceLock<Histogram>; SOURCES],
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
+    /// The store of the limiter that was built last.
+    store: Mutex<Weak<dyn Store>>,
     usage_reading: Cooldown,
 }
 
@@ -73,6 +78,7 @@ impl MetricsRecorder {
             limits: PerLabel::default(),
             durations: Default::default(),
             counters: PerLabel::default(),
+            store: Mutex::new(Weak::<MemoryStore>::new()),
             usage_reading: Cooldown::default(),
         }
     }
@@ -84,8 +90,42 @@ impl MetricsRecorder {
         self
     }
 
-    /// Increments the counter of a name for a value of its label. A counter is registered when it is first needed, so
-    /// that no series is exported that can't occur.
+    /// Reads the length of the queue, the number of keys and their bytes from the store. Call it before the exporter
+    /// renders the metrics, or every few seconds. Otherwise, a process without requests reports the values of its last
+    /// decision.
+    ///
+    /// ```ignore
+    /// use std::sync::Arc;
+    /// use axum::{Router, routing::get};
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    /// use tower_ratelimit::MetricsRecorder;
+    ///
+    /// let exporter = PrometheusBuilder::new().install_recorder()?;
+    /// let recorder = Arc::new(MetricsRecorder::new()); // also passed to limiters
+    /// let export = move || async move {
+    ///     recorder.refresh();
+    ///     exporter.render()
+    /// };
+    /// let app: Router = Router::new().route("/metrics", get(export));
+    /// ```
+    pub fn refresh(&self) {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        let usage = store.map(|store| store.usage()).unwrap_or_default();
+        let gauges = [
+            ("ratelimit_keys", usage.keys),
+            ("ratelimit_memory_bytes", usage.bytes),
+            ("ratelimit_queue_length", usage.queued),
+        ];
+        for (name, value) in gauges {
+            gauge!(name, self.labels.clone()).set(value.unwrap_or(0) as f64);
+        }
+    }
+
+    fn limit(&self, name: &str) -> &LimitMetrics {
+        self.limits.get(name, |name| LimitMetrics::new(with_labels(&self.labels, [("limit", name)])))
+    }
+
+    /// Increments the counter of a name for a value of its label.
     fn increment(&self, (name, label): (&'static str, &'static str), value: &str, by: u64) {
         let counters = self.counters.get(name, |_| PerLabel::default());
         counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
@@ -99,12 +139,29 @@ impl Default for MetricsRecorder {
 }
 
 impl Recorder for MetricsRecorder {
+    /// Registers the counters of all labels that are known, because a query can't see the increment with which a series
+    /// begins.
+    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
+        for (counter, values) in COUNTERS {
+            values.iter().for_each(|value| self.increment(counter, value, 0));
+        }
+        let Some(store) = store else {
+            return gauge!("ratelimit_rules_info", self.labels.clone()).set(names.len() as f64);
+        };
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(store);
+        self.refresh();
+        for cell in cells {
+            match &names[cell.limit()] {
+                name if cell.is_of_penalty() => self.increment(PENALTIES, name, 0),
+                name => self.limit(name).register(cell, store.usage().keys.is_some()),
+            }
+        }
+    }
+
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let source = decision.source;
         for limit in decision.limits() {
-            let handles =
-                self.limits.get(limit.name, |name| LimitMetrics::new(with_labels(&self.labels, [("limit", name)])));
-            handles.count(&limit, source);
+            self.limit(limit.name).count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || with_labels(&self.labels, [("decided_by", source.as_str())]);
@@ -113,15 +170,7 @@ impl Recorder for MetricsRecorder {
             durations.record(decision.duration.as_secs_f64());
         }
         if self.usage_reading.try_start(USAGE_INTERVAL) {
-            let usage = decision.store_usage();
-            let gauges = [
-                ("ratelimit_keys", usage.keys),
-                ("ratelimit_memory_bytes", usage.bytes),
-                ("ratelimit_queue_length", usage.queued),
-            ];
-            for (name, value) in gauges {
-                gauge!(name, self.labels.clone()).set(value.unwrap_or(0) as f64);
-            }
+            self.refresh();
         }
     }
 
@@ -134,42 +183,23 @@ impl Recorder for MetricsRecorder {
             Reason::Listed(_) => "listed",
             Reason::StoreFailed => "store_failed",
         };
-        self.increment(("ratelimit_rejections_total", "reason"), reason, 1);
+        self.increment(COUNTERS[1].0, reason, 1);
     }
 
     fn event(&self, event: &Event<'_>) {
-        let rules_loads = ("ratelimit_rules_loads_total", "result");
+        let [loads, _, errors, fallbacks, matches] = COUNTERS;
         let (counter, value) = match event {
-            Event::StoreFailed { error } => {
-                let kind = match error.kind() {
-                    StoreErrorKind::Failed => "failed",
-                    StoreErrorKind::TimedOut => "timed_out",
-                    StoreErrorKind::QueueFull => "queue_full",
-                    StoreErrorKind::Contention => "contention",
-                    StoreErrorKind::BreakerOpen => "breaker_open",
-                    StoreErrorKind::NotSupported => "not_supported",
-                    StoreErrorKind::Full => "full",
-                    StoreErrorKind::InvalidCall => "invalid_call",
-                };
-                (("ratelimit_store_errors_total", "kind"), kind)
-            }
+            Event::StoreFailed { error } => (errors.0, errors.1[error.kind() as usize]),
             Event::FellBack { to } => {
                 let to = match to {
                     Fallback::Rejected => "rejected",
                     Fallback::Allowed => "allowed",
                     Fallback::DecidedLocally { .. } => "decided_locally",
                 };
-                (("ratelimit_fallbacks_total", "to"), to)
+                (fallbacks.0, to)
             }
-            Event::PenaltyBegan { limit, .. } => (("ratelimit_penalties_total", "limit"), *limit),
-            Event::ListMatched { action } => {
-                let action = match action {
-                    ListAction::Forbidden => "forbidden",
-                    ListAction::TooManyRequests => "too_many_requests",
-                    ListAction::Shadow => "shadow",
-                };
-                (("ratelimit_list_matches_total", "action"), action)
-            }
+            Event::PenaltyBegan { limit, .. } => (PENALTIES, *limit),
+            Event::ListMatched { action } => (matches.0, matches.1[*action as usize]),
             Event::BreakerChanged { state, node } => {
                 let node = node.map_or("store", |node| node.name());
                 let is_open = f64::from(*state == BreakerState::Open);
@@ -177,17 +207,33 @@ impl Recorder for MetricsRecorder {
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
-                // An increase from 0 can be seen by a query, unlike a series that begins at 1.
-                self.increment(rules_loads, "rejected", 0);
-                (rules_loads, "applied")
+                (loads.0, "applied")
             }
-            Event::LimitsRejected { .. } => (rules_loads, "rejected"),
+            Event::LimitsRejected { .. } => (loads.0, "rejected"),
             // Decisions include the first two. The last one concerns no decision of a request.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => return,
         };
         self.increment(counter, value, 1);
     }
 }
+
+const PENALTIES: (&str, &str) = ("ratelimit_penalties_total", "limit");
+
+/// The other counters by name and label, with all values of the label, in the order of the variants of enums.
+#[rustfmt::skip]
+const COUNTERS: [((&str, &str), &[&str]); 5] = [
+    (("ratelimit_rules_loads_total", "result"), &["applied", "rejected"]),
+    (
+        ("ratelimit_rejections_total", "reason"),
+        &["limited", "missing_key", "ambiguous_key", "no_peer_address", "listed", "store_failed"],
+    ),
+    (
+        ("ratelimit_store_errors_total", "kind"),
+        &["failed", "timed_out", "queue_full", "contention", "breaker_open", "not_supported", "full", "invalid_call"],
+    ),
+    (("ratelimit_fallbacks_total", "to"), &["rejected", "allowed", "decided_locally"]),
+    (("ratelimit_list_matches_total", "action"), &["forbidden", "too_many_requests", "shadow"]),
+];
 
 /// The shortest time between two readings of the store's keys, memory and queue.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -199,8 +245,7 @@ const MAX_DETAILS: usize = 100;
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
 const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 
-/// The handles of a limit's metrics. A counter is registered when it is first needed, so that no series is exported
-/// that can't occur.
+/// The handles of a limit's metrics.
 #[derive(Debug, Default)]
 struct LimitMetrics {
     labels: Vec<Label>,
@@ -219,21 +264,41 @@ impl LimitMetrics {
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
-        let Self { labels, decisions, tokens, near_limit, .. } =
-            limit.cell.detail().map_or(self, |detail| self.details.get(detail, create));
-        let outcome = limit.outcome();
+        let handles = limit.cell.detail().map_or(self, |detail| self.details.get(detail, create));
+        handles.increment(limit.outcome(), source, [1, limit.charged(), limit.is_near_limit().into()]);
+    }
+
+    /// Increments the counters of decisions, of tokens, and of requests near the limit.
+    fn increment(&self, outcome: LimitOutcome, source: DecisionSource, by: [u64; 3]) {
+        let Self { labels, decisions, tokens, near_limit, .. } = self;
         let all = || with_labels(labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
         let decisions = &decisions[outcome as usize][source as usize];
-        decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(1);
-        tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(limit.charged());
-        let near_limit = near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone()));
-        near_limit.increment(limit.is_near_limit().into());
+        decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(by[0]);
+        tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(by[1]);
+        near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone())).increment(by[2]);
+    }
+
+    /// Registers the counters of the outcomes that a limit can have.
+    fn register(&self, cell: &Cell, is_in_memory: bool) {
+        use LimitOutcome::{Allowed, Delayed, Denied, Overage, QuotaExceeded, ShadowDenied};
+        let source = if is_in_memory { DecisionSource::Memory } else { DecisionSource::Store };
+        let outcomes = [
+            (Allowed, true),
+            (Delayed, cell.algorithm().is_queue()),
+            (Overage, cell.algorithm().overage() > 0),
+            (ShadowDenied, cell.veto() == Veto::Shadow),
+            (QuotaExceeded, cell.veto() == Veto::Quota),
+            (Denied, cell.veto() != Veto::Shadow),
+        ];
+        for (outcome, _) in outcomes.into_iter().filter(|(_, can_occur)| *can_occur) {
+            self.increment(outcome, source, [0; 3]);
+        }
     }
 }
 
 /// Returns the common labels and those of one metric, whose values a client may have chosen.
 fn with_labels<const N: usize>(common: &[Label], labels: [(&'static str, &str); N]) -> Vec<Label> {
-    let labels = labels.into_iter().map(|(name, value)| Label::new(name, Printable(value).to_string()));
+    let labels = labels.into_iter().map(|(name, value)| Label::new(name, printable(value)));
     common.iter().cloned().chain(labels).collect()
 }
 

@@ -22,8 +22,8 @@ use crate::error::{Node, StoreError};
 use crate::key::KeyError;
 use crate::key::head::RequestHead;
 use crate::select::ListAction;
+use crate::store::Store;
 use crate::store::decision::{Cell, Decision, Verdict, Veto};
-use crate::store::{Store, StoreUsage};
 
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
@@ -58,6 +58,13 @@ use crate::store::{Store, StoreUsage};
 /// # let _ = limits;
 /// ```
 pub trait Recorder: Send + Sync + 'static {
+    /// Receives the limits of a limiter when it is built, and those that replace them, so that counters can exist before
+    /// they are first incremented: the names, and the cells of a request that all limits apply to. The second cell of a
+    /// limit is that of its penalty. For [`LiveLimits`](crate::LiveLimits), there are neither cells nor a store.
+    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
+        let _ = (names, cells, store);
+    }
+
     /// Receives each decision that charges a request if it allows it: those of a layer, of
     /// [`Limiter::acquire`](crate::Limiter::acquire) and similar methods, and of a [`Permit`](crate::Permit). Peeks are
     /// not recorded.
@@ -82,6 +89,10 @@ pub trait Recorder: Send + Sync + 'static {
 }
 
 impl<R: Recorder + ?Sized> Recorder for Arc<R> {
+    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
+        (**self).prepare(names, cells, store);
+    }
+
     fn decision(&self, decision: &DecisionRecord<'_>) {
         (**self).decision(decision);
     }
@@ -119,7 +130,6 @@ pub struct DecisionRecord<'a> {
     /// The names of the limits, by position.
     pub(crate) names: &'a [Arc<str>],
     pub(crate) near_percent: u32,
-    pub(crate) store: &'a dyn Store,
 }
 
 /// The source of a decision.
@@ -188,13 +198,6 @@ impl<'a> DecisionRecord<'a> {
     /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
     pub fn limits(&self) -> impl Iterator<Item = LimitRecord<'a>> {
         LimitRecord::of_decision(self.decision, self.names, self.near_percent)
-    }
-
-    /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each
-    /// decision.
-    #[must_use]
-    pub fn store_usage(&self) -> StoreUsage {
-        self.store.usage()
     }
 }
 

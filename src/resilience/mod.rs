@@ -26,7 +26,7 @@ pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
 use crate::error::{ConfigError, StoreError};
-use crate::key::hash::KeyHasher;
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
@@ -105,14 +105,22 @@ impl GuardedStore {
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.hasher.store),
             limits,
-        })
+        }
+        .prepared())
     }
 
     /// Returns the same store for other limits: it shares the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut guarded = Self { limits: limits.clone(), ..self.clone() };
         guarded.limits.set_store(&*self.store, self.config.is_shadow);
-        guarded
+        guarded.prepared()
+    }
+
+    /// Shows the limits and the store to the recorders.
+    fn prepared(self) -> Self {
+        let cells = || self.limits.cells_of(KeyHash::ZERO, 0);
+        self.config.recorders.iter().for_each(|each| each.prepare(&self.limits.names, &cells(), Some(&self.store)));
+        self
     }
 
     #[inline]
@@ -156,7 +164,6 @@ impl GuardedStore {
             source,
             duration: began.elapsed(),
             near_percent: self.config.near_percent,
-            store: &*self.store,
         };
         self.config.recorders.iter().for_each(|recorder| recorder.decision(&record));
         for outcome in decision.outcomes() {

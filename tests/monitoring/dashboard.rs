@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use serde_json::Value;
 use support::faulty_store::{FaultyStore, Mode};
+use support::redis_server::Folder;
 use support::repository;
 use tokio::net::TcpListener;
+use tower_ratelimit::rules::{self, Extractors};
+use tower_ratelimit::store::Cell;
 use tower_ratelimit::{
-    CircuitBreaker, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder,
-    OnStoreError, Penalty, RateLimitLayer, Share, TokenBucket, key,
+    CircuitBreaker, Event, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits,
+    MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Recorder, Share, Store, TokenBucket, key,
 };
 
 use crate::prometheus::{Prometheus, promtool};
@@ -100,6 +103,45 @@ async fn every_query_of_the_dashboard_and_every_alert_has_data() {
             prometheus.query(metric).await;
         }
     }
+}
+
+/// Records metrics by an exporter of its own, on any thread.
+struct Exported(MetricsRecorder, Arc<PrometheusRecorder>);
+
+impl Recorder for Exported {
+    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
+        metrics::with_local_recorder(&*self.1, || self.0.prepare(names, cells, store));
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        metrics::with_local_recorder(&*self.1, || self.0.event(event));
+    }
+}
+
+/// `increase` of a series that begins with the first rejection is 0.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_rejected_file_raises_the_alert() {
+    let exporter = Arc::new(PrometheusBuilder::new().build_recorder());
+    let handle = exporter.handle();
+    let metrics = Router::new().route("/metrics", get(async move || handle.render()));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address: SocketAddr = listener.local_addr().expect("an address");
+    tokio::spawn(async { axum::serve(listener, metrics).await });
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", "domain: shop");
+    let limits = rules::watch(path, Extractors::new()).expect("a file");
+    let limits = limits.recorder(Exported(MetricsRecorder::new(), exporter));
+    let prometheus = Prometheus::start(address).await;
+
+    let alerts = std::fs::read_to_string(repository("docs/dashboards/alerts.yaml")).expect("the alerts");
+    let (_, alert) = alerts.split_once("alert: RateLimitRulesRejected\n        expr: ").expect("the alert");
+    let (expression, _) = alert.split_once('\n').expect("a line");
+    let (condition, _) = expression.split_once(" > 0").expect("a threshold");
+    let before = prometheus.query(condition).await;
+    assert_eq!(before[0]["value"][1], "0", "{before:#?}");
+    folder.write("limits.yaml", "domain:");
+    prometheus.query(expression).await;
+    drop(limits);
 }
 
 #[test]

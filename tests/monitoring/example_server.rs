@@ -50,8 +50,11 @@ async fn metrics_agree_with_the_responses_to_10_000_requests() {
     }
     let after = get(server.address, "/metrics").await.expect("metrics");
     assert_eq!(expected.len(), 8, "each route allowed and denied: {expected:#?}");
-    assert_eq!(series(&after, "ratelimit_decisions_total"), expected);
-    assert_eq!(series(&after, "ratelimit_tokens_total"), tokens);
+    // Other limits of the server have decided nothing.
+    let used =
+        |metric| series(&after, metric).into_iter().filter(|(_, value)| *value > 0.0).collect::<BTreeMap<_, _>>();
+    assert_eq!(used("ratelimit_decisions_total"), expected);
+    assert_eq!(used("ratelimit_tokens_total"), tokens);
     assert_eq!(names(&after), names(&before), "the number of series does not depend on the number of keys");
     assert_eq!(promtool(&["check", "metrics"], &after), Ok(()));
 }

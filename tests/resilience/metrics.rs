@@ -9,8 +9,8 @@ use support::split_mix::Random;
 use tower::Layer;
 use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::{
-    FixedWindow, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder, OnStoreError, Penalty, RateLimitLayer,
-    Recorder, TokenBucket, key, when,
+    FixedWindow, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder, OnStoreError, Penalty,
+    RateLimitLayer, Recorder, TokenBucket, key, when,
 };
 
 use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, ten, with};
@@ -93,7 +93,8 @@ async fn each_decision_is_one_count_and_each_token_charged_too() {
         assert_eq!(series.get(name), Some(&value), "{name} in {series:#?}");
     }
     assert!(series["memory_bytes{limiter=api}"] > 0.0);
-    assert_eq!(series.len(), expected.len() + 1, "{series:#?}");
+    // Without those of other outcomes, which are 0, but with the bytes in memory, and without the length of the queue.
+    assert_eq!(series.values().filter(|value| **value > 0.0).count(), expected.len(), "{series:#?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +121,8 @@ async fn rejections_are_counted_by_reason_and_list_matches_by_action() {
     ] {
         assert_eq!(ask(&layer.layer(hello()), with(headers)).await.status, status, "{headers:?}");
     }
-    let series = series(&exporter.snapshotter());
+    let mut series = series(&exporter.snapshotter());
+    series.retain(|name, value| *value > 0.0 && !name.starts_with("memory_bytes"));
     let expected = [
         ("list_matches_total{action=forbidden}", 1.0),
         ("list_matches_total{action=shadow}", 1.0),
@@ -273,4 +275,82 @@ async fn labels_that_clients_choose_have_no_control_characters() {
     let series = series(&exporter.snapshotter());
     let name = "tokens_total{limit=paths,detail=/a\\u{9b}2J\\u{202e}}";
     assert_eq!(series.get(name), Some(&1.0), "{series:#?}");
+}
+
+/// A query can't see the increment with which a series begins.
+#[test]
+fn counters_of_known_labels_exist_before_the_first_request() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let recorder = Arc::new(MetricsRecorder::new());
+    let day = ms(86_400_000);
+    let penalty = Penalty::after(2, day).locked_out_for(day);
+    let limits = [
+        ten(),
+        Limit::new("hard", FixedWindow::per_day(9)).penalty(penalty),
+        Limit::new("shadow", FixedWindow::per_day(9)).shadow(),
+        Limit::new("soft", FixedWindow::per_day(9)).soft(50),
+        Limit::new("quota", FixedWindow::per_day(9)).quota_mode(),
+        Limit::new("queue", LeakyBucketQueue::per_day(9)),
+    ];
+    let _limiter = Limiter::builder(limits).recorder(recorder.clone()).build();
+    let store = FaultyStore::new(Mode::Works);
+    let live = LiveLimits::new([Limit::new("live", FixedWindow::per_day(9))]).recorder(recorder.clone());
+    let _remote = Limiter::live_builder(&live).store(store).recorder(recorder).build();
+    live.replace([Limit::new("later", FixedWindow::per_day(9))]).expect("limits");
+    let series = series(&exporter.snapshotter());
+    let known = |metric: &str| -> Vec<&str> {
+        let zero = series.iter().filter(|(_, value)| **value == 0.0);
+        zero.filter_map(|(name, _)| name.strip_prefix(metric)?.strip_prefix('{')?.strip_suffix('}')).collect()
+    };
+    let decisions = known("decisions_total");
+    for labels in [
+        "limit=hard,outcome=allowed",
+        "limit=hard,outcome=denied",
+        "limit=shadow,outcome=shadow_denied",
+        "limit=soft,outcome=overage",
+        "limit=quota,outcome=quota_exceeded",
+        "limit=queue,outcome=delayed",
+        "limit=live,outcome=denied",
+        "limit=later,outcome=denied",
+    ] {
+        assert!(decisions.iter().any(|known| known.starts_with(labels)), "{labels} in {decisions:#?}");
+    }
+    // None of outcomes that can't occur: two for each limit, and four more.
+    assert_eq!(decisions.len(), 2 * 8 + 3, "{decisions:#?}");
+    let names =
+        ["hard", "later", "live", "queue", "quota", "shadow", "soft", "ten"].map(|name| format!("limit={name}"));
+    assert_eq!(known("near_limit_total"), names);
+    assert_eq!(known("tokens_total"), names);
+    assert_eq!(known("penalties_total"), ["limit=hard"]);
+    assert_eq!(
+        known("rejections_total"),
+        ["ambiguous_key", "limited", "listed", "missing_key", "no_peer_address", "store_failed"]
+            .map(|reason| format!("reason={reason}"))
+    );
+    assert_eq!(known("store_errors_total").len(), 8);
+    assert_eq!(known("fallbacks_total"), ["allowed", "decided_locally", "rejected"].map(|to| format!("to={to}")));
+    let actions = ["forbidden", "shadow", "too_many_requests"].map(|action| format!("action={action}"));
+    assert_eq!(known("list_matches_total"), actions);
+    assert_eq!(known("rules_loads_total"), ["result=rejected"], "{series:#?}");
+    assert_eq!(series["rules_loads_total{result=applied}"], 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_without_requests_reports_current_gauges() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let recorder = Arc::new(MetricsRecorder::new());
+    let gauge = || series(&exporter.snapshotter())["keys{}"];
+    let limiter = Limiter::builder([ten()]).recorder(recorder.clone()).build();
+    assert_eq!(gauge(), 0.0, "before the first request");
+    for key in 0..7_u64 {
+        let _ = limiter.acquire(key, 1).await.expect("the memory store does not fail");
+    }
+    // The last decisions came within a second of another.
+    recorder.refresh();
+    assert_eq!(gauge(), 7.0);
+    drop(limiter);
+    recorder.refresh();
+    assert_eq!(gauge(), 0.0);
 }
