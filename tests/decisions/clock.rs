@@ -1,7 +1,10 @@
 //! Clocks that step back: no panic, no overflow, and no limit admits more.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
-use tower_ratelimit::Timestamp;
+use support::limits::all;
+use tower_ratelimit::{Clock, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 use crate::bounds::Admitted;
 use crate::oracle::{Answer, Model};
@@ -174,5 +177,25 @@ fn a_late_refund_returns_nothing_to_a_clock_that_steps_back() {
         subject.set(end).refund(decision.into_receipt());
         assert_eq!(subject.remaining(), rule.capacity(), "{rule:?}");
         assert_eq!(subject.set(NOON).remaining(), rule.capacity() - 3, "{rule:?}");
+    }
+}
+
+/// The store has dropped what has expired for longer than a second.
+#[tokio::test]
+async fn usage_that_has_just_expired_counts_again_after_a_step_back() {
+    let minute = Duration::from_secs(60);
+    for (name, limit) in all(10, minute) {
+        let clock = ManualClock::new(Timestamp::from_micros(NOON));
+        // Of one shard, which is soon swept.
+        let store = MemoryStore::new().max_keys(2_000).clock(clock.clone());
+        let limiter = Limiter::builder([Limit::new("limit", limit)]).store(store).build();
+        let full = limiter.acquire("key", 10).await.unwrap();
+        clock.advance(full.outcomes()[0].reset_after() + Duration::from_secs(1) - Duration::from_micros(1));
+        for key in 0..1_000 {
+            let _ = limiter.acquire(key, 1).await.unwrap();
+        }
+        let now = clock.now().as_micros();
+        clock.set(Timestamp::from_micros(now - 1_000_000));
+        assert_eq!(limiter.peek("key", 10).await.unwrap().retry_after(), Some(Duration::from_micros(1)), "{name}");
     }
 }

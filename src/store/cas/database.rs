@@ -56,7 +56,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
             denials: Denials::new(Denials::LIFETIME),
             hasher: KeyHasher::with_secret(DEFAULT_SECRET).of_own_store(),
             prefix: DEFAULT_PREFIX.into(),
-            ttl_margin: Duration::from_secs(1),
+            ttl_margin: Duration::from_secs(2),
             clock: None,
             has_remote_clock: Arc::default(),
         }

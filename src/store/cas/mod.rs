@@ -86,8 +86,9 @@ impl<B: CompareAndSwap> CasStore<B> {
         self.without_denials()
     }
 
-    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
-    /// the resolution of the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
+    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 2 seconds: one for the
+    /// resolution of the database's TTLs, and one so that a clock that steps back by up to a second, or that is behind
+    /// that of another process, finds the usage again.
     #[must_use]
     pub fn ttl_margin(mut self, margin: Duration) -> Self {
         self.0.ttl_margin = margin;

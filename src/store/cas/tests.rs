@@ -29,6 +29,8 @@ struct Table {
 struct Progress {
     reads: usize,
     writes: usize,
+    /// The TTL of the last write.
+    ttl: Duration,
     /// The next writes wait for these futures, such as a request of another process. A write conflicts if its future
     /// fails.
     interruptions: Vec<Option<StoreFuture<Answer>>>,
@@ -52,12 +54,12 @@ impl CompareAndSwap for Table {
         key: &str,
         expected: Option<u64>,
         value: &[u8],
-        _: Duration,
+        ttl: Duration,
     ) -> Result<bool, StoreError> {
         yield_now().await;
         let interruption = {
             let mut progress = self.progress.lock().unwrap();
-            progress.writes += 1;
+            (progress.writes, progress.ttl) = (progress.writes + 1, ttl);
             progress.interruptions.pop().flatten()
         };
         if let Some(interruption) = interruption
@@ -505,5 +507,21 @@ async fn decisions_with_conflicts_are_those_of_memory() {
             memory.refund(&expected[..1]).await.unwrap();
             store.refund(&decided[..1]).await.unwrap();
         }
+    }
+}
+
+/// The database may count whole seconds, and a clock may step back by a second.
+#[tokio::test(start_paused = true)]
+async fn a_value_is_kept_for_two_seconds_after_its_state_has_expired() {
+    for algorithm in
+        [Algorithm::from(FixedWindow::per_day(5)), TokenBucket::per_day(5).into(), SlidingLog::per_day(5).into()]
+    {
+        let (table, cells) = (Table::shared(), [cell("limit", algorithm)]);
+        let charged = take(&table.process(), &cells).await;
+        assert_eq!(
+            table.progress.lock().unwrap().ttl,
+            charged[0].reset_after() + Duration::from_secs(2),
+            "{algorithm}"
+        );
     }
 }

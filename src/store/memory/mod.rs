@@ -61,6 +61,9 @@ pub struct MemoryStore {
 /// The default of [`MemoryStore::max_overrides`].
 const MAX_OVERRIDES: usize = 100_000;
 
+/// The time for which a state is kept after its expiry, in µs: a clock that steps back by less finds it again.
+const KEPT_LONGER: u64 = 1_000_000;
+
 /// A lock on cache lines of its own, so that two cores that work on two shards do not wait for each other. (Processors
 /// fetch lines in pairs.)
 #[repr(align(128))]
@@ -165,6 +168,7 @@ impl MemoryStore {
     /// much the `locked` shards sweep.
     #[cold]
     fn sweep(&self, slots: usize, now: u64, locked: &mut [(usize, MutexGuard<'_, Shard>)]) {
+        let now = now.saturating_sub(KEPT_LONGER);
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let has_removed = match locked.iter_mut().find(|(index, _)| *index == next) {
             Some((_, shard)) => shard.table.sweep(slots, now),

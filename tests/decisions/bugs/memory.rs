@@ -134,7 +134,7 @@ fn requests_that_add_no_entry_sweep_nothing() {
     let acquire = |key: u64| drop(limiter.acquire(key, 1).into_ready().unwrap().unwrap());
     (0..50_000).for_each(acquire);
     assert_eq!(store.keys(), 50_000);
-    clock.advance(Duration::from_secs(60));
+    clock.advance(Duration::from_secs(61));
     // Two slots for each request, as long as sweeps find expired entries.
     (0..50_000).for_each(|_| acquire(0));
     assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
@@ -151,7 +151,7 @@ fn requests_with_several_keys_sweep_nothing() {
         |from: u64, to: u64| drop(limiter.acquire_charges(&[(&from, 1), (&to, 1)]).into_ready().unwrap().unwrap());
     (0..25_000).for_each(|key| acquire(key, key));
     assert_eq!(store.keys(), 50_000);
-    clock.advance(Duration::from_secs(60));
+    clock.advance(Duration::from_secs(61));
     // Two slots in each of two shards for each request, as long as sweeps find expired entries. Each of the at most 62
     // shards with these keys must find one first.
     (0..30_000).for_each(|request| acquire(request % 31, 1_000 + request % 31));

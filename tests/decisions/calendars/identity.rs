@@ -42,7 +42,7 @@ async fn each_calendar_has_its_own_state() {
 }
 
 #[tokio::test]
-async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
+async fn keys_are_named_by_their_calendar_and_kept_for_a_second_after_the_end_of_the_window() {
     let server = RedisServer::start();
     let mut connection = server.connection().await;
     let now: Vec<u64> = cmd("TIME").query_async(&mut connection).await.unwrap();
@@ -60,7 +60,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
         let [key] = &keys[..] else { panic!("{keys:?}") };
         assert!(key.ends_with(&format!("}}:quota:{end}")), "{key}");
         let expires = expiry_of(key, &mut connection).await;
-        assert_eq!(expires, (decision.at().as_micros() + reset_after(&decision)) / 1_000, "{key}");
+        assert_eq!(expires, (decision.at().as_micros() + reset_after(&decision)) / 1_000 + 1_000, "{key}");
         limiter.refund(decision.into_receipt()).await.unwrap();
         let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
         assert_eq!(keys, [""; 0], "what is empty is deleted");

@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 use crate::overrides::backend::{holding, is_allowed, left, on};
 use support::limits::{Patient, all};
-use support::redis_server::RedisServer;
+use support::redis_server::{RedisServer, wait_until};
 
 /// The longest possible window, so that none ends during a test.
 const LONG: Duration = Duration::from_secs(366 * 86_400);
@@ -108,9 +108,7 @@ async fn an_override_expires_by_the_clock_of_redis() {
         }
     }
     assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
-    // Redis removes the override by itself.
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    assert_eq!(server.ask::<Vec<String>>(cmd("KEYS").arg("*")), [""; 0]);
+    wait_until("Redis removes the override by itself", || server.ask::<Vec<String>>(cmd("KEYS").arg("*")).is_empty());
 }
 
 /// The process that sets an override clears its cached denials. Another node keeps them for their lifetime.

@@ -19,8 +19,8 @@ local function entry_at(key, index)
 end
 
 -- Sets that a key expires a span after the start of its newest bucket.
-local function expire(key, start, clock_ahead)
-  call('PEXPIREAT', key, string.format('%d', math.ceil((start + span) / 1000) + clock_ahead))
+local function expire(key, start, margin)
+  call('PEXPIREAT', key, string.format('%d', math.ceil((start + span) / 1000) + margin))
 end
 
 -- Returns the start of an entry's bucket, and its two counts. An entry may be of another width than the limit's.
@@ -103,7 +103,7 @@ local function peek(key, ...)
 end
 
 -- Charges the bucket that `peek` has found, and drops the entries that have expired.
-local function charge(key, clock_ahead)
+local function charge(key, margin)
   if used == 0 then
     if newest then call('DEL', key) end
     call('RPUSH', key, pack(ENTRY, bucket, cost, cost))
@@ -117,12 +117,12 @@ local function charge(key, clock_ahead)
       call('RPUSH', key, pack(ENTRY, bucket, total, cost))
     end
   end
-  expire(key, bucket, clock_ahead)
+  expire(key, bucket, margin)
 end
 
 -- Refunds a charge of the key that `peek` has read. Its bucket was the newest one: the first instant of the mark is a
 -- span after its start.
-local function refund(key, marked_expiry, clock_ahead)
+local function refund(key, marked_expiry, margin)
   if used == 0 then return end
   local marked_bucket = marked_expiry - span
   local index, marked = search(key, expired - 1, function(entry) return open(entry) >= marked_bucket end)
@@ -140,7 +140,7 @@ local function refund(key, marked_expiry, clock_ahead)
     if charged > 0 then call('RPUSH', key, pack(ENTRY, at, (total - back) % MODULUS, charged)) end
   end
   newest = entry_at(key, -1)
-  if newest then expire(key, unpack('<I7', newest), clock_ahead) end
+  if newest then expire(key, unpack('<I7', newest), margin) end
 end
 
 return peek, charge, refund

@@ -5,7 +5,7 @@ local function perform(progress, now, task, count, keys, same)
   local SHADOW, QUOTA = 115, 113 -- s, q
   local QUEUE, CALENDAR_WINDOW, LOG, PENALTY = 113, 107, 108, 112 -- q, k, l, p
 
-  local KEYS, text, reply, clock_ahead = KEYS, ARGV[2], progress.reply, progress.clock_ahead
+  local KEYS, text, reply, margin = KEYS, ARGV[2], progress.reply, progress.margin
   local call, byte, char, pack, unpack = redis.call, string.byte, string.char, struct.pack, struct.unpack
   local length = progress.length
 
@@ -26,7 +26,7 @@ local function perform(progress, now, task, count, keys, same)
     local state = kept == expires and pack('<I7I7I4I4', expires, at, first, second)
       or pack('<I7I7I4I4I7', expires, at, first, second, kept)
     if is_kept then return call('SETRANGE', key, '0', state) end
-    call('SET', key, state, 'PXAT', string.format('%d', math.ceil(kept / 1000) + clock_ahead))
+    call('SET', key, state, 'PXAT', string.format('%d', math.ceil(kept / 1000) + margin))
   end
 
   -- The functions of the last algorithm, and its tag.
@@ -151,7 +151,7 @@ local function perform(progress, now, task, count, keys, same)
         if charges and has_room and cost > 0 then
           local key = KEYS[first_key + cell.position]
           if cell.tag == LOG then
-            cell.charge(key, clock_ahead)
+            cell.charge(key, margin)
           else
             write(key, cell.kept, cell.charge(
               now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
@@ -168,7 +168,7 @@ local function perform(progress, now, task, count, keys, same)
         cell, place = cell_at(place + 23, tag, nil, nil, true)
         if tag == LOG then
           cell.peek(key, now, cell.cost, cell.capacity, cell.hard, cell.span, cell.first)
-          refund(key, marked, clock_ahead)
+          refund(key, marked, margin)
         else
           local _, expires, at, first, second, kept = read(key)
           local refunded, refunded_at, slack
@@ -214,7 +214,7 @@ local function run(progress)
 
   local KEYS, text, reply = KEYS, ARGV[2], progress.reply
   local call, byte, pack, unpack = redis.call, string.byte, struct.pack, struct.unpack
-  local now, clock_ahead = progress.now, progress.clock_ahead
+  local now, margin = progress.now, progress.margin
   local place, first_key, length = progress.place, progress.key, progress.length
   -- The functions of the last algorithm, most often of the only one, and its tag.
   local last_tag, peek, charge
@@ -278,7 +278,7 @@ local function run(progress)
             if kept > expires then state = state .. pack('<I7', kept) end
             -- Time to live is absolute, because a relative one would start later than `now`.
             if kept ~= last_kept then
-              last_kept, last_expiry = kept, string.format('%d', math.ceil(kept / 1000) + clock_ahead)
+              last_kept, last_expiry = kept, string.format('%d', math.ceil(kept / 1000) + margin)
             end
             call('SET', key, state, 'PXAT', last_expiry)
           end
@@ -293,21 +293,21 @@ local function run(progress)
   end
 end
 
--- The present instant, and the ms to add to an expiry. With a test clock, they are the lead of Redis' own clock, and
--- the time for which keys are kept longer.
+-- The present instant, and the ms to add to an expiry: a second, so that a clock that steps back by less finds the usage
+-- again. With a test clock, they are the lead of Redis' own clock, and the time for which keys are kept longer.
 local time = redis.call('TIME')
-local now, clock_ahead = time[1] * 1e6 + time[2], 0
+local now, margin = time[1] * 1e6 + time[2], 1000
 if ARGV[1] ~= '' then
   local own, kept_longer = now
   now, kept_longer = struct.unpack('<dd', ARGV[1])
-  clock_ahead = math.floor(own / 1000) - math.floor(now / 1000) + kept_longer
+  margin = math.floor(own / 1000) - math.floor(now / 1000) + kept_longer
 end
 
 -- The parts of the reply. A table that grows is copied: this one has room for the reply to one request of one limit.
 local reply = { struct.pack('<I7', now), '', '' }
 local progress = {
   now = now,
-  clock_ahead = clock_ahead,
+  margin = margin,
   reply = reply,
   -- Where the next request begins in the text and in the keys.
   place = 1,

@@ -215,7 +215,8 @@ impl<'a> Trace<'a> {
         self.edges.extend(spans.map(|span| u64::try_from(span.as_micros()).unwrap_or(1 << 50).min(1 << 50)));
     }
 
-    /// Every key has a TTL: until its state expires, or until the later instant that the state of a bucket tells.
+    /// Every key has a TTL: until a second after its state expires, or after the later instant that the state of a bucket
+    /// tells.
     fn check_expiry(&self) {
         let Some(fake) = self.redis.fake() else { return };
         if self.own_clock {
@@ -234,7 +235,7 @@ impl<'a> Trace<'a> {
             let last = last.expect("a key with a TTL");
             // In its last ms, a key exists, but has expired.
             if self.own_clock && expires_at > self.now {
-                assert_eq!(last, kept.div_ceil(1_000), "{cell:?}");
+                assert_eq!(last, kept.div_ceil(1_000) + 1_000, "{cell:?}");
             }
         }
     }
