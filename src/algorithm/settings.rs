@@ -184,6 +184,12 @@ impl Algorithm {
         matches!(self.kind, Kind::Bucket(BucketKind::Queue))
     }
 
+    /// Returns whether windows begin and end by the wall clock.
+    #[inline]
+    pub(crate) const fn is_calendar(&self) -> bool {
+        matches!(self.kind, Kind::Window(Some(_)))
+    }
+
     /// Returns whether the state of a key is a log.
     #[inline]
     pub(crate) const fn keeps_log(&self) -> bool {

@@ -119,7 +119,8 @@ pub enum ResetFormat {
     /// The number of seconds until then.
     #[default]
     Seconds,
-    /// The Unix timestamp in seconds, by the store's clock.
+    /// The Unix timestamp in seconds, by the store's clock. In memory, only decisions with a calendar window follow
+    /// corrections of the wall clock: see [`SystemClock`](crate::SystemClock).
     Epoch,
 }
 
@@ -195,8 +196,8 @@ impl Headers {
         let enforced: Vec<_> = texts.map(|(text, limit)| (text, limit.algorithm())).collect();
         self.enforced = enforced.len();
         // A file may have thousands of limits, which never apply to one request together.
-        let is_calendar = |(_, algorithm): &(_, &Algorithm)| matches!(algorithm.kind, Kind::Window(Some(_)));
-        let are_constant = self.enforced <= MAX_PER_REQUEST && !enforced.iter().any(is_calendar);
+        let has_calendar = enforced.iter().any(|(_, algorithm)| algorithm.is_calendar());
+        let are_constant = self.enforced <= MAX_PER_REQUEST && !has_calendar;
         self.policies = are_constant.then(|| policies(enforced.into_iter(), Timestamp::EPOCH));
     }
 

@@ -13,8 +13,8 @@ use crate::time::{Clock, SystemClock};
 /// Matches requests between two times of day (`"1:00"`, `"18:30"` or `"18:30:15"`; `until` is excluded) in an IANA time
 /// zone (`"Europe/Berlin"`, `"UTC"`). If `until` is not later than `from`, the span extends over midnight.
 ///
-/// When clocks are set back, the condition holds in both passes of the repeated hour. It reads the system clock, not
-/// the store's; [`TimeOfDay::clock`] replaces it in tests.
+/// When clocks are set back, the condition holds in both passes of the repeated hour. It reads the wall
+/// clock, not the store's clock; [`TimeOfDay::clock`] replaces it in tests.
 ///
 /// ```
 /// use tower_ratelimit::when::{self, Condition};
@@ -74,7 +74,7 @@ impl TimeOfDay {
 impl Condition for TimeOfDay {
     fn holds(&self, _: &RequestHead<'_>) -> bool {
         // Always within jiff's range.
-        let now = jiff::Timestamp::from_microsecond(self.clock.now().as_micros() as i64).unwrap_or_default();
+        let now = jiff::Timestamp::from_microsecond(self.clock.wall_time().as_micros() as i64).unwrap_or_default();
         let time = self.zone.to_datetime(now).time();
         if self.from < self.until {
             self.from <= time && time < self.until

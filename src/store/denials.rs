@@ -18,13 +18,13 @@
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::store::Purpose;
 use crate::store::decision::{Cell, Veto};
-use crate::time::Timestamp;
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs
 /// calls to the database, but does not lift any limit.
@@ -41,6 +41,8 @@ const COUNTERS: usize = 4_096;
 pub(super) struct Denials {
     /// The time for which a denial is repeated. Zero if none is.
     lifetime: Duration,
+    /// It goes on while the machine is suspended, as the database's clock does.
+    clock: SystemClock,
     epochs: Box<[AtomicU64]>,
     /// Allocated by the first denial. Concurrent readers do not block each other.
     sets: OnceLock<Box<[RwLock<Set>]>>,
@@ -60,8 +62,9 @@ struct Denial {
     /// The instant at which the first wait is over, or from which the cells are not sufficient: a charge in a log has
     /// expired, or an override.
     until: u64,
-    sent: Instant,
-    received: Instant,
+    /// The instants (in µs) on the clock of this process.
+    sent: u64,
+    received: u64,
 }
 
 impl Denials {
@@ -71,7 +74,7 @@ impl Denials {
     /// Creates a cache whose denials are repeated for `lifetime`.
     pub(super) fn new(lifetime: Duration) -> Arc<Self> {
         let epochs = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Self { lifetime, epochs, sets: OnceLock::new() })
+        Arc::new(Self { lifetime, clock: SystemClock::new(), epochs, sets: OnceLock::new() })
     }
 
     pub(super) fn lifetime(&self) -> Duration {
@@ -85,7 +88,7 @@ impl Denials {
         let sets = self.sets.get()?;
         let set = sets[set_of(cells)].read().unwrap_or_else(PoisonError::into_inner);
         let denial = set.iter().flatten().find(|denial| denial.is_of(cells))?;
-        let (earliest, latest) = denial.clock_bounds(self.lifetime, clock)?;
+        let (earliest, latest) = denial.clock_bounds(self, clock)?;
         if latest >= denial.until || !denial.is_certain(self) {
             return None;
         }
@@ -103,7 +106,12 @@ impl Denials {
             (counter, self.epochs[counter].load(Ordering::Acquire))
         };
         let epochs = cells.iter().map(epoch).collect();
-        Change { denials: self.clone(), epochs, sent: Instant::now(), purpose, changes: purpose == Purpose::Take }
+        Change { denials: self.clone(), epochs, sent: self.now(), purpose, changes: purpose == Purpose::Take }
+    }
+
+    /// Returns the present instant on the clock of this process, in µs.
+    fn now(&self) -> u64 {
+        self.clock.now().as_micros()
     }
 
     /// Remembers a denial in place of an equal one, or of the older one.
@@ -144,17 +152,16 @@ impl Denial {
 
     /// Returns the earliest and the latest instant (in µs) that the database's clock may have reached, or `None` if the
     /// denial is too old or the clock has stepped back.
-    fn clock_bounds(&self, lifetime: Duration, clock: Option<u64>) -> Option<(u64, u64)> {
-        let now = Instant::now();
-        let since_sent = now.saturating_duration_since(self.sent);
-        if since_sent >= lifetime {
+    fn clock_bounds(&self, denials: &Denials, clock: Option<u64>) -> Option<(u64, u64)> {
+        let now = denials.now();
+        let since_sent = now.saturating_sub(self.sent);
+        if u128::from(since_sent) >= denials.lifetime.as_micros() {
             return None;
         }
         if let Some(now) = clock {
             return (now >= self.at).then_some((now, now));
         }
-        let since_received = now.saturating_duration_since(self.received).as_micros() as u64;
-        let since_sent = since_sent.as_micros() as u64;
+        let since_received = now.saturating_sub(self.received);
         // Synchronised clocks run up to 0.05 % too fast or too slow.
         Some((self.at + since_received - since_received.div_ceil(1_000), self.at + since_sent + since_sent / 1_000 + 2))
     }
@@ -167,7 +174,7 @@ pub(super) struct Change {
     denials: Arc<Denials>,
     /// The counter of changes of each cell, and its epoch when the request was sent.
     epochs: SmallVec<[(usize, u64); 2]>,
-    sent: Instant,
+    sent: u64,
     purpose: Purpose,
     /// Whether the request may have changed its cells.
     pub(super) changes: bool,
@@ -206,7 +213,7 @@ impl Change {
             epochs: mem::take(&mut self.epochs),
             at,
             sent: self.sent,
-            received: Instant::now(),
+            received: self.denials.now(),
         });
     }
 }
@@ -244,7 +251,7 @@ mod tests {
     fn deny(change: Change, cells: &[Cell]) {
         let mut cells = cells.to_vec();
         let mut states = vec![KeyState::UNUSED; cells.len()];
-        decide(&mut cells, &mut states[..], NOON, Purpose::Take);
+        decide(&mut cells, &mut states[..], |_| NOON, Purpose::Take);
         change.decided(&cells, NOON, u64::MAX);
     }
 
@@ -326,13 +333,13 @@ mod tests {
                 let step = 400_000;
                 for number in 0..charges {
                     let mut charged = [cell.with_key(KeyHash::ZERO, 1 + number % 3)];
-                    decide(&mut charged, &mut states[..], NOON + number * step, Purpose::Take);
+                    decide(&mut charged, &mut states[..], |_| NOON + number * step, Purpose::Take);
                 }
                 let now = NOON + charges * step;
                 let asked = [cell.with_key(KeyHash::ZERO, cost)];
                 let at = |at, states: &[KeyState]| {
                     let (mut decided, mut states) = (asked.clone(), states.to_vec());
-                    decide(&mut decided, &mut states[..], at, Purpose::Take);
+                    decide(&mut decided, &mut states[..], |_| at, Purpose::Take);
                     decided
                 };
                 denials.begin(&asked, Purpose::Take).decided(&at(now, &states), now, u64::MAX);
@@ -369,7 +376,7 @@ mod tests {
         let mut states = [KeyState::UNUSED];
         for is_allowed in [true, false] {
             let (change, mut cells) = (denials.begin(&cells, Purpose::Take), cells.clone());
-            decide(&mut cells, &mut states[..], NOON, Purpose::Take);
+            decide(&mut cells, &mut states[..], |_| NOON, Purpose::Take);
             assert_eq!(cells[0].is_allowed(), is_allowed);
             change.decided(&cells, NOON, u64::MAX);
         }
@@ -390,7 +397,7 @@ mod tests {
             let denials = Denials::new(life);
             let mut cells = daily(1);
             let mut change = denials.begin(&cells, Purpose::Take);
-            change.sent = change.sent.checked_sub(SLOW).unwrap();
+            change.sent -= SLOW.as_micros() as u64;
             deny(change, &cells);
             denials.answer(&mut cells, None)
         };

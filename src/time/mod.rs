@@ -65,8 +65,9 @@ impl Timestamp {
 
 /// A source of the current time. A store reads it once per request.
 ///
-/// A clock should be monotonic. If it steps back, limits become stricter, never laxer: until it has caught up, time
-/// stands still for each key that was charged before, and a bucket may report fewer tokens than it holds.
+/// A clock should be monotonic. If it steps back, limits become stricter: until it has caught up, time stands still for
+/// each key that was charged before, and a bucket may report fewer tokens than it holds. After a step back by more than
+/// a second, usage that had expired before the step may be admitted once more.
 ///
 /// ```
 /// use tower_ratelimit::{Clock, Timestamp};
@@ -83,22 +84,41 @@ impl Timestamp {
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the current time.
     fn now(&self) -> Timestamp;
+
+    /// Returns the wall clock's time, by which a [`MemoryStore`](crate::MemoryStore) begins and ends the windows of a
+    /// [`CalendarWindow`](crate::CalendarWindow). Defaults to [`now`](Self::now): override it if that does not follow
+    /// corrections of the wall clock.
+    fn wall_time(&self) -> Timestamp {
+        self.now()
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for Arc<C> {
     fn now(&self) -> Timestamp {
         (**self).now()
     }
+
+    fn wall_time(&self) -> Timestamp {
+        (**self).wall_time()
+    }
 }
 
-/// The monotonic clock of the operating system, which starts at the wall clock's time when it is created.
+/// The clock of the operating system.
 ///
-/// So windows align with the wall clock, but later corrections of the wall clock (by NTP or an operator) do not move
-/// them. `tokio::time::pause` stops this clock along with Tokio's timers.
+/// [`now`](Clock::now) starts at the wall clock's time when the clock is created. It never steps, so that corrections of
+/// the wall clock (by NTP or an operator) neither shorten nor lengthen a period. On Linux, it goes on while the machine is
+/// suspended (`CLOCK_BOOTTIME`); elsewhere, it is the clock of [`std::time::Instant`], which some systems stop.
+///
+/// [`wall_time`](Clock::wall_time) follows the wall clock, with all its corrections.
+///
+/// `tokio::time::pause` stops both along with Tokio's timers.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// The difference between the wall clock and the monotonic clock at creation, in µs. It is negative, and wraps, if
-    /// the wall clock was never set.
+    /// The wall clock's time at creation, in µs.
+    start: u64,
+    /// The difference between that and the time since boot, in µs. It is negative, and wraps, if the wall clock was
+    /// never set.
+    #[cfg(target_os = "linux")]
     offset: u64,
     /// The instant of creation, which Tokio's clock is read relative to.
     created: Instant,
@@ -108,15 +128,19 @@ impl SystemClock {
     /// Creates a clock that starts at the wall clock's current time.
     #[must_use]
     pub fn new() -> Self {
-        let created = Instant::now();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { offset: clamp(wall.as_micros()).wrapping_sub(monotonic_micros(created)), created }
+        let (created, start) = (Instant::now(), wall_time().0);
+        Self {
+            start,
+            #[cfg(target_os = "linux")]
+            offset: start.wrapping_sub(micros_since_boot()),
+            created,
+        }
     }
 }
 
-/// Returns the time at which a clock that is behind by `offset`, which may have wrapped, shows `monotonic`.
-fn timestamp(offset: u64, monotonic: u64) -> Timestamp {
-    Timestamp(offset.wrapping_add(monotonic).min(Timestamp::MAX.0))
+/// Returns the time at which a clock that is behind by `offset`, which may have wrapped, shows `micros`.
+fn timestamp(offset: u64, micros: u64) -> Timestamp {
+    Timestamp(offset.wrapping_add(micros).min(Timestamp::MAX.0))
 }
 
 impl Default for SystemClock {
@@ -126,45 +150,64 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    /// Reads the operating system's clock directly, because `Instant` takes as many instructions as a third of the rest
+    /// of a decision.
     #[inline]
     fn now(&self) -> Timestamp {
-        timestamp(self.offset, monotonic_micros(self.created))
+        #[cfg(target_os = "linux")]
+        if tokio_clock::runs() {
+            return timestamp(self.offset, micros_since_boot());
+        }
+        timestamp(self.start, micros(self.created.elapsed()))
+    }
+
+    fn wall_time(&self) -> Timestamp {
+        if tokio_clock::runs() { wall_time() } else { self.now() }
     }
 }
 
-/// Reads the monotonic clock, in µs. If Tokio's clock can't be paused, this reads the operating system's clock
-/// directly, because `Instant` takes as many instructions as a third of the rest of a decision.
-#[inline]
-fn monotonic_micros(created: Instant) -> u64 {
-    #[cfg(target_os = "linux")]
-    if !tokio_clock::CAN_BE_PAUSED {
-        return os_clock_micros();
-    }
-    let elapsed = created.elapsed();
-    // Cheaper than `as_micros`, which computes 128 bits: 2^64 µs are 584,554 years.
-    elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
-}
-
-/// Reads the clock that `std::time::Instant` reads too.
+/// Returns the time since boot, in µs, including the time for which the machine was suspended.
 #[cfg(target_os = "linux")]
 #[inline]
-fn os_clock_micros() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
+fn micros_since_boot() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
     now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec as u64 / 1_000
+}
+
+/// Reads the wall clock. It may have been set to a time before the epoch.
+fn wall_time() -> Timestamp {
+    timestamp(0, micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+/// Converts to µs: cheaper than `as_micros`, which computes 128 bits.
+#[inline]
+fn micros(span: Duration) -> u64 {
+    span.as_secs().saturating_mul(1_000_000).saturating_add(span.subsec_micros().into())
 }
 
 /// Detects at compile time whether Tokio's clock can be paused, which requires its feature `test-util`.
 ///
 /// A crate can't query the features of another one. But `tokio::time::pause` exists only with that feature, so the name
 /// `pause` refers to Tokio's function with the feature, and to the function below without it.
-#[cfg(target_os = "linux")]
 mod tokio_clock {
-    pub(super) const CAN_BE_PAUSED: bool = {
+    const CAN_BE_PAUSED: bool = {
         // A glob import in this block takes precedence over the items of the module.
         #[allow(unused_imports)]
         use tokio::time::*;
         size_of_result(pause) == 0
     };
+
+    /// Returns whether Tokio's clock is that of the operating system: it neither is paused nor was advanced.
+    #[inline]
+    pub(super) fn runs() -> bool {
+        use std::time::Instant;
+
+        let before = CAN_BE_PAUSED.then(Instant::now);
+        before.is_none_or(|before| {
+            let now = tokio::time::Instant::now().into_std();
+            (before..=Instant::now()).contains(&now)
+        })
+    }
 
     /// Unlike Tokio's function, returns a value.
     #[allow(dead_code)]
@@ -185,6 +228,9 @@ mod tokio_clock {
 ///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or
 ///   late by as much. Waits are not affected, because they are measured by this clock too.
 /// - The measurement takes up to 200 ms, when a process creates its first `CycleClock`.
+/// - Many processors stop or reset the counter while the machine is suspended, and it stands still while a virtual
+///   machine is paused. Then periods last as much longer: use the [`SystemClock`] on such machines. Calendar windows are
+///   not affected, because they follow the wall clock.
 /// - `tokio::time::pause` does not stop it.
 ///
 /// ```
@@ -227,6 +273,10 @@ impl Clock for CycleClock {
     fn now(&self) -> Timestamp {
         let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
         timestamp(self.created_at, elapsed)
+    }
+
+    fn wall_time(&self) -> Timestamp {
+        wall_time()
     }
 }
 
@@ -399,11 +449,10 @@ mod tests {
         assert_eq!(clock.now().as_micros() - before.as_micros(), 3_000_000);
     }
 
-    /// Applications read this clock; the tests of this crate can pause Tokio's clock, and read that.
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_os_clock_runs_at_the_rate_of_instants() {
-        assert_constant_rate(os_clock_micros, 0);
+    fn the_time_since_boot_runs_at_the_rate_of_instants() {
+        assert_constant_rate(micros_since_boot, 0);
     }
 
     #[cfg(feature = "cycle-clock")]

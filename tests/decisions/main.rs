@@ -22,6 +22,8 @@ mod penalties;
 mod refund;
 mod rule;
 mod subject;
+#[cfg(target_os = "linux")]
+mod system_clock;
 mod thresholds;
 mod trace;
 mod vectors;

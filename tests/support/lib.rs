@@ -11,6 +11,8 @@ pub mod faulty_store;
 pub mod http_client;
 pub mod limits;
 pub mod memcached_server;
+#[cfg(target_os = "linux")]
+pub mod moved_clock;
 pub mod patient;
 pub mod permissions;
 pub mod recording;

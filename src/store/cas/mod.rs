@@ -269,7 +269,7 @@ impl<B: CompareAndSwap> Request<B> {
             let before: Vec<KeyState> =
                 rows.iter().zip(&self.written).map(|(row, written)| without(written, &row.state, now)).collect();
             let mut after = before.clone();
-            decide(&mut cells, &mut after[..], now, self.purpose);
+            decide(&mut cells, &mut after[..], |_| now, self.purpose);
             let had_written = self.written.iter().any(Option::is_some);
             let mut order: Vec<usize> = (0..rows.len()).filter(|_| self.purpose == Purpose::Take).collect();
             order.sort_unstable_by_key(|index| &rows[*index].key);

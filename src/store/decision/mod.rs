@@ -71,7 +71,7 @@ impl Decision {
     }
 
     /// Returns the instant of the decision: on the clock of the store, or on the system clock if no limit applied or
-    /// this process decided because the store failed.
+    /// this process decided because the store failed. In memory, on the wall clock if a calendar window applied.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at
@@ -211,12 +211,12 @@ pub enum Purpose {
     Preview,
 }
 
-/// Decides a request at the instant `now`: looks at the states of all its keys, then takes all costs or none, in
-/// `states`, which are those of the cells in order.
+/// Decides a request at one instant, which `now` returns on the clock of a cell: looks at the states of all its keys, then
+/// takes all costs or none, in `states`, which are those of the cells in order.
 #[inline]
-pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: u64, purpose: Purpose) {
+pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: impl Fn(&Cell) -> u64, purpose: Purpose) {
     for (cell, state) in cells.iter_mut().zip(&*states) {
-        cell.peek(state, now);
+        cell.peek(state, now(cell));
     }
     let takes = purpose != Purpose::Peek;
     let is_allowed = takes && allows(cells);
@@ -225,7 +225,7 @@ pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: u64, purp
     for (cell, state) in cells.iter_mut().zip(states) {
         let is_strike = takes && mem::replace(&mut is_denied, !cell.is_allowed()) && cell.makes_strikes;
         let charges = cell.is_allowed() && if cell.is_of_penalty() { is_strike } else { is_allowed };
-        cell.complete(state, now, charges);
+        cell.complete(state, now(cell), charges);
     }
     enforce_quotas(cells);
 }

@@ -30,7 +30,8 @@ impl MemoryStore {
     fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
         let index = self.shard_of(cell.key());
         let mut locked = [(index, self.lock(index))];
-        let at = self.begin(&mut locked);
+        self.sweep_if_due(&mut locked);
+        let at = self.now_of(cell);
         let [(_, shard)] = &mut locked;
         let (now, takes) = (at.as_micros(), purpose == Purpose::Take);
         match shard.table.find(cell.fingerprint()) {
@@ -71,8 +72,12 @@ impl MemoryStore {
     /// Decides a request whose shards are locked.
     #[inline(always)]
     fn decide_locked(&self, locked: &mut Locked<'_>, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
-        let at = self.begin(locked);
-        let now = at.as_micros();
+        self.sweep_if_due(locked);
+        let now = self.clock.now().as_micros();
+        let calendar_cell = cells.iter().find(|cell| cell.algorithm().is_calendar());
+        // The same instant, but on the wall clock.
+        let at = calendar_cell.map_or(Timestamp::from_micros(now), |cell| self.now_of(cell));
+        let now_of = |cell: &Cell| if cell.algorithm().is_calendar() { at.as_micros() } else { now };
         let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
         let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
         for ((cell, found), state) in cells.iter_mut().zip(&mut *slots).zip(&mut *states) {
@@ -91,7 +96,7 @@ impl MemoryStore {
                 }
             }
         }
-        decide(cells, &mut states, now, purpose);
+        decide(cells, &mut states, now_of, purpose);
         if purpose == Purpose::Preview {
             return at;
         }
@@ -125,17 +130,21 @@ impl MemoryStore {
         shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
     }
 
-    /// Reads the clock for a request, and sweeps a part of the store if that is due.
+    /// Sweeps a part of the store if that is due.
+    #[inline]
+    fn sweep_if_due(&self, locked: &mut Locked<'_>) {
+        let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
+        if due > 0 {
+            self.sweep(due, locked);
+        }
+    }
+
+    /// Reads the clock by which a cell is decided: the wall clock for calendars.
     ///
     /// Called while the locks are held, so that the wait for them does not make the instant stale.
     #[inline]
-    fn begin(&self, locked: &mut Locked<'_>) -> Timestamp {
-        let at = self.clock.now();
-        let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
-        if due > 0 {
-            self.sweep(due, at.as_micros(), locked);
-        }
-        at
+    pub(super) fn now_of(&self, cell: &Cell) -> Timestamp {
+        if cell.algorithm().is_calendar() { self.clock.wall_time() } else { self.clock.now() }
     }
 
     /// Adds the states that are not unused, which are those of new keys.

@@ -167,8 +167,8 @@ impl MemoryStore {
     /// Removes expired entries from some slots of the next shard, unless another request has locked it, and adapts how
     /// much the `locked` shards sweep.
     #[cold]
-    fn sweep(&self, slots: usize, now: u64, locked: &mut [(usize, MutexGuard<'_, Shard>)]) {
-        let now = now.saturating_sub(KEPT_LONGER);
+    fn sweep(&self, slots: usize, locked: &mut [(usize, MutexGuard<'_, Shard>)]) {
+        let now = self.clock.now().min(self.clock.wall_time()).as_micros().saturating_sub(KEPT_LONGER);
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let has_removed = match locked.iter_mut().find(|(index, _)| *index == next) {
             Some((_, shard)) => shard.table.sweep(slots, now),
@@ -184,7 +184,8 @@ impl MemoryStore {
     }
 
     /// Refunds a charge, as far as it still counts.
-    fn refund_one(&self, cell: &Cell, now: u64) {
+    fn refund_one(&self, cell: &Cell) {
+        let now = self.now_of(cell).as_micros();
         let (table, algorithm) = (&mut self.lock(self.shard_of(cell.key())).table, cell.algorithm());
         let Ok(slot) = table.find(cell.fingerprint()) else { return };
         let entry = &mut table.slots[slot];
@@ -224,8 +225,7 @@ impl Store for MemoryStore {
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        let now = self.clock.now().as_micros();
-        cells.iter().for_each(|cell| self.refund_one(cell, now));
+        cells.iter().for_each(|cell| self.refund_one(cell));
         StoreFuture::ready(Ok(()))
     }
 

@@ -16,7 +16,6 @@ use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
 use super::store::{Deployment, RedisStore};
-use crate::algorithm::Kind;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::{Cell, Veto, allows, enforce_quotas};
 use crate::store::denials::Change;
@@ -109,7 +108,7 @@ impl RedisStore {
     /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
     /// from which other overrides may apply, in µs.
     async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
-        let has_calendar = cells.iter().any(|cell| matches!(cell.algorithm().kind, Kind::Window(Some(_))));
+        let has_calendar = cells.iter().any(|cell| cell.algorithm().is_calendar());
         // A new clock for each call, because the wall clock may have been corrected since the process started.
         let local = || self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros());
         let mut now = if has_calendar { local() } else { 0 };

@@ -274,7 +274,7 @@ impl Reply {
             return Err(Fault::Reply("another number of keys"));
         }
         let charges_nothing = task == Task::PeekWithStrikes && self.is_allowed;
-        decide(cells, &mut states[..], now, if charges_nothing { Purpose::Peek } else { purpose });
+        decide(cells, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
         if cells.iter().any(Cell::denies) == self.is_allowed {
             return Err(Fault::Reply("a verdict that contradicts its states"));
         }
