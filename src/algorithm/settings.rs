@@ -297,15 +297,15 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Returns the largest whole share of `tokens` that each of `parts` processes can have, at least 1.
+/// Returns the largest whole share of `tokens` that each of `parts` processes can have, at least 1 unless there are none.
 fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
-    (tokens / parts).max(1)
+    (tokens / parts).max(tokens.min(1))
 }
 
 /// Returns the period of one of `parts` shares of `limit` tokens per `period`: if there is less than a token for each,
 /// several whole periods, so that windows keep their boundaries and divide into as many buckets.
 fn share_of_period(limit: u32, period: u64, parts: u32) -> u64 {
-    period * u64::from(parts.div_ceil(limit)).min(LONGEST / period)
+    period * u64::from(parts.div_ceil(limit.max(1))).min(LONGEST / period)
 }
 
 /// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless

@@ -192,7 +192,7 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
     ("leaky_bucket_queue", &["waiting"]),
 ];
 
-/// Reads the algorithm. If no requests are allowed, it allows one.
+/// Reads the algorithm. If no requests are allowed, its capacity is 0.
 fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
     if tokens == 0
         && let Some(name) = ["algorithm", "cost", "soft", "overridable"].into_iter().find(|name| rule.has(name))
@@ -214,7 +214,9 @@ fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
         rule.reject_if(!own.contains(field), field, message)?;
     }
     let period_at = rule.position(if rule.has("unit") { "unit" } else { "period" });
-    build(rule, &name, tokens.max(1), read_period(rule)?).map_err(|problem| problem.or_at(period_at))
+    let algorithm =
+        build(rule, &name, tokens.max(1), read_period(rule)?).map_err(|problem| problem.or_at(period_at))?;
+    Ok(if tokens == 0 { Algorithm { capacity: 0, ..algorithm } } else { algorithm })
 }
 
 /// Builds an algorithm with the options of a rule. Problems without a position concern the period.
