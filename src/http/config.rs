@@ -174,7 +174,8 @@ impl Builder<HttpOptions> {
     /// Adds a random time of up to `longest` to the wait in each rejection. So clients that are denied together do not
     /// all return at the same instant. Defaults to [`Duration::ZERO`].
     ///
-    /// A client is never told less than the exact wait. The jitter is included in `Retry-After`,
+    /// A client is never told less than the exact wait, up to [`max_retry_after`](Self::max_retry_after). The jitter is
+    /// included in `Retry-After`,
     /// `X-Ratelimit-Retry-After`, the message, and the waits of gRPC, but not in headers that describe limits. Choose a
     /// span in which your service can serve all clients that wait, of at least some seconds, since `Retry-After` is in
     /// whole seconds.
@@ -190,6 +191,29 @@ impl Builder<HttpOptions> {
     /// ```
     pub fn retry_after_jitter(mut self, longest: Duration) -> Self {
         self.options.format.longest_jitter = longest;
+        self
+    }
+
+    /// Sets the longest wait that clients are told, in whole seconds, at least 1. Defaults to 2,147,483 seconds, almost
+    /// 25 days.
+    ///
+    /// JavaScript's timers fire at once if they are set to more than 2^31 − 1 milliseconds, and some clients can't
+    /// represent longer waits. A client that is told a shorter wait than the exact one is denied again afterwards, with
+    /// the rest of the wait. Holds for `Retry-After`, `X-Ratelimit-Retry-After`, the message, and the waits of gRPC; and
+    /// for the times in headers that describe a limit which would deny the same request once more. The exact wait is
+    /// [`Rejection::retry_after`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{CalendarWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("yearly", CalendarWindow::yearly(100))])
+    ///     .max_retry_after(Duration::from_secs(86_400))
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn max_retry_after(mut self, longest: Duration) -> Self {
+        self.options.format.longest_wait = Some(Duration::from_secs(longest.as_secs().max(1)));
         self
     }
 
@@ -328,7 +352,7 @@ impl LayerConfig {
     pub(super) fn new(guarded: GuardedStore, options: HttpOptions) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
-            headers: Headers::new(styles, &guarded.limits),
+            headers: Headers::new(styles, format.longest_wait(), &guarded.limits),
             guarded: Arc::new(guarded),
             lists,
             cost,
@@ -388,7 +412,7 @@ impl LayerConfig {
 
     /// Records the rejection of a request, and returns the response to it, without the headers that report limits.
     pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
-        let rejection = self.guarded.reject(reason, denied, self.format.jitter(), head);
+        let rejection = self.guarded.reject(reason, denied, self.format.wait(&reason), head);
         self.format.response(&rejection, &self.headers)
     }
 

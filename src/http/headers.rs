@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use crate::algorithm::{Algorithm, Kind};
-use crate::key::split_unquoted;
-use crate::limit::{Limit, MAX_PER_REQUEST};
+use crate::key::{content, split_unquoted};
+use crate::limit::Limit;
 use crate::store::decision::{Cell, Decision};
 use crate::time::{Timestamp, ceil_seconds};
 
@@ -68,7 +71,8 @@ pub enum HeaderStyle {
     /// | `t` | The seconds until there are more than `r` tokens. Left out if the limit is unused. |
     IetfDraft10,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or
-    /// else the limit with the fewest remaining tokens.
+    /// else the limit with the fewest remaining tokens. Left out if the limits allow the request and the response
+    /// rejects it, with 429, 503, or their gRPC statuses.
     XRateLimit(ResetFormat),
     /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, for the same limit as
     /// [`XRateLimit`](Self::XRateLimit).
@@ -124,6 +128,7 @@ pub enum ResetFormat {
     Epoch,
 }
 
+pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static IETF: [HeaderName; 2] = [RATE_LIMIT_POLICY, RATE_LIMIT];
@@ -150,9 +155,15 @@ pub(super) struct Headers {
     enforced: usize,
     /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
     policies: Option<HeaderValue>,
+    /// The longest wait that clients are told.
+    longest_wait: Duration,
     /// Whether it was logged that a limit has the name of another one. Shared by all layers of the limiter.
     pub(super) repeats_name: Arc<AtomicBool>,
 }
+
+/// The maximum number of limits that are reported in one response. Clients accept 8 KiB of headers in all, and a limit's
+/// name has up to 64 characters.
+pub(super) const MAX_REPORTED: usize = 16;
 
 /// The parts of headers that are the same in all responses, for one limit.
 #[derive(Clone, Debug)]
@@ -173,8 +184,8 @@ impl LimitText {
 
 impl Headers {
     /// Creates the headers of some limits. Of two styles that write the same headers, the first is used.
-    pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self::default();
+    pub(super) fn new(styles: Vec<HeaderStyle>, longest_wait: Duration, limits: &[Limit]) -> Self {
+        let mut headers = Self { longest_wait, ..Self::default() };
         headers.set_limits(limits);
         for style in styles {
             if !headers.styles.iter().any(|known| known.names() == style.names()) {
@@ -197,7 +208,7 @@ impl Headers {
         self.enforced = enforced.len();
         // A file may have thousands of limits, which never apply to one request together.
         let has_calendar = enforced.iter().any(|(_, algorithm)| algorithm.is_calendar());
-        let are_constant = self.enforced <= MAX_PER_REQUEST && !has_calendar;
+        let are_constant = self.enforced <= MAX_REPORTED && !has_calendar;
         self.policies = are_constant.then(|| policies(enforced.into_iter(), Timestamp::EPOCH));
     }
 
@@ -217,20 +228,27 @@ impl Headers {
         iter::once(&RETRY_AFTER).chain(styles).cloned().collect()
     }
 
-    /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two
-    /// `X-RateLimit` triples, the one with less remaining is kept.
-    pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+    /// Adds the headers for `decision` to a response. If the inner service has added headers too, lists are merged, and
+    /// of two `X-RateLimit` triples, the one with less remaining is kept. Of more limits than are reported, the tightest
+    /// are.
+    pub(super) fn write(&self, decision: &Decision, status: StatusCode, headers: &mut HeaderMap) {
+        if decision.outcomes().len() > MAX_REPORTED {
+            return self.write(&tightest(decision), status, headers);
+        }
         if reported(decision).next().is_none() {
             return;
         }
         for style in &self.styles {
             match style {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
-                    append(headers, RATE_LIMIT_POLICY, self.policies(decision));
-                    if append(headers, RATE_LIMIT, self.quotas(*style, decision)) {
+                    let has_policies = append(headers, RATE_LIMIT_POLICY, self.policies(decision));
+                    if append(headers, RATE_LIMIT, self.quotas(*style, decision)) || has_policies {
                         merge(&IETF, headers, &self.repeats_name);
                     }
                 }
+                // A limit that has passed does not explain when to retry.
+                HeaderStyle::XRateLimit(_) | HeaderStyle::XRateLimitDashed(_)
+                    if decision.is_allowed() && rejects(status, headers) => {}
                 HeaderStyle::XRateLimit(reset) | HeaderStyle::XRateLimitDashed(reset) => {
                     self.write_triple(style.names(), *reset, decision, headers);
                 }
@@ -276,13 +294,19 @@ impl Headers {
             };
             if let Some(time) = time {
                 text.extend_from_slice(b";t=");
-                push_number(&mut text, integer(time));
+                push_number(&mut text, integer(self.limited(outcome, time)));
             }
         }
         value(&text)
     }
 
-    /// Adds a triple for the tightest limit, unless an inner layer has added that of a tighter limit.
+    /// Limits a time to the longest wait, if a client would have to wait for it before it repeats the request.
+    fn limited(&self, outcome: &Cell, time: Duration) -> Duration {
+        if outcome.remaining() < outcome.cost().max(1) { time.min(self.longest_wait) } else { time }
+    }
+
+    /// Adds a triple for the tightest limit, unless the inner service has added that of a tighter limit. One that is not
+    /// complete is replaced. If there is no room for all three headers, adds none.
     fn write_triple(&self, names: &[HeaderName], format: ResetFormat, decision: &Decision, headers: &mut HeaderMap) {
         let ([limit, remaining, reset], Some(outcome)) =
             (names, reported(decision).min_by_key(|outcome| looseness(outcome)))
@@ -290,16 +314,16 @@ impl Headers {
             return;
         };
         let inner = headers.get(remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
-        // An inner layer that rejected the request has written the headers of the limit that denies.
-        let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
-        if inner.is_some_and(|left| is_inner_denial || left <= outcome.remaining()) {
+        let is_complete = || names.iter().all(|name| headers.contains_key(name));
+        if inner.is_some_and(|left| left <= outcome.remaining() && is_complete())
+            || headers.try_reserve(names.len()).is_err()
+        {
             return;
         }
+        let reset_after = self.limited(outcome, outcome.reset_after());
         let seconds = ceil_seconds(match format {
-            ResetFormat::Seconds => outcome.reset_after(),
-            ResetFormat::Epoch => {
-                Duration::from_micros(decision.at().as_micros()).saturating_add(outcome.reset_after())
-            }
+            ResetFormat::Seconds => reset_after,
+            ResetFormat::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(reset_after),
         });
         let text = &self.limits[outcome.limit()];
         let capacity = if text.is_of(outcome) { text.capacity.clone() } else { number(outcome.algorithm().capacity()) };
@@ -315,7 +339,9 @@ impl Headers {
             insert_missing(headers, RETRY_AFTER, number(seconds));
         }
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
-            insert_missing(headers, X_RETRY_AFTER[0].clone(), number(seconds));
+            // The response may have a wait of its own.
+            let wait = headers.get(RETRY_AFTER).cloned().unwrap_or_else(|| number(seconds));
+            insert_missing(headers, X_RETRY_AFTER[0].clone(), wait);
         }
     }
 }
@@ -357,6 +383,22 @@ fn effective_window(outcome: &Cell, at: Timestamp) -> Duration {
 /// slow down for them.
 fn reported(decision: &Decision) -> impl Iterator<Item = &Cell> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
+}
+
+/// Returns whether a response tells the client to retry later.
+fn rejects(status: StatusCode, headers: &HeaderMap) -> bool {
+    // `RESOURCE_EXHAUSTED` and `UNAVAILABLE`.
+    let is_grpc = || matches!(headers.get(GRPC_STATUS).map(HeaderValue::as_bytes), Some(b"8" | b"14"));
+    matches!(status.as_u16(), 429 | 503) || headers.contains_key(RETRY_AFTER) || is_grpc()
+}
+
+/// Returns the tightest limits of a decision, as many as are reported.
+#[cold]
+fn tightest(decision: &Decision) -> Decision {
+    let mut limits: Vec<_> = reported(decision).map(|outcome| (looseness(outcome), outcome.limit())).collect();
+    limits.sort();
+    limits.truncate(MAX_REPORTED);
+    decision.clone().only(|limit| limits.iter().any(|(_, tight)| *tight == limit))
 }
 
 /// Returns the order of limits from the tightest one: that which denies for longest, or else has the least remaining.
@@ -466,16 +508,24 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool
 }
 
 /// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
-/// the last list, the one with the least remaining tokens is kept in all lists. If any line is not a list of named
-/// items, nothing is changed. Logs a repeated name, unless `is_reported` is set, and then sets that.
+/// the last list, the one with the least remaining tokens is kept in all lists. If any other line is not a list of named
+/// items, the lines of the layer replace all others: clients would ignore a field that can't be parsed. Logs a repeated
+/// name, unless `is_reported` is set, and then sets that.
 #[cold]
 fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBool) {
     let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
     let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
-    let Some(lists @ [.., quotas]) = lists.as_deref() else { return };
+    let Some(lists @ [.., quotas]) = lists.as_deref() else {
+        for field in fields {
+            if let Some(own) = headers.get_all(field).iter().next_back().cloned() {
+                insert(headers, field.clone(), own);
+            }
+        }
+        return;
+    };
     let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
-    let repeated = quotas.iter().enumerate().find(|(index, item)| count(&quotas[..*index], item.name) > 0);
-    let Some((_, _repeated)) = repeated else { return };
+    let mut repeated = lists.iter().flat_map(|items| items.iter().filter(|item| count(items, item.name) > 1));
+    let Some(_repeated) = repeated.next() else { return };
     if !is_reported.swap(true, Ordering::Relaxed) {
         #[cfg(feature = "tracing")]
         tracing::warn!(
@@ -488,12 +538,11 @@ fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBoo
         .iter()
         .map(|items| {
             // The item at the position of the one to keep, counted among those of the same name, or the last if there
-            // are fewer. Items that the last list lacks are all kept.
+            // are fewer. The first of items that the last list lacks.
             let kept = items.iter().enumerate().filter(|(index, item)| {
                 let quotas = quotas.iter().filter(|quota| quota.name == item.name).enumerate();
-                let least = quotas.min_by_key(|(_, quota)| quota.remaining);
-                let position = count(&items[..*index], item.name);
-                least.is_none_or(|(least, _)| position == least.min(count(items, item.name) - 1))
+                let least = quotas.min_by_key(|(_, quota)| quota.remaining).map_or(0, |(least, _)| least);
+                count(&items[..*index], item.name) == least.min(count(items, item.name) - 1)
             });
             join(kept.map(|(_, item)| item.text))
         })
@@ -513,11 +562,31 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// Parses a string with parameters (RFC 9651), which are strings, byte sequences, or integers from 0.
     fn of(text: &'a [u8]) -> Option<Self> {
+        let text = text.trim_ascii();
+        let unescaped = str::from_utf8(text).ok()?.replace(r"\\", "").replace("\\\"", "");
+        if !unescaped.bytes().all(|byte| byte != b'\\' && matches!(byte, b' '..=b'~')) {
+            return None;
+        }
+        let is_string = |text: &[u8]| text.starts_with(b"\"") && content(text).is_some();
         let mut parts = split_unquoted(text, b';');
-        let name = parts.next().filter(|name| name.len() > 1 && name.starts_with(b"\"") && name.ends_with(b"\""))?;
-        let remaining = parts.find_map(|parameter| parameter.strip_prefix(b"r="));
-        let remaining = remaining.and_then(|text| str::from_utf8(text).ok()?.parse().ok()).unwrap_or(u64::MAX);
+        let name = parts.next().filter(|name| is_string(name))?;
+        let mut remaining = u64::MAX;
+        for parameter in parts {
+            let (key, value) = str::from_utf8(parameter).ok()?.trim_start_matches(' ').split_once('=')?;
+            let is_integer = (1..16).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit());
+            let bytes = value.strip_prefix(':').and_then(|value| value.strip_suffix(':'));
+            let is_bytes = || bytes.is_some_and(|bytes| STANDARD.decode(bytes).is_ok());
+            let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+            if !key.split('-').all(is_word) || !(is_integer || is_string(value.as_bytes()) || is_bytes()) {
+                return None;
+            }
+            // The last of equal keys counts.
+            if key == "r" {
+                remaining = value.parse().unwrap_or(u64::MAX);
+            }
+        }
         Some(Self { text, name, remaining })
     }
 }

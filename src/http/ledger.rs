@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Request, Response};
+use http::{Extensions, HeaderMap, Request, Response, StatusCode};
 use smallvec::{SmallVec, smallvec};
 use tokio::runtime::Handle;
 use tokio::task::unconstrained;
@@ -124,9 +124,9 @@ impl Ledger {
     }
 
     /// Adds the headers of the last decision.
-    pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
+    pub(super) fn write_headers(&self, status: StatusCode, headers: &mut HeaderMap) {
         if let Some(decision) = &self.entries().last {
-            self.config.headers.write(decision, headers);
+            self.config.headers.write(decision, status, headers);
         }
     }
 

@@ -230,7 +230,7 @@ impl Permit {
     /// Returns the part of a decision that concerns the limits of the permit.
     fn view(&self, decision: Decision) -> Decision {
         match self.only {
-            Some(limit) => decision.only(limit),
+            Some(limit) => decision.only(|index| index == limit),
             None => decision,
         }
     }

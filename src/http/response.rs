@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 
-use super::headers::{Headers, Text, insert, insert_missing, number, push_number, value};
+use super::headers::{GRPC_STATUS, Headers, MAX_REPORTED, Text, insert, insert_missing, number, push_number, value};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::key::KeyError;
 use crate::key::head::RequestHead;
@@ -33,7 +33,12 @@ pub(super) struct RejectionFormat {
     pub(super) ignores_grpc: bool,
     /// The longest random part of `Retry-After`.
     pub(super) longest_jitter: Duration,
+    /// The longest wait that clients are told, if it was set.
+    pub(super) longest_wait: Option<Duration>,
 }
+
+/// The longest wait of JavaScript's timers in whole seconds: they fire at once after more than 2^31 − 1 ms.
+const LONGEST_WAIT: Duration = Duration::from_secs(2_147_483);
 
 /// The body of a rejection over plain HTTP.
 #[derive(Clone, Default)]
@@ -50,9 +55,15 @@ impl RejectionFormat {
         head.grpc_content_type().filter(|_| !self.ignores_grpc)
     }
 
-    /// Returns the random part of a wait.
-    pub(super) fn jitter(&self) -> Duration {
-        if self.longest_jitter.is_zero() { Duration::ZERO } else { random_up_to(self.longest_jitter) }
+    /// Returns the longest wait that clients are told.
+    pub(super) fn longest_wait(&self) -> Duration {
+        self.longest_wait.unwrap_or(LONGEST_WAIT)
+    }
+
+    /// Returns the wait that a client is told, with a random part.
+    pub(super) fn wait(&self, reason: &Reason) -> Option<Duration> {
+        let jitter = if self.longest_jitter.is_zero() { Duration::ZERO } else { random_up_to(self.longest_jitter) };
+        Some(reason.retry_after()?.saturating_add(jitter).min(self.longest_wait()))
     }
 
     /// Returns whether the response depends on the head of the request.
@@ -191,11 +202,11 @@ impl StoreError {
 fn response(reason: Reason) -> Response<Bytes> {
     let request = Request::new(());
     let head = RequestHead::of(&request);
-    let rejection = Rejection { reason, decision: None, names: &[], jitter: Duration::ZERO, head };
-    RejectionFormat::default().response(&rejection, &Headers::default())
+    let format = RejectionFormat::default();
+    let rejection = Rejection { reason, decision: None, names: &[], wait: format.wait(&reason), head };
+    format.response(&rejection, &Headers::default())
 }
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
@@ -229,7 +240,7 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
     insert(headers, GRPC_STATUS, number(status));
     let wait = match rejection.reason {
         Reason::MissingKey(_) => None,
-        _ => Some(rejection.jittered_wait()),
+        _ => Some(rejection.wait),
     };
     if let Some(details) = details(status, &message, wait.flatten(), rejection) {
         insert(headers, GRPC_STATUS_DETAILS, details);
@@ -247,10 +258,6 @@ fn grpc_response(rejection: &Rejection<'_>, content_type: &'static str, more_hea
     response
 }
 
-/// The most violations in one status. Clients accept 8 KiB of headers in all, and a limit's name has up to 64
-/// characters.
-const MAX_VIOLATIONS: usize = 16;
-
 /// The longest span that a protobuf `Duration` holds, in seconds.
 const MAX_SECONDS: u64 = 315_576_000_000;
 
@@ -258,7 +265,7 @@ const MAX_SECONDS: u64 = 315_576_000_000;
 ///
 /// Violations name limits, as the `RateLimit` header does, and never keys.
 fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &Rejection<'_>) -> Option<HeaderValue> {
-    let mut denied_by = rejection.denied_by().take(MAX_VIOLATIONS).peekable();
+    let mut denied_by = rejection.denied_by().take(MAX_REPORTED).peekable();
     if retry_delay.is_none() && denied_by.peek().is_none() {
         return None;
     }
@@ -307,6 +314,17 @@ fn encode(tag: u8, mut number: u64, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
+impl Reason {
+    /// Returns the wait after which the client may retry.
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Limited { retry_after } => *retry_after,
+            Self::MissingKey(_) | Self::Listed(_) => None,
+            Self::StoreFailed => Some(Duration::from_secs(1)),
+        }
+    }
+}
+
 /// The default response.
 impl Rejection<'_> {
     /// Returns the status of the default response.
@@ -325,24 +343,15 @@ impl Rejection<'_> {
     /// `None` if no wait can help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.reason {
-            Reason::Limited { retry_after } => retry_after,
-            Reason::MissingKey(_) | Reason::Listed(_) => None,
-            Reason::StoreFailed => Some(Duration::from_secs(1)),
-        }
+        self.reason.retry_after()
     }
 
     /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) with its
-    /// [jitter](crate::Builder::retry_after_jitter), in whole seconds, rounded up, at least 1. `None` if no wait can
-    /// help.
+    /// [jitter](crate::Builder::retry_after_jitter), in whole seconds, rounded up, at least 1 and at most the
+    /// [longest wait](crate::Builder::max_retry_after). `None` if no wait can help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        self.jittered_wait().map(|wait| ceil_seconds(wait).max(1))
-    }
-
-    /// Returns [`retry_after`](Self::retry_after) with its jitter.
-    fn jittered_wait(&self) -> Option<Duration> {
-        self.retry_after().map(|wait| wait.saturating_add(self.jitter))
+        self.wait.map(|wait| ceil_seconds(wait).max(1))
     }
 
     /// Returns a message for people. It contains neither keys nor causes of failures.

@@ -338,7 +338,7 @@ impl RequestContext {
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
                 let mut response = self.config.reject(reason, Some(&decision), head);
                 match &self.ledger {
-                    None => self.config.headers.write(&decision, response.headers_mut()),
+                    None => self.config.headers.write(&decision, response.status(), response.headers_mut()),
                     // The layer that has opened the ledger writes the headers of its last decision.
                     Some(ledger) => ledger.add(decision),
                 }
@@ -388,12 +388,13 @@ impl From<Pending> for Step {
 
 impl Completion {
     fn complete<B>(&mut self, response: &mut Response<B>) {
+        let status = response.status();
         match self {
             Self::None => {}
-            Self::Headers { config, decision } => config.headers.write(decision, response.headers_mut()),
+            Self::Headers { config, decision } => config.headers.write(decision, status, response.headers_mut()),
             Self::Settle(ledger) => {
                 ledger.adjust_by_response(&ResponseHead::of(response));
-                ledger.write_headers(response.headers_mut());
+                ledger.write_headers(status, response.headers_mut());
             }
         }
     }

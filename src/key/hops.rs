@@ -74,7 +74,7 @@ fn is_escaped(before: &[u8]) -> bool {
 /// or brackets, as many proxies write them.
 fn element_address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
-    for pair in split_unquoted(element, b';').filter(|pair| !pair.is_empty()) {
+    for pair in split_unquoted(element, b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty()) {
         let equals = pair.iter().position(|&byte| byte == b'=')?;
         let (name, value) = (&pair[..equals], content(&pair[equals + 1..])?);
         let is_repeated = name.eq_ignore_ascii_case(b"for") && found.replace(address(value)?).is_some();
@@ -85,20 +85,19 @@ fn element_address(element: &[u8]) -> Option<IpAddr> {
     found
 }
 
-/// Splits at each `separator` that is not in a quoted string, and trims the parts. Commas separate the members of a
+/// Splits at each `separator` that is not in a quoted string. Commas separate the members of a
 /// structured field's list (RFC 9651), and semicolons their parameters.
 pub(crate) fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
-    let parts = text.split(move |&byte| {
+    text.split(move |&byte| {
         is_quoted ^= byte == b'"' && !is_escaped;
         is_escaped = is_quoted && byte == b'\\' && !is_escaped;
         byte == separator && !is_quoted
-    });
-    parts.map(<[u8]>::trim_ascii)
+    })
 }
 
 /// Returns the content of a value, still with the escapes of a quoted one, or `None` if the value is malformed.
-fn content(value: &[u8]) -> Option<&[u8]> {
+pub(crate) fn content(value: &[u8]) -> Option<&[u8]> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let is_plain = !value.is_empty() && !value.iter().any(|byte| b"\"\\,= \t".contains(byte));
         return is_plain.then_some(value);

@@ -283,8 +283,8 @@ pub struct Rejection<'a> {
     pub(crate) decision: Option<&'a Decision>,
     /// The names of the limits of the limiter, in order.
     pub(crate) names: &'a [Arc<str>],
-    /// The random part of `Retry-After`.
-    pub(crate) jitter: Duration,
+    /// The wait that the client is told.
+    pub(crate) wait: Option<Duration>,
 }
 
 impl<'a> Rejection<'a> {

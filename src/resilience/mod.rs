@@ -182,15 +182,16 @@ impl GuardedStore {
         }
     }
 
-    /// Records that a layer rejects a request. `decision` is the one that denied it, if a limit did.
+    /// Records that a layer rejects a request. `decision` is the one that denied it, if a limit did. `wait` is what the
+    /// client is told.
     pub(crate) fn reject<'a>(
         &'a self,
         reason: Reason,
         decision: Option<&'a Decision>,
-        jitter: Duration,
+        wait: Option<Duration>,
         head: &RequestHead<'a>,
     ) -> Rejection<'a> {
-        let rejection = Rejection { reason, decision, names: &self.limits.names, jitter, head: *head };
+        let rejection = Rejection { reason, decision, names: &self.limits.names, wait, head: *head };
         self.config.recorders.iter().for_each(|recorder| recorder.rejection(&rejection));
         rejection
     }

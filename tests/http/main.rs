@@ -35,4 +35,5 @@ mod streams;
 mod subrequests;
 mod tables;
 mod untrusted;
+mod upstream;
 mod whitespace;

@@ -58,9 +58,9 @@ impl Decision {
         Self { takes: false, ..self.clone() }
     }
 
-    /// Keeps the outcome of one limit only.
-    pub(crate) fn only(mut self, limit: usize) -> Self {
-        self.outcomes.retain(|outcome| outcome.limit() == limit);
+    /// Keeps the outcomes of some limits only.
+    pub(crate) fn only(mut self, is_kept: impl Fn(usize) -> bool) -> Self {
+        self.outcomes.retain(|outcome| is_kept(outcome.limit()));
         self
     }
 
