@@ -44,11 +44,13 @@ struct Entries {
 }
 
 /// The charges of the request under one limit.
-struct Account {
+pub(super) struct Account {
     /// The question of the first decision.
-    asked: Cell,
+    pub(super) asked: Cell,
     /// The total of the payments.
-    paid: u64,
+    pub(super) paid: u64,
+    /// Whether one of the payments has used overage.
+    uses_overage: bool,
     payments: SmallVec<[Payment; 1]>,
 }
 
@@ -61,9 +63,8 @@ struct Payment {
     end: Timestamp,
 }
 
-/// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so
-/// far.
-type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
+/// Returns the total cost that a request should have under a limit.
+type TargetCost<'a> = dyn Fn(&Account) -> u64 + Send + Sync + 'a;
 
 /// The ledgers of all limiters that the request has passed.
 #[derive(Clone, Default)]
@@ -79,7 +80,8 @@ impl Ledger {
         let depends_on_head = config.permits && config.format.depends_on_head(&head);
         let head = if depends_on_head { head.to_request() } else { Request::new(()) };
         let by = first.decided_by();
-        let account = |first: &Cell| Account { asked: first.clone(), paid: 0, payments: SmallVec::new() };
+        let account =
+            |first: &Cell| Account { asked: first.clone(), paid: 0, uses_overage: false, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.layer] };
         entries.add(first);
@@ -141,15 +143,14 @@ impl Ledger {
 
     /// Asks for the tokens that are missing to a target cost.
     fn missing(&self, target: &TargetCost<'_>) -> Cells {
-        self.cells(|limit, paid| target(limit, paid).saturating_sub(paid))
+        self.cells(|account| target(account).saturating_sub(account.paid))
     }
 
-    /// Asks the limits that apply once more, with the cost that a function returns for a limit and the tokens paid to
-    /// it.
-    pub(super) fn cells(&self, cost: impl Fn(usize, u64) -> u64) -> Cells {
+    /// Asks the limits that apply once more, with the cost that a function returns.
+    pub(super) fn cells(&self, cost: impl Fn(&Account) -> u64) -> Cells {
         let mut cells = Cells::new();
-        for Account { asked, paid, .. } in &self.entries().accounts {
-            self.config.guarded.limits.add_again(&mut cells, asked, cost(asked.limit(), *paid));
+        for account in &self.entries().accounts {
+            self.config.guarded.limits.add_again(&mut cells, &account.asked, cost(account));
         }
         cells
     }
@@ -159,7 +160,7 @@ impl Ledger {
     fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Payment> {
         let mut payments = Vec::new();
         for account in &mut self.entries().accounts {
-            let excess = account.paid.saturating_sub(target(account.asked.limit(), account.paid));
+            let excess = account.paid.saturating_sub(target(account));
             account.take(excess, &mut payments);
         }
         payments
@@ -184,13 +185,18 @@ fn receipts(payments: Vec<Payment>) -> Vec<Receipt> {
 }
 
 impl Entries {
-    fn add(&mut self, decision: Decision) {
+    fn add(&mut self, mut decision: Decision) -> &Decision {
         // A limit that is not enforced may have had no capacity.
         for charged in decision.outcomes().iter().filter(|cell| decision.is_charged() && cell.is_allowed()) {
             let end = decision.at().saturating_add(charged.reset_after());
             self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
         }
-        self.last = Some(decision);
+        for outcome in decision.outcomes_mut() {
+            if let Some(account) = self.accounts.iter().find(|account| account.asked.limit() == outcome.limit()) {
+                account.complete(outcome);
+            }
+        }
+        self.last.insert(decision)
     }
 
     fn pay(&mut self, payment: Payment) {
@@ -202,11 +208,16 @@ impl Entries {
 }
 
 impl Account {
+    fn is_quota(&self) -> bool {
+        self.asked.veto() == Veto::Quota
+    }
+
     fn add(&mut self, payment: Payment) {
         if payment.charged.cost == 0 {
             return;
         }
         self.paid += payment.charged.cost;
+        self.uses_overage |= payment.charged.uses_overage();
         let last = self.payments.last_mut().filter(|last| last.end == payment.end);
         // Charges in the same window take no more memory.
         if !last.is_some_and(|last| last.absorb(&payment)) {
@@ -219,6 +230,17 @@ impl Account {
             self.payments.dedup_by(|later, earlier| {
                 earlier.charged.cost + later.charged.cost <= largest && earlier.absorb(later)
             });
+        }
+    }
+
+    /// Completes the outcome of a later decision, if that has charged nothing: the request may have used overage before,
+    /// and a quota is reported if it was charged or has capacity.
+    fn complete(&self, outcome: &mut Cell) {
+        if outcome.cost == 0 && self.paid > 0 && self.uses_overage && outcome.used > outcome.algorithm.capacity() {
+            outcome.set_uses_overage();
+        }
+        if outcome.veto() != self.asked.veto() {
+            outcome.set_enforced(self.paid > 0 || outcome.available() >= self.asked.cost.max(1));
         }
     }
 
@@ -268,6 +290,10 @@ impl Ledger {
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
         let guarded = &self.config.guarded;
         let has_refunded = self.refund_excess(target).await?;
+        // A quota without capacity was not charged, because another one was.
+        let are_quotas_charged = self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0);
+        let is_spared = |account: &Account| are_quotas_charged && account.is_quota() && account.paid == 0;
+        let target = &|account: &Account| if is_spared(account) { 0 } else { target(account) };
         let missing = self.missing(target);
         if missing.iter().all(|cell| cell.cost() == 0) {
             return Ok((None, has_refunded, 0));
@@ -280,9 +306,11 @@ impl Ledger {
             if decision.is_allowed() || retries.next().is_none() {
                 break decision;
             }
-            charged = self.cells(|limit, paid| {
-                let missing = || target(limit, paid).saturating_sub(paid);
-                outcome(&decision, limit).map_or_else(missing, lowered_to_available)
+            let quotas_allow = decision.outcomes().iter().any(|cell| cell.veto() == Veto::Quota && cell.is_allowed());
+            charged = self.cells(|account| {
+                let missing = || target(account).saturating_sub(account.paid);
+                let outcome = outcome(&decision, account.asked.limit());
+                outcome.map_or_else(missing, |cell| lowered_to_available(cell, quotas_allow))
             });
         };
         let mut shortfall = 0;
@@ -310,7 +338,10 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let guarded = &self.config.guarded;
-        let target = |limit: usize, paid| if guarded.limits[limit].cost.is_some() { paid } else { cost };
+        let target = |account: &Account| match guarded.limits[account.asked.limit()].cost {
+            Some(_) => account.paid.max(account.asked.cost),
+            None => cost,
+        };
         let full = self.cells(target);
         // A quota that is paid already has had capacity, so others need none.
         let mut difference = self.missing(&target);
@@ -323,7 +354,7 @@ impl Ledger {
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by() == self.by
-            && self.refund_excess(&|_, _| 0).await.is_ok()
+            && self.refund_excess(&|_| 0).await.is_ok()
             && let Ok(full) = guarded.decide_by(self.by, full, Purpose::Peek).await
             && !full.is_allowed()
         {
@@ -333,7 +364,9 @@ impl Ledger {
         // Limits without capacity for the full cost, such as those in shadow mode, do not charge an allowed request.
         let lacks =
             |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|cell| !cell.is_allowed()));
-        for receipt in receipts(self.take_excess(&|limit, paid| if lacks(limit) { 0 } else { paid })) {
+        for receipt in
+            receipts(self.take_excess(&|account| if lacks(account.asked.limit()) { 0 } else { account.paid }))
+        {
             guarded.refund_in_background(receipt);
         }
         let mut entries = self.entries();
@@ -354,7 +387,7 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
-        let cells = self.cells(|_, _| 0);
+        let cells = self.cells(|_| 0);
         let applicable = cells.iter().filter(|cell| !cell.is_of_penalty()).map(Cell::limit);
         let actual: BTreeMap<usize, u64> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
         if actual.is_empty() {
@@ -363,7 +396,7 @@ impl Ledger {
         let ledger = self.clone();
         // A store that answers at once does so here, however much of its budget the task has used.
         let mut adjusting = Box::pin(unconstrained(async move {
-            ledger.adjust(&|limit, paid| actual.get(&limit).copied().unwrap_or(paid)).await
+            ledger.adjust(&|account| actual.get(&account.asked.limit()).copied().unwrap_or(account.paid)).await
         }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok((_, true, _))) if !self.config.headers.is_empty() => {
@@ -386,10 +419,10 @@ impl Ledger {
 
     /// Resets the keys of the limits for which `is_for` holds, and removes their charges, unless the reset fails.
     pub(super) async fn reset(&self, is_for: impl Fn(usize) -> bool + Send + Sync) -> Result<(), StoreError> {
-        let mut cells = self.cells(|_, _| 0);
+        let mut cells = self.cells(|_| 0);
         cells.retain(|cell| is_for(cell.limit()));
         // A refund during the reset would be taken from later charges.
-        let taken = self.take_excess(&|limit, paid| if is_for(limit) { 0 } else { paid });
+        let taken = self.take_excess(&|account| if is_for(account.asked.limit()) { 0 } else { account.paid });
         let result = self.config.guarded.reset(cells).await;
         if result.is_err() {
             let mut entries = self.entries();
@@ -400,14 +433,15 @@ impl Ledger {
 
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
-        self.config.guarded.decide_by(self.by, self.cells(|_, _| 0), Purpose::Peek)
+        self.config.guarded.decide_by(self.by, self.cells(|_| 0), Purpose::Peek)
     }
 
     /// Adds a later decision, and returns a copy without its receipt.
     pub(super) fn record(&self, decision: Decision) -> Decision {
-        let copy = decision.without_charges();
-        self.add(decision);
-        copy
+        if decision.decided_by() == DecidedBy::Unlimited {
+            return decision;
+        }
+        self.entries().add(decision).without_charges()
     }
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first
@@ -428,9 +462,9 @@ fn outcome(decision: &Decision, limit: usize) -> Option<&Cell> {
 }
 
 /// Returns the part of a cost that a denied request can be charged: if the limit denied it, the available tokens,
-/// including overage.
-fn lowered_to_available(outcome: &Cell) -> u64 {
-    if outcome.is_allowed() {
+/// including overage. A quota is not charged where another one allows the request.
+fn lowered_to_available(outcome: &Cell, quotas_allow: bool) -> u64 {
+    if outcome.is_allowed() || quotas_allow && outcome.veto() == Veto::Quota {
         outcome.cost()
     } else if outcome.veto() != Veto::Shadow {
         outcome.available().min(outcome.cost().saturating_sub(1))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Extensions, Response};
 
-use super::ledger::Ledger;
+use super::ledger::{Account, Ledger};
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::store::decision::{AllowedDecision, Decision};
@@ -103,7 +103,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let applies = self.ledger.cells(|_, _| 0).iter().any(|cell| cell.limit() == index) && self.is_for(index);
+        let applies = self.ledger.cells(|_| 0).iter().any(|cell| cell.limit() == index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
@@ -142,7 +142,7 @@ impl Permit {
     ///
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
-        let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
+        let target = |account: &Account| account.paid.saturating_add(if self.charges(account) { more } else { 0 });
         Ok(self.view(self.ledger.charge(&target).await?))
     }
 
@@ -163,7 +163,8 @@ impl Permit {
     /// the cost. If limits count different things, such as requests and bytes, settle [one of them](Self::limit).
     ///
     /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
-    /// adds nothing to the [shortfall](Settled::shortfall).
+    /// adds nothing to the [shortfall](Settled::shortfall). Of limits in [quota mode](Limit::quota_mode), only those
+    /// that the request was charged are settled.
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -186,7 +187,7 @@ impl Permit {
     /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to
     /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
-        let target = |limit, paid| if self.charges(limit) { actual } else { paid };
+        let target = |account: &Account| if self.charges(account) { actual } else { account.paid };
         let (decision, has_refunded, shortfall) = self.ledger.adjust(&target).await?;
         let decision = if has_refunded { self.peek().await } else { decision };
         Ok(Settled { decision: decision.map_or_else(|| self.decision(), |decision| self.view(decision)), shortfall })
@@ -198,7 +199,7 @@ impl Permit {
     ///
     /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
-        let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
+        let target = |account: &Account| if self.is_for(account.asked.limit()) { 0 } else { account.paid };
         if self.ledger.adjust(&target).await?.1 {
             self.peek().await;
         }
@@ -240,7 +241,8 @@ impl Permit {
     }
 
     /// Returns whether the limit is charged the costs that are passed to this permit.
-    fn charges(&self, limit: usize) -> bool {
+    fn charges(&self, account: &Account) -> bool {
+        let limit = account.asked.limit();
         self.is_for(limit) && (self.only.is_some() || self.limits()[limit].cost.is_none())
     }
 }

@@ -125,6 +125,10 @@ impl Decision {
         &self.outcomes
     }
 
+    pub(crate) fn outcomes_mut(&mut self) -> &mut [Cell] {
+        &mut self.outcomes
+    }
+
     /// Returns the receipt of the request's charges, which is empty if it was not charged.
     pub fn into_receipt(mut self) -> Receipt {
         let is_charged = self.is_charged();

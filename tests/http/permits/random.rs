@@ -1,4 +1,5 @@
-//! Random calls of permits: no more than the limit is admitted, no credit is created, and no reset moves.
+//! Random calls of permits: no more than the limit is admitted, no credit is created, and no reset moves. A route with a
+//! cost of its own decides as a single layer would.
 
 use std::time::Duration;
 
@@ -231,6 +232,129 @@ proptest! {
             for act in acts {
                 run.act(act).await?;
                 run.check_remaining().await?;
+            }
+            Ok::<_, TestCaseError>(())
+        })?;
+    }
+}
+
+/// A limit of a limiter with several layers.
+#[derive(Clone, Debug)]
+struct Mixed {
+    algorithm: Algorithm,
+    own_cost: Option<u64>,
+    /// Enforced, soft, in shadow mode, or in quota mode.
+    mode: u8,
+}
+
+impl Mixed {
+    fn limit(&self, index: usize) -> Limit {
+        let mut limit = Limit::new(index.to_string(), self.algorithm);
+        limit = match self.mode {
+            0 => limit,
+            1 => limit.soft(50),
+            2 => limit.shadow(),
+            _ => limit.quota_mode(),
+        };
+        match self.own_cost {
+            None => limit,
+            Some(cost) => limit.cost_by(move |_| cost),
+        }
+    }
+}
+
+fn mixed() -> impl Strategy<Value = Vec<Mixed>> {
+    let algorithm = (1..12_u32, 0..3_usize, 0..3_usize).prop_map(|(limit, period, which)| -> Algorithm {
+        let period = Duration::from_secs([10, 60, 1_000][period]);
+        match which {
+            0 => FixedWindow::new(limit, period).into(),
+            1 => SlidingLog::new(limit, period).into(),
+            _ => TokenBucket::new(limit, limit, period).into(),
+        }
+    });
+    let own_cost = prop_oneof![2 => Just(None), 1 => (1..4_u64).prop_map(Some)];
+    let limit = (algorithm, own_cost, 0..6_u8);
+    prop::collection::vec(limit.prop_map(|(algorithm, own_cost, mode)| Mixed { algorithm, own_cost, mode }), 1..4)
+}
+
+/// A service behind layers, which passes on what a handler sees.
+struct Layers {
+    clock: ManualClock,
+    outer: RateLimitLayer,
+    /// The layer of the route, if it is not the only one.
+    inner: Option<RateLimitLayer>,
+}
+
+impl Layers {
+    fn new(limits: &[Mixed], is_nested: bool) -> Self {
+        let clock = ManualClock::new(Timestamp::EPOCH);
+        let cost =
+            |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
+        let limits = limits.iter().enumerate().map(|(index, limit)| limit.limit(index));
+        let builder = RateLimitLayer::builder(limits.collect::<Vec<_>>())
+            .store(MemoryStore::new().clock(clock.clone()))
+            .headers([HeaderStyle::IETF, HeaderStyle::Overage, HeaderStyle::XRateLimit(ResetFormat::Epoch)])
+            .permits();
+        let outer = if is_nested { builder.cost(1) } else { builder.cost_by(cost) }.build();
+        let inner = is_nested.then(|| outer.cost_by(cost));
+        Self { clock, outer, inner }
+    }
+
+    /// Returns the status, the headers and what the handler has seen, or `None` if the outer of two layers denies.
+    async fn ask(&self, cost: u64, settled: Option<u64>) -> Option<String> {
+        let service = service_fn(move |request: Request<Body>| async move {
+            let permit = Permit::of(request.extensions()).expect("a permit");
+            let mut seen = String::new();
+            if let Some(settled) = settled {
+                let settled = permit.settle(settled).await.unwrap();
+                seen = format!("{} {}", settled.shortfall, permit.charge(1).await.unwrap().is_allowed());
+            }
+            Ok::<_, std::convert::Infallible>(Response::builder().header("x-seen", seen).body(Body::empty()).unwrap())
+        });
+        let request = Request::get("/").header("x-cost", cost).body(Body::empty()).unwrap();
+        let response = match &self.inner {
+            None => self.outer.layer(service).oneshot(request).await.unwrap().map(drop),
+            Some(inner) => {
+                let inner = inner.layer(service);
+                let reached = service_fn(move |request: Request<Body>| {
+                    let inner = inner.clone();
+                    async move { inner.oneshot(request).await.map(|response| add_header(response.map(|_| Body::empty()))) }
+                });
+                let response = self.outer.layer(reached).oneshot(request).await.unwrap().map(drop);
+                response.headers().get("x-reached")?;
+                response
+            }
+        };
+        let mut headers: Vec<_> = response.headers().iter().filter(|(name, _)| *name != "x-reached").collect();
+        headers.sort_by_key(|(name, _)| name.as_str());
+        Some(format!("{} {headers:?}", response.status()))
+    }
+}
+
+fn add_header(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert("x-reached", "yes".parse().unwrap());
+    response
+}
+
+proptest! {
+    #![proptest_config(support::cases(500))]
+
+    /// As long as the layer of the router allows the request.
+    #[test]
+    fn a_route_in_a_router_decides_as_a_single_layer_does(
+        limits in mixed(),
+        requests in prop::collection::vec((1..8_u64, prop::option::of(0..9_u64), 0..90_u64), 1..25),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let [single, nested] = [false, true].map(|is_nested| Layers::new(&limits, is_nested));
+            for (cost, settled, wait) in requests {
+                let answers = (nested.ask(cost, settled).await, single.ask(cost, settled).await.unwrap());
+                match answers {
+                    (Some(nested), single) => prop_assert_eq!(nested, single),
+                    (None, single) => prop_assert!(single.starts_with("429"), "{}", single),
+                }
+                [&single, &nested].map(|layers| layers.clock.advance(Duration::from_secs(wait)));
             }
             Ok::<_, TestCaseError>(())
         })?;
