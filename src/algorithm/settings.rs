@@ -262,6 +262,11 @@ impl Algorithm {
         Some(self)
     }
 
+    /// Returns whether another size of the algorithm shares the state of a key: all but the tokens is the same.
+    pub(crate) fn shares_state_with(self, other: &Self) -> bool {
+        self.with_size(other.size()) == Some(*other)
+    }
+
     /// Returns the algorithm with an overage of `percent` percent, rounded down to whole tokens, and at most as much as
     /// is in range.
     pub(crate) fn with_overage(self, percent: u32) -> Self {

@@ -157,6 +157,12 @@ impl Prefixes {
     }
 }
 
+/// Returns the address with these 4 or 16 bytes.
+pub(crate) fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

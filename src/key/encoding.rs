@@ -12,9 +12,9 @@ use super::hash::{KeyHash, KeyHasher};
 /// A value that names a bucket: text, bytes, an integer, an IP address, or a tuple of up to four keys.
 ///
 /// Values that write the same bytes name the same bucket, even if their types differ: a `HeaderValue` and a `&str`, for
-/// example. An integer is written as its little-endian bytes, so the `u32` 0x31323334 is the same key as the text
-/// `4321`, and integers of different widths are different keys. Within one limit, use keys of one type, or add a part
-/// that names the type: `("user", id)`. [Alternatives](crate::key::KeyExtractor::or) of an extractor do so themselves.
+/// example. A number is the same key in every integer type. It is written as 8 little-endian bytes, or as 17 bytes if it
+/// is negative or above `u64::MAX`, so it is another key than its digits as text. An address is another key than its text. Within one limit, use keys of one kind, or add a part that names the kind: `("user", id)`.
+/// [Alternatives](crate::key::KeyExtractor::or) of an extractor do so themselves.
 ///
 /// Implement the trait for your own type by writing its fields:
 ///
@@ -45,38 +45,46 @@ pub trait Key {
     #[doc(hidden)]
     #[inline]
     fn hash_with(&self, hasher: &KeyHasher) -> KeyHash {
-        let mut parts = KeyBuf::default();
-        self.write(&mut parts);
-        parts.hash(hasher)
+        KeyBuf::of(self).hash(hasher)
     }
 }
 
-/// Implements [`Key`] for types that are written as one part, which is hashed without a buffer.
+/// Implements [`Key`] for types that are written as one part, which is hashed without a buffer. `$write` passes the part
+/// to the closure `$use_part`.
 macro_rules! key_of_one_part {
-    ($($type:ty),*; $value:ident => $part:expr) => {
+    ($($type:ty),*; $value:ident, $use_part:ident => $write:expr) => {
         $(impl Key for $type {
             #[inline]
             fn write(&self, key: &mut KeyBuf) {
-                let $value = self;
-                key.push($part);
+                let ($value, mut $use_part) = (self, |part: &[u8]| key.push(part));
+                $write
             }
 
             #[inline(always)]
             fn hash_with(&self, hasher: &KeyHasher) -> KeyHash {
-                let $value = self;
-                hasher.hash($part)
+                let ($value, $use_part) = (self, |part: &[u8]| hasher.hash(part));
+                $write
             }
         })*
     };
 }
-key_of_one_part!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue; text => text.as_ref());
-key_of_one_part!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128; number => &number.to_le_bytes());
-// 64 bits on every platform.
-key_of_one_part!(usize; number => &(*number as u64).to_le_bytes());
-key_of_one_part!(Ipv4Addr, Ipv6Addr; address => &address.octets());
+key_of_one_part!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue; text, part => part(text.as_ref()));
+key_of_one_part!(
+    u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128;
+    number, part => match u64::try_from(*number) {
+        Ok(number) => part(&number.to_le_bytes()),
+        Err(_) => {
+            // The last byte tells a negative number from a `u128` with the same bytes.
+            let mut bytes = [i128::try_from(*number).is_ok().into(); 17];
+            bytes[..16].copy_from_slice(&(*number as u128).to_le_bytes());
+            part(&bytes)
+        }
+    }
+);
+key_of_one_part!(Ipv4Addr, Ipv6Addr; address, part => part(&address.octets()));
 // One empty part.
-key_of_one_part!((); _unit => &[]);
-key_of_one_part!(Cow<'_, str>; text => text.as_bytes());
+key_of_one_part!((); _unit, part => part(&[]));
+key_of_one_part!(Cow<'_, str>; text, part => part(text.as_bytes()));
 
 impl<const N: usize> Key for [u8; N] {
     #[inline]
@@ -161,6 +169,13 @@ key_of_tuple!(A, B, C, D);
 pub struct KeyBuf(SmallVec<[u8; 128]>);
 
 impl KeyBuf {
+    /// Returns the parts of a key.
+    pub(crate) fn of(key: &(impl Key + ?Sized)) -> Self {
+        let mut parts = Self::default();
+        key.write(&mut parts);
+        parts
+    }
+
     /// Appends a part.
     #[inline]
     pub fn push(&mut self, part: &[u8]) {
@@ -294,11 +309,28 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_their_little_endian_bytes() {
-        assert_eq!(hash(0x1234_u16), hash([0x34, 0x12]));
-        assert_eq!(hash(-2_i32), hash([0xfe, 0xff, 0xff, 0xff]));
-        assert_eq!(hash(7_usize), hash(7_u64));
-        assert_ne!(hash(7_u32), hash(7_u64));
+    fn a_number_is_one_key_in_every_integer_type() {
+        assert_eq!(hash(0x1234_u16), hash([0x34, 0x12, 0, 0, 0, 0, 0, 0]));
+        let of_seven = [hash(7_u8), hash(7_u16), hash(7_u32), hash(7_usize), hash(7_u128), hash(7_i8), hash(7_i16)];
+        assert_eq!(of_seven, [hash(7_u64); 7]);
+        assert_eq!([hash(7_i32), hash(7_i64), hash(7_i128)], [hash(7_u64); 3]);
+        assert_eq!([hash(-2_i8), hash(-2_i16), hash(-2_i32), hash(-2_i64)], [hash(-2_i128); 4]);
+        assert_eq!(hash(i64::MAX), hash(i64::MAX as u64));
+        assert_eq!(hash(u64::MAX), hash(u128::from(u64::MAX)));
+        assert_eq!(hash(1_u128 << 100), hash(1_i128 << 100));
         assert_ne!(hash(()), hash(Shared));
+    }
+
+    #[test]
+    fn different_numbers_are_different_keys() {
+        let mut hashes = Vec::from([i64::MIN, -256, -255, -2, -1, 0, 1, 255, 256, i64::MAX].map(hash));
+        hashes.extend([u64::MAX, u64::MAX - 1, 1 << 63].map(hash));
+        hashes.extend([i128::MIN, i128::MIN + 1, i128::MAX, i128::from(u64::MAX) + 1].map(hash));
+        // Their bytes are those of -1, -2, and of the least number.
+        hashes.extend([u128::MAX, u128::MAX - 1, 1 << 127].map(hash));
+        let count = hashes.len();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), count);
     }
 }

@@ -2,6 +2,7 @@
 //! not checked one by one.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::{fmt, iter};
 
 use smallvec::SmallVec;
@@ -49,6 +50,8 @@ pub struct Limit {
     pub(crate) penalty: Option<Penalty>,
     pub(crate) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
+    /// Whether a size is known that has another algorithm or period, so that a key has several states.
+    pub(super) has_several_states: Arc<AtomicBool>,
     pub(super) metric_detail: Option<Arc<DetailFn>>,
     pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
 }
@@ -102,6 +105,7 @@ impl Limit {
             penalty: None,
             is_overridable: false,
             sizes: Vec::new(),
+            has_several_states: Arc::default(),
             metric_detail: None,
             actual_cost: None,
         })
@@ -245,6 +249,7 @@ impl Limit {
             (self.condition.is_some(), "condition"),
             (self.actual_cost.is_some(), "actual cost"),
             (!self.sizes.is_empty(), "size"),
+            (self.metric_detail.is_some(), "metric detail"),
         ];
         let Some((_, what)) = needs.into_iter().find(|(is_needed, _)| *is_needed) else { return Ok(()) };
         Err(ConfigError::new(format!(

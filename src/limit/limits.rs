@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::{fmt, mem};
 
 use tokio::runtime::Handle;
@@ -187,25 +188,32 @@ impl Limits {
 
     fn fit_each(&self, cells: &mut Cells, head: &RequestHead<'_>) {
         for index in 0..cells.len() {
-            let (cell, rest) = cells[index..].split_first_mut().expect("the index is in range");
-            if cell.is_of_penalty() {
+            if cells[index].is_of_penalty() {
                 continue;
             }
-            let limit = &self.limits[cell.limit()];
+            let limit = &self.limits[cells[index].limit()];
             let size = limit.sizes.iter().find_map(|size| size(head));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
-                cell.set_algorithm(size);
-                if limit.algorithm.with_size(size.size()) != Some(size) {
-                    // Another algorithm or period has states of its own.
-                    let sized = self.new_cell(cell.limit, limit, size);
-                    (cell.identity, cell.texts) = (sized.identity, sized.texts);
-                    if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                        *penalty = cell.of_penalty(penalty.algorithm);
-                    }
-                }
+                self.set_size(&mut cells[index..], size);
             }
             if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
-                Arc::make_mut(cell.texts.get_or_insert_default()).detail = Some(detail);
+                Arc::make_mut(cells[index].texts.get_or_insert_default()).detail = Some(detail);
+            }
+        }
+    }
+
+    /// Gives the first cell another size of its limit, and the cell of its penalty, which follows, the same state.
+    pub(crate) fn set_size(&self, cells: &mut [Cell], size: Algorithm) {
+        let Some((cell, rest)) = cells.split_first_mut() else { return };
+        let limit = &self.limits[cell.limit()];
+        cell.set_algorithm(size);
+        if !limit.algorithm.shares_state_with(&size) {
+            // Another algorithm or period has states of its own.
+            limit.has_several_states.store(true, Ordering::Relaxed);
+            let sized = self.new_cell(cell.limit, limit, size);
+            (cell.identity, cell.texts) = (sized.identity, sized.texts);
+            if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
+                *penalty = cell.of_penalty(penalty.algorithm);
             }
         }
     }
@@ -359,7 +367,7 @@ impl fmt::Debug for Limits {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::AtomicBool;
 
     use super::*;
     use crate::algorithm::FixedWindow;

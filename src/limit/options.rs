@@ -1,6 +1,7 @@
 //! Options of a limit: what it enforces, its other sizes, and settlement by the response.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::definition::Limit;
 use super::spare_capacity::SpareCapacity;
@@ -138,7 +139,8 @@ impl Limit {
     /// [`size_by`](Self::size_by), the first one that applies counts.
     ///
     /// Clients see the size that applied. A key's usage carries over to another size with the same algorithm and
-    /// period. With another algorithm or period, the key starts unused. In a bucket with another rate, the used tokens
+    /// period. With another algorithm or period, the key starts unused, and a [`LimitHandle`](crate::LimitHandle) needs
+    /// to know [which size](crate::LimitHandle::at_size) it is for. In a bucket with another rate, the used tokens
     /// stay used, including fractions, and each request counts them as they come back at its own rate.
     ///
     /// ```
@@ -151,6 +153,7 @@ impl Limit {
     /// ```
     pub fn size_when(self, when: impl Condition, algorithm: impl Into<Algorithm>) -> Self {
         let algorithm = algorithm.into();
+        self.has_several_states.fetch_or(!self.algorithm.shares_state_with(&algorithm), Ordering::Relaxed);
         self.size_by(move |head| when.holds(head).then_some(algorithm))
     }
 
@@ -275,8 +278,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Returns an error if the limit has no overrides, or if `size` can't be one.
-    pub(crate) fn check_override(&self, size: Option<&Algorithm>) -> Result<(), ConfigError> {
+    /// Returns an error if the limit has no overrides, or if `size` can't be one for keys with the size `own`.
+    pub(crate) fn check_override(&self, own: &Algorithm, size: Option<&Algorithm>) -> Result<(), ConfigError> {
         if !self.is_overridable {
             return Err(ConfigError::new(format!(
                 "the limit {:?} has no overrides: call `Limit::overridable` when you build it",
@@ -284,14 +287,31 @@ impl Limit {
             )));
         }
         let Some(algorithm) = size else { return Ok(()) };
-        if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
-            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::to_string);
-            return Err(ConfigError::new(format!(
-                "{given} is not a size of the limit {:?}, which is {is}: use the same algorithm and period, and change \
-                 only the tokens",
-                self.name
-            )));
+        if !own.shares_state_with(algorithm) {
+            return Err(self.not_a_size(own, algorithm));
         }
         self.check_overage(algorithm)
+    }
+
+    /// Returns an error unless it is clear which state of a key `size` refers to.
+    pub(crate) fn check_size(&self, size: Option<&Algorithm>) -> Result<(), ConfigError> {
+        match size {
+            None if self.has_several_states.load(Ordering::Relaxed) => Err(ConfigError::new(format!(
+                "the limit {:?} has sizes of several algorithms or periods: choose one by `LimitHandle::at_size`",
+                self.name
+            ))),
+            Some(size) if self.sizes.is_empty() && !self.algorithm.shares_state_with(size) => {
+                Err(self.not_a_size(&self.algorithm, size))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn not_a_size(&self, own: &Algorithm, given: &Algorithm) -> ConfigError {
+        ConfigError::new(format!(
+            "{given} is not a size of the limit {:?}, which is {own}: use the same algorithm and period, and change \
+             only the tokens",
+            self.name
+        ))
     }
 }

@@ -154,9 +154,7 @@ impl Limiter {
     /// ```
     pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
         let guarded = self.current();
-        let mut written = KeyBuf::default();
-        key.write(&mut written);
-        let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
+        let parts: Vec<KeyPart> = KeyBuf::of(&key).parts().map(|part| KeyPart::new("key", text(part))).collect();
         let cells = guarded.limits.cells_of(key.hash_with(guarded.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),

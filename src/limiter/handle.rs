@@ -8,7 +8,8 @@ use crate::algorithm::Algorithm;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError};
-use crate::key::Key;
+use crate::key::cidrs::address_of;
+use crate::key::{Key, KeyBuf};
 use crate::limit::Limit;
 use crate::resilience::GuardedStore;
 use crate::store::decision::{Cells, Decision};
@@ -94,8 +95,8 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 /// | [`matched_route()`](crate::key::matched_route) | `"/users/{id}"`, as in the router |
 /// | [`path()`](crate::key::path) | `"/users/17"`, as the client spelled it |
 /// | [`method()`](crate::key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
-/// | [`extension(\|user: &User\| user.id)`](crate::key::extension), [`from_fn`](crate::key::from_fn), [`from_async_fn`](crate::key::from_async_fn) | the closure's result; a `u64` and a `u32` are different keys |
-/// | [`peer_ip()`](crate::key::peer_ip), [`TrustedProxies`](crate::key::TrustedProxies) | [`peer_ip().network(address)`](crate::key::ClientIp::network): an IPv4 address, or the first address of its IPv6 network |
+/// | [`extension(\|user: &User\| user.id)`](crate::key::extension), [`from_fn`](crate::key::from_fn), [`from_async_fn`](crate::key::from_async_fn) | the closure's result; a number in any integer type |
+/// | [`peer_ip()`](crate::key::peer_ip), [`TrustedProxies`](crate::key::TrustedProxies) | an address of the network, or its text. In a tuple or an `or`: [`peer_ip().network(address)`](crate::key::ClientIp::network) |
 /// | a tuple | the tuple of their keys |
 /// | [`one.or(other)`](crate::key::KeyExtractor::or) | [`key::first(…)`](crate::key::first) or [`key::second(…)`](crate::key::second) |
 /// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`](crate::key::Shared) |
@@ -118,13 +119,16 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 ///
 /// With [`Limiter::acquire`](crate::Limiter::acquire), it is the key that you pass.
 ///
-/// A key of another form is another key: its override is stored, but matches no request.
+/// Anything else as the key of an address is an error of the kind [`InvalidCall`](StoreErrorKind::InvalidCall). Any other
+/// key of another form is another key: its override is stored, but matches no request.
 #[doc(alias = "quota")]
 #[derive(Clone)]
 pub struct LimitHandle {
     /// Returns the current guarded store: live limits may have been replaced.
     guarded: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
     name: Arc<str>,
+    /// The size that determines the states of keys, unless it is the limit's own.
+    size: Option<Algorithm>,
 }
 
 impl LimitHandle {
@@ -132,7 +136,7 @@ impl LimitHandle {
         guarded: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
         name: &str,
     ) -> Result<Self, ConfigError> {
-        let handle = Self { guarded: Arc::new(guarded), name: name.into() };
+        let handle = Self { guarded: Arc::new(guarded), name: name.into(), size: None };
         handle.find(&(handle.guarded)())?;
         Ok(handle)
     }
@@ -141,6 +145,32 @@ impl LimitHandle {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns a handle for keys with another [size](Limit::size_when) of the limit. Needed if a limit has sizes of
+    /// several algorithms or periods, since each of them has its own usage and overrides. Without it, all methods return
+    /// an error for such a limit.
+    ///
+    /// The process knows that from a `size_when`, or from the first request that a [`size_by`](Limit::size_by) has given
+    /// such a size.
+    ///
+    /// ```
+    /// use tower_ratelimit::{CalendarWindow, Limit, RateLimitLayer, key};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let months = |day| CalendarWindow::monthly(1_000).from_day(day);
+    /// let limits = RateLimitLayer::new([
+    ///     Limit::new("monthly", months(1)).by(key::header("x-customer")).size_by(move |head| {
+    ///         Some(months(head.header("x-billing-day")?.parse().ok().filter(|day| (1..29).contains(day))?).into())
+    ///     }),
+    /// ]);
+    /// // Customer 42 pays on the 17th.
+    /// limits.limit("monthly").unwrap().at_size(months(17)).reset("42").await.unwrap();
+    /// # });
+    /// ```
+    #[must_use]
+    pub fn at_size(&self, size: impl Into<Algorithm>) -> Self {
+        Self { size: Some(size.into()), ..self.clone() }
     }
 
     /// Decides whether `key` could take `cost` tokens now, without charging anything.
@@ -224,12 +254,18 @@ impl LimitHandle {
         call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let guarded = (self.guarded)();
-        match self.find(&guarded).and_then(|(index, limit)| check(limit).map(|()| index)) {
-            Ok(limit) => {
-                let mut cells = Cells::new();
-                guarded.limits.add(&mut cells, limit, key.hash_with(guarded.hasher()), cost);
-                call(&guarded, cells)
+        let cells = self.find(&guarded).and_then(|(index, limit)| {
+            limit.check_size(self.size.as_ref())?;
+            check(limit)?;
+            let mut cells = Cells::new();
+            guarded.limits.add(&mut cells, index, named(limit, key)?.hash(guarded.hasher()), cost);
+            if let Some(size) = self.size {
+                guarded.limits.set_size(&mut cells, size);
             }
+            Ok(cells)
+        });
+        match cells {
+            Ok(cells) => call(&guarded, cells),
             Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
         }
     }
@@ -247,11 +283,26 @@ impl LimitHandle {
             OverrideOperation::Set(value) => Some(value.algorithm),
             OverrideOperation::Get | OverrideOperation::Remove => None,
         };
-        let check = |limit: &Limit| limit.check_override(size.as_ref());
+        let check = |limit: &Limit| {
+            limit.check_override(self.size.as_ref().unwrap_or_else(|| limit.algorithm()), size.as_ref())
+        };
         self.call(key, 0, check, |guarded, cells| {
             guarded.call(cells, |store, cells| store.access_override(&cells[0], operation))
         })
     }
+}
+
+/// Returns a key as the extractor of the limit writes it: of an address or its text, the network.
+fn named(limit: &Limit, key: &impl Key) -> Result<KeyBuf, ConfigError> {
+    let key = KeyBuf::of(key);
+    let prefixes = limit.key.as_ref().and_then(|extractor| extractor.prefixes());
+    let (Some(prefixes), Some(part)) = (prefixes, key.only_part()) else { return Ok(key) };
+    // Four characters are hardly an address, but sixteen may be.
+    let text = str::from_utf8(part).ok().filter(|text| text.len() > 4).and_then(|text| text.parse().ok());
+    let address = text.or_else(|| address_of(part)).ok_or_else(|| {
+        ConfigError::new(format!("the key of the limit {:?} is not an address: give one, or its text", limit.name()))
+    })?;
+    Ok(KeyBuf::of(&prefixes.network(address)))
 }
 
 impl fmt::Debug for LimitHandle {

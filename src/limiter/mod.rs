@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use self::acquire::AcquireError;
 pub use self::handle::LimitHandle;
-use crate::error::{ConfigError, or_panic};
+use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Limits, Live, LiveLimits, OnStoreError};
@@ -113,17 +113,23 @@ impl Limiter {
         &self.guarded.limits
     }
 
-    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other stores
-    /// refund nothing, and neither do those of limits that this limiter lacks.
+    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts.
     ///
     /// A window refunds the full cost as long as it counts the charge. A bucket refunds the tokens that have not come
     /// back yet. A queue refunds its slot if that is still the last one.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails.
-    pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
-        self.current().refund(receipt)
+    /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`], charges
+    /// of limits that were removed are ignored instead.
+    pub fn refund(&self, mut receipt: Receipt) -> StoreFuture<()> {
+        let (guarded, charged) = (self.current(), receipt.charged.len());
+        guarded.limits.fit_refund(&mut receipt.charged);
+        if receipt.charged.len() < charged && self.live.is_none() {
+            let message = "a receipt is of another limiter: refund it by the one that charged it";
+            return StoreFuture::ready(Err(StoreError::invalid_call(message)));
+        }
+        guarded.refund(receipt)
     }
 
     /// Resets `key` under every limit, as if it had never been used.
@@ -310,6 +316,10 @@ impl<T> Builder<T> {
     /// Builds the guarded store. Returns the live limits, if there are any, and the remaining options, too.
     pub(crate) fn into_guarded(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
         let limits = Limits::new(self.limits())?;
+        #[cfg(feature = "tracing")]
+        if self.live.is_none() && (self.config.is_shadow || limits.iter().all(Limit::is_shadow)) {
+            tracing::warn!("no limit is enforced: there is none, or all are in shadow mode");
+        }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         Ok((GuardedStore::new(limits, store, self.config)?, self.live, self.options))
     }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use super::fields::{closest, one_of};
 use crate::error::validation;
-use crate::key::cidrs::Prefixes;
+use crate::key::cidrs::{Prefixes, address_of};
 use crate::key::head::RequestHead;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
+use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart};
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -89,7 +89,7 @@ impl Extractors {
         Self { named: BTreeMap::new() }
             .register_address(REMOTE_ADDRESS, key::peer_ip(), 64)
             .insert("method", key::any_method(), ValueFormat::Method)
-            .register("path", key::matched_route())
+            .insert("path", key::matched_route(), ValueFormat::Path)
     }
 
     /// Registers an extractor for a key. Replaces the previous extractor of that key.
@@ -182,6 +182,8 @@ pub(super) enum Matcher {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ValueFormat {
     Text,
+    /// A matched route.
+    Path,
     /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a
     /// bucket.
     Method,
@@ -197,11 +199,15 @@ impl ValueFormat {
     /// Returns an error if no extractor with this format can write the value.
     pub(super) fn matcher(self, value: Option<&str>) -> Result<Matcher, String> {
         let Some(text) = value else { return Ok(Matcher::Any) };
+        if self == Self::Path && !text.starts_with('*') {
+            // A `*` in a pattern is not a parameter.
+            validation::path("path", text.split('*').next().unwrap_or(text)).map_err(|error| error.to_string())?;
+        }
         if is_pattern(text) {
             return Ok(Matcher::Pattern(text.into()));
         }
         match self {
-            Self::Text => {}
+            Self::Text | Self::Path => {}
             Self::Method if text == "HEAD" => return Err("HEAD counts as GET: write `GET`".to_owned()),
             Self::Method => {
                 let upper = text.to_uppercase();
@@ -227,8 +233,7 @@ impl ValueFormat {
         if let Self::Address(prefixes) = self
             && let Some(address) = value.only_part().and_then(address_of)
         {
-            value = KeyBuf::default();
-            prefixes.network(address).write(&mut value);
+            value = KeyBuf::of(&prefixes.network(address));
         }
         value
     }
@@ -248,12 +253,6 @@ impl ValueFormat {
         let mut text = Cursor::new([0; 45]);
         write!(text, "{address}").is_ok() && is_match(pattern, &text.get_ref()[..text.position() as usize])
     }
-}
-
-/// Returns the address with these 4 or 16 bytes.
-fn address_of(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// Returns whether a value is a pattern, in which each `*` matches any text.

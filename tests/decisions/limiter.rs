@@ -293,26 +293,28 @@ async fn the_unit_key_is_one_bucket_for_all() {
 
 /// A receipt only refunds charges of its own limiter.
 #[tokio::test]
-async fn a_receipt_of_another_limiter_refunds_nothing() {
+async fn a_receipt_of_another_limiter_is_an_error() {
     let store = Arc::new(MemoryStore::new());
     let [one, two] = ["one", "two"]
         .map(|name| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build());
     let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
     let _ = two.acquire("key", 5).await.unwrap();
-    two.refund(receipt).await.unwrap();
+    let error = two.refund(receipt).await.unwrap_err();
+    assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
 }
 
-/// Not even if both stores hash keys with the same secret.
+/// Even if both stores hash keys with the same secret.
 #[tokio::test]
-async fn a_receipt_of_another_store_refunds_nothing() {
+async fn a_receipt_of_another_store_is_an_error() {
     let [one, two] = [(); 2].map(|()| {
         let store = MemoryStore::new().with_hasher(KeyHasher::with_secret([7; 16]));
         Limiter::builder([Limit::new("one", FixedWindow::per_day(10))]).store(store).build()
     });
     let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
     let _ = two.acquire("key", 5).await.unwrap();
-    two.refund(receipt).await.unwrap();
+    let error = two.refund(receipt).await.unwrap_err();
+    assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
 }
 
@@ -358,4 +360,11 @@ async fn a_shadow_limit_alone_denies_nothing() {
         assert!(decision.is_allowed());
         assert_eq!(decision.verdict(), tower_ratelimit::Verdict::NOW);
     }
+}
+
+#[test]
+fn a_limiter_has_no_request_for_a_detail_of_metrics() {
+    let limit = Limit::new("mails", FixedWindow::per_day(1)).metric_detail(|head| Some(head.path().to_owned()));
+    let error = Limiter::builder([limit]).try_build().unwrap_err().to_string();
+    assert!(error.starts_with("the limit \"mails\" takes its metric detail from a request"), "{error}");
 }

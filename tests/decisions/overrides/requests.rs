@@ -6,8 +6,8 @@ use axum::extract::{Path, State};
 use axum::routing::{get, put};
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, Limit, LimitHandle, Permit, RateLimitLayer, ResetFormat, StoreErrorKind, TokenBucket,
-    key, when,
+    CalendarWindow, FixedWindow, HeaderStyle, Limit, LimitHandle, Permit, RateLimitLayer, ResetFormat, StoreErrorKind,
+    TokenBucket, key, when,
 };
 
 use crate::overrides::DAY;
@@ -29,7 +29,7 @@ async fn lower(State(daily): State<LimitHandle>, Path(customer): Path<String>) -
 }
 
 fn app(layer: RateLimitLayer) -> Router {
-    let daily = layer.limit("daily").unwrap();
+    let daily = layer.limit("daily").unwrap().at_size(FixedWindow::new(1, DAY));
     let admin = Router::new().route("/customers/{customer}", put(raise).delete(lower)).with_state(daily);
     Router::new()
         .route("/", get(async || "cheap"))
@@ -194,4 +194,97 @@ async fn settling_uses_the_capacity_that_is_left() {
         assert_eq!(settle("120").await, "20 0", "{}", backend.name);
     })
     .await;
+}
+
+fn months(day: u8) -> CalendarWindow {
+    CalendarWindow::monthly(3).from_day(day)
+}
+
+/// A limit whose months begin on the day that the request names.
+fn billed() -> Limit {
+    let day = |text: &str| text.parse().ok().filter(|day| *day > 1);
+    Limit::new("billed", months(1))
+        .by(key::header("x-customer"))
+        .overridable()
+        .size_by(move |head| Some(months(day(head.header("x-day")?)?).into()))
+}
+
+async fn visit(app: &Router, day: &str) -> Answer {
+    let request = Request::get("/").header("x-customer", "42").header("x-day", day).body(Body::empty()).unwrap();
+    ask(app, request).await
+}
+
+#[tokio::test]
+async fn a_handle_of_a_limit_with_several_periods_needs_the_size() {
+    on_each_backend(async |backend| {
+        let known = Limit::new("known", months(1)).by(key::header("x-customer")).overridable();
+        let layer = backend.layer([billed(), known.size_when(when::header("x-day", "17"), months(17))]).build();
+        let handles = ["billed", "known"].map(|name| layer.limit(name).unwrap());
+        let app = Router::new().route("/", get(async || "")).layer(layer);
+        assert_eq!(visit(&app, "17").await.remaining_of("billed"), 2);
+        for handle in handles {
+            let expected = format!(
+                "the limit {:?} has sizes of several algorithms or periods: choose one by `LimitHandle::at_size`",
+                handle.name()
+            );
+            for error in [
+                handle.reset("42").await.unwrap_err(),
+                handle.peek("42", 0).await.unwrap_err(),
+                handle.get_override("42").await.unwrap_err(),
+                handle.set_override("42", CalendarWindow::monthly(9), None).await.unwrap_err(),
+                handle.remove_override("42").await.unwrap_err(),
+            ] {
+                assert_eq!((error.kind(), error.to_string()), (StoreErrorKind::InvalidCall, expected.clone()));
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handle_at_a_size_is_of_the_keys_with_that_size() {
+    on_each_backend(async |backend| {
+        let layer = backend.layer([billed()]).build();
+        let (first, later) = {
+            let handle = layer.limit("billed").unwrap();
+            (handle.at_size(months(1)), handle.at_size(months(17)))
+        };
+        let app = Router::new().route("/", get(async || "")).layer(layer);
+        let left = async |handle: &LimitHandle| handle.peek("42", 0).await.unwrap().outcomes()[0].remaining();
+        assert_eq!([visit(&app, "17").await.remaining(), visit(&app, "1").await.remaining()], [2, 2]);
+        assert_eq!(visit(&app, "17").await.remaining(), 1, "{}", backend.name);
+        assert_eq!((left(&first).await, left(&later).await), (2, 1), "{}", backend.name);
+        later.reset("42").await.unwrap();
+        assert_eq!((left(&first).await, left(&later).await), (2, 3), "{}", backend.name);
+        let error = later.set_override("42", CalendarWindow::monthly(9), None).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
+        later.set_override("42", CalendarWindow::monthly(9).from_day(17), None).await.unwrap();
+        assert_eq!([visit(&app, "17").await.remaining(), visit(&app, "1").await.remaining()], [8, 1]);
+        later.remove_override("42").await.unwrap();
+        assert_eq!(visit(&app, "17").await.remaining(), 1, "{}", backend.name);
+    })
+    .await;
+}
+
+/// Sizes of one algorithm and period share the state of a key, so a handle needs no size.
+#[tokio::test]
+async fn a_handle_of_a_limit_with_plans_needs_no_size() {
+    let plans = daily(2).size_by(|head| head.header("x-plan").map(|_| FixedWindow::new(10, DAY).into()));
+    let layer = RateLimitLayer::new([plans.size_when(when::header("x-plan", "pro"), FixedWindow::new(20, DAY))]);
+    let handle = layer.limit("daily").unwrap();
+    let app = Router::new().route("/", get(async || "")).layer(layer);
+    let request = || Request::get("/").header("x-customer", "42").header("x-plan", "pro").body(Body::empty()).unwrap();
+    assert_eq!(ask(&app, request()).await.remaining(), 9);
+    handle.reset("42").await.unwrap();
+    assert_eq!(ask(&app, request()).await.remaining(), 9);
+    handle.set_override("42", FixedWindow::new(30, DAY), None).await.unwrap();
+    assert_eq!(ask(&app, request()).await.remaining(), 28);
+}
+
+#[tokio::test]
+async fn a_size_that_a_limit_does_not_have_is_an_error() {
+    let layer = RateLimitLayer::new([daily(2)]);
+    let error = layer.limit("daily").unwrap().at_size(FixedWindow::per_hour(1)).reset("42").await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
+    assert!(error.to_string().contains("is not a size of the limit \"daily\""), "{error}");
 }

@@ -342,7 +342,7 @@ impl<'a> Run<'a> {
             bucket.charge(&mut self.oracle.level, now, 2);
         }
         for (receipt, ..) in self.receipts.drain(..) {
-            self.limiter.refund(receipt).await.expect("a refund");
+            self.limiter.refund(receipt).await.expect_err("another store");
             assert_eq!(left(&self.limiter).await, self.size.capacity - 2, "a refund of a charge before a restart");
         }
     }
