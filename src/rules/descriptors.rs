@@ -45,6 +45,7 @@ pub(super) fn limits(
         positions: HashMap::new(),
         limits: Vec::new(),
         uses: HashMap::new(),
+        replaced: Vec::new(),
     };
     compiler.compile(root).unwrap_or_else(|problem| compiler.problems.push(problem));
     let Compiler { problems, tree, limits, uses, .. } = compiler;
@@ -75,6 +76,8 @@ struct Compiler<'a> {
     limits: Vec<(usize, Limit, u64)>,
     /// The number of rules with each name.
     uses: HashMap<String, usize>,
+    /// The names of rules that others replace, with their positions.
+    replaced: Vec<(&'a str, Position)>,
 }
 
 /// The lines of the descriptors in a list, by their extractors and values. As compiled, because the same address can be
@@ -89,6 +92,11 @@ impl<'a> Compiler<'a> {
             .and_then(|()| root.required("domain", "the domain is missing: write `domain: shop`, for example"));
         self.domain = domain.as_ref().copied().unwrap_or_default();
         self.tree.groups = self.groups(root, &[])?;
+        let names: HashSet<_> = self.tree.rules.iter().filter_map(|rule| rule.name.as_deref()).collect();
+        let unknown = self.replaced.iter().filter(|(name, _)| !names.contains(name));
+        self.problems.extend(unknown.map(|(name, at)| {
+            Problem::new(*at, format!("no rule of this file has the `name` {name:?}: add it to one, or leave this out"))
+        }));
         let replaced: HashSet<_> = self.tree.rules.iter().flat_map(|rule| rule.replaces.clone()).collect();
         for rule in &mut self.tree.rules {
             rule.name = rule.name.take().filter(|name| replaced.contains(name));
@@ -179,7 +187,9 @@ impl<'a> Compiler<'a> {
             key.clear();
         }
         let name = rule.name.map(str::to_owned);
-        self.tree.rules.push(TreeRule { is_unlimited, name, replaces: rule.replaces, key });
+        let replaces = rule.replaces.iter().map(|(name, _)| (*name).to_owned()).collect();
+        self.replaced.extend(rule.replaces);
+        self.tree.rules.push(TreeRule { is_unlimited, name, replaces, key });
         number
     }
 

@@ -21,8 +21,8 @@ pub(super) struct Rule<'a> {
     pub(super) limit: Option<Limit>,
     /// The name by which other rules replace this one.
     pub(super) name: Option<&'a str>,
-    /// The names of the rules that do not apply where this one does.
-    pub(super) replaces: Vec<String>,
+    /// The names of the rules that do not apply where this one does, with their positions.
+    pub(super) replaces: Vec<(&'a str, Position)>,
     /// The extractors of the bucket key, with their positions. If empty, the descriptors' values are the key.
     pub(super) key: Vec<(&'a str, Position)>,
     pub(super) on_missing_key: Option<OnMissingKey>,
@@ -88,7 +88,7 @@ impl<'a> Rule<'a> {
             let replaced = item.required("name", nameless)?;
             let message = format!("a limit can't replace itself: write another name than {replaced:?}");
             item.reject_if(name == Some(replaced), "name", message)?;
-            replaces.push(replaced.to_owned());
+            replaces.push((replaced, item.position("name")));
         }
         Ok(Some(Self {
             node: rule,

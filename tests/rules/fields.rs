@@ -152,12 +152,12 @@ fn duplicate_and_unprintable_names_are_made_distinct() {
     let twins = limits(&format!("- {{ key: method, {limit} }}\n- {{ key: path, {limit} }}"));
     let long = "é".repeat(200);
     let strange =
-        limits(&format!("- {{ key: path, value: {long}, rate_limit: {{ unit: day, requests_per_unit: 5 }} }}"));
+        limits(&format!("- {{ key: header.a, value: {long}, rate_limit: {{ unit: day, requests_per_unit: 5 }} }}"));
     let names: Vec<&str> = twins.iter().chain(&strange).map(Limit::name).collect();
     assert!(names[0].starts_with("same~") && names[1].starts_with("same~"), "{names:?}");
     assert_ne!(names[0], names[1]);
     assert_eq!(names[2].len(), 64);
-    assert!(names[2].starts_with("shop.path_???"), "{names:?}");
+    assert!(names[2].starts_with("shop.header.a_???"), "{names:?}");
     for length in [64, 65] {
         let name = "n".repeat(length);
         let long =
@@ -205,6 +205,8 @@ fn limits_have_the_path_and_the_modes_of_the_file() {
     shadow_mode: true
     metadata: { any: [thing, 1.5] }
     rate_limit: { unit: day, requests_per_unit: 5 }
+- { key: header.a, rate_limit: { name: a, unlimited: true } }
+- { key: header.b, rate_limit: { name: b, unlimited: true } }
 ";
     let [outer, nested] = &limits(yaml)[..] else { panic!("two limits") };
     assert_eq!((outer.name(), outer.is_shadow()), ("as", false));
@@ -215,7 +217,7 @@ fn limits_have_the_path_and_the_modes_of_the_file() {
 #[test]
 fn json_and_aliases_load() {
     let json = r#"{"domain":"shop","descriptors":[{"key":"method","value":"GET",
-        "rate_limit":{"unit":"day","requests_per_unit":5,"unlimited":false,"replaces":[{"name":"x"}]}}]}"#;
+        "rate_limit":{"unit":"day","requests_per_unit":5,"unlimited":false,"replaces":[]}}]}"#;
     assert_eq!(rules::from_yaml(json, &Extractors::new()).unwrap().len(), 1);
     let yaml = "\u{feff}---\r\ndomain: shop\r\ndescriptors:\r\n- key: path\r\n  rate_limit: &five {unit: day, requests_per_unit: 5}\r\n- key: method\r\n  rate_limit: *five\r\n...\r\n";
     assert_eq!(rules::from_yaml(yaml, &Extractors::new()).unwrap().len(), 2);
