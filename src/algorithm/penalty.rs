@@ -24,8 +24,8 @@ use crate::error::{ConfigError, Fault};
 /// let penalty = Penalty::after(5, Duration::from_secs(60))
 ///     .locked_out_for(Duration::from_secs(60))
 ///     .doubling_up_to(Duration::from_secs(86_400));
-/// let logins = Limit::new("logins", SlidingLog::per_minute(10)).by(key::peer_ip()).penalty(penalty);
-/// # let _ = logins;
+/// let codes = Limit::new("codes", SlidingLog::per_minute(10)).by(key::peer_ip()).penalty(penalty);
+/// # let _ = codes;
 /// ```
 ///
 /// # Decisions
@@ -49,6 +49,13 @@ use crate::error::{ConfigError, Fault};
 /// the limit itself says so. `reset_after` includes the time until strikes and level are forgotten. A cost of 0 is
 /// always allowed. A request that a lockout denies charges no other limit. A request that other limits deny
 /// leaves the penalty as it is, unless this limit denies it too.
+///
+/// # Refunded requests
+///
+/// Don't combine a penalty with [`count_if`](crate::Limit::count_if), [`settle_by`](crate::Limit::settle_by) or other
+/// refunds. Each request is charged until it is refunded, so of valid requests that arrive at once, some may be denied.
+/// These denials are strikes, and can lock out a client that has done nothing wrong. Charge a limit with a penalty after
+/// a failure instead: the [recipe for logins](crate::guide::recipes#protect-a-login) does so.
 ///
 /// # State
 ///

@@ -93,7 +93,9 @@ impl<'a> Compiler<'a> {
         self.domain = domain.as_ref().copied().unwrap_or_default();
         self.tree.groups = self.groups(root, &[])?;
         let names: HashSet<_> = self.tree.rules.iter().filter_map(|rule| rule.name.as_deref()).collect();
-        let unknown = self.replaced.iter().filter(|(name, _)| !names.contains(name));
+        // The name of an invalid rule is not known.
+        let is_valid = self.problems.is_empty();
+        let unknown = self.replaced.iter().filter(|(name, _)| is_valid && !names.contains(name));
         self.problems.extend(unknown.map(|(name, at)| {
             Problem::new(*at, format!("no rule of this file has the `name` {name:?}: add it to one, or leave this out"))
         }));

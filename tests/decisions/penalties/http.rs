@@ -1,12 +1,16 @@
 //! Penalties over HTTP, as clients and handlers see them.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
 use axum::routing::{get, post};
 use http::{Request, StatusCode, Version};
+use tokio::sync::Semaphore;
 use tower_ratelimit::{
-    Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, ResetFormat, TokenBucket,
-    key, when,
+    AcquireError, Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Limiter, Penalty, Permit, RateLimitLayer,
+    ResetFormat, ResponseHead, SlidingLog, TokenBucket, key, when,
 };
 
 use crate::penalties::backend::{Backend, DAY, EventLog, MINUTE, SECOND, on_each_backend, reporter};
@@ -171,6 +175,84 @@ async fn grpc_clients_are_told_to_retry_after_the_lockout() {
         let refused = ask(&app, call()).await;
         assert_eq!(refused.header("grpc-status"), Some("8"));
         assert_eq!(refused.header("grpc-retry-pushback-ms"), Some("60000"), "{}", backend.name);
+    })
+    .await;
+}
+
+/// The guide's recipe for logins, with a handler that waits for `gate`.
+fn login_recipe(backend: &Backend, gate: Arc<Semaphore>) -> (Router, EventLog) {
+    let (reported, report) = reporter();
+    let lockout = Penalty::after(3, 60 * MINUTE).locked_out_for(5 * MINUTE).doubling_up_to(DAY);
+    let failures = Limit::new("failures", TokenBucket::per_minute(1).burst(3)).penalty(lockout);
+    let failures = Limiter::builder([failures]).store(backend.store.clone()).deadline(30 * SECOND).observe(report);
+    let is_failure = |response: &ResponseHead<'_>| response.status == StatusCode::UNAUTHORIZED;
+    let user = || key::header("x-user");
+    let logins = layer(
+        backend,
+        [
+            Limit::new("by-address", SlidingLog::per_hour(20)).by(user()).count_if(is_failure),
+            Limit::new("by-account", SlidingLog::per_hour(5)).by(user()).count_if(is_failure),
+        ],
+    );
+    let login = async move |State(failures): State<Limiter>, password: String| -> Result<StatusCode, AcquireError> {
+        if !failures.peek("ann", 1).await?.is_allowed() {
+            failures.try_acquire("ann", 1).await?;
+        }
+        let _turn = gate.acquire().await.unwrap();
+        if password == "right" {
+            return Ok(StatusCode::OK);
+        }
+        failures.try_acquire("ann", 1).await?;
+        Ok(StatusCode::UNAUTHORIZED)
+    };
+    let app = Router::new().route("/login", post(login).route_layer(logins.0.build())).with_state(failures.build());
+    (app, reported)
+}
+
+async fn log_in(app: Router, password: &'static str) -> StatusCode {
+    ask(&app, Request::post("/login").header("x-user", "ann").body(Body::from(password)).unwrap()).await.status
+}
+
+#[tokio::test]
+async fn valid_logins_at_once_lock_nobody_out() {
+    on_each_backend(async |backend| {
+        let gate = Arc::new(Semaphore::new(0));
+        let (app, reported) = login_recipe(backend, gate.clone());
+        let logins: Vec<_> = (0..50).map(|_| tokio::spawn(log_in(app.clone(), "right"))).collect();
+        while logins.iter().filter(|login| login.is_finished()).count() < 45 {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(50);
+        let mut statuses = Vec::new();
+        for login in logins {
+            statuses.push(login.await.unwrap().as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!((statuses[..5].to_vec(), statuses[5..].to_vec()), (vec![200; 5], vec![429; 45]), "{}", backend.name);
+        for _ in 0..30 {
+            while log_in(app.clone(), "right").await != 200 {
+                // A store that does not answer at once refunds in the background.
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(reported.lock().unwrap().is_empty(), "{}", backend.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn failed_logins_lock_their_client_out() {
+    on_each_backend(async |backend| {
+        let (app, reported) = login_recipe(backend, Arc::new(Semaphore::new(1)));
+        for _ in 0..3 {
+            assert_eq!(log_in(app.clone(), "wrong").await, 401, "{}", backend.name);
+        }
+        for password in ["wrong", "right", "wrong", "right"] {
+            assert_eq!(log_in(app.clone(), password).await, 429, "{}", backend.name);
+        }
+        assert_eq!(*reported.lock().unwrap(), ["failures 1 300s"], "{}", backend.name);
+        backend.advance(5 * MINUTE);
+        assert_eq!(log_in(app, "right").await, 200, "{}", backend.name);
     })
     .await;
 }
