@@ -8,6 +8,9 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
 use futures_util::FutureExt;
 use http::{Request, Response};
 use support::faulty_store::{FaultyStore, Mode};
@@ -18,8 +21,9 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies, UnixPeer};
 use tower_ratelimit::store::KeyHasher;
 use tower_ratelimit::{
-    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError, Penalty,
-    RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, TraceRecorder, key,
+    AddressList, CostTable, FixedWindow, HeaderStyle, InFlight, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
+    OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store,
+    TraceRecorder, key, when,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -629,4 +633,115 @@ fn the_last_line_states_whether_the_store_is_in_use() {
 /// Returns the number of suppressed lines that a line counts.
 fn suppressed(report: &str) -> u64 {
     report.split("suppressed=").nth(1).map_or(0, |number| number.parse().expect("a number"))
+}
+
+/// Returns the lines that are logged while `run` runs.
+fn lines_of<T>(run: impl FnOnce() -> T) -> Vec<String> {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || drop(run()));
+    std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"))
+}
+
+/// Returns the lines that are logged for requests of these paths to an app.
+fn lines_of_requests(app: &Router, paths: &[&str]) -> Vec<String> {
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    lines_of(|| {
+        for path in paths {
+            let request = Request::get(*path).body(Body::empty()).expect("a request");
+            let _ = runtime.block_on(app.clone().oneshot(request)).expect("it never fails");
+        }
+    })
+}
+
+fn users(layer: RateLimitLayer) -> Router {
+    let users = Router::new().route("/users/{id}", get(async || "")).route("/login", get(async || ""));
+    Router::new().nest("/api", users).route("/health", get(async || "")).layer(layer)
+}
+
+const USERS: [&str; 4] = ["/health", "/api/users/1", "/api/login", "/api/users/2"];
+
+#[test]
+fn a_condition_that_misses_a_similar_route_is_reported_once() {
+    for route in [
+        "/api/users/{user}",
+        "/api/users/{id}/",
+        "/api/Users/{id}",
+        "/users/{id}",
+        "/api/users/1",
+        "/login",
+        "/api/login/",
+    ] {
+        let app = users(RateLimitLayer::new([minutely("users").when(when::route(route))]));
+        let repeated = USERS.repeat(2);
+        let matched = if route.contains("login") { "/api/login" } else { "/api/users/{id}" };
+        is_one_warning(&lines_of_requests(&app, &repeated), &[&format!("{route:?}"), &format!("{matched:?}")]);
+        let costs = CostTable::new().path(route, 2);
+        let app = users(RateLimitLayer::builder([minutely("users")]).costs(costs).build());
+        is_one_warning(&lines_of_requests(&app, &repeated), &[&format!("{route:?}"), &format!("{matched:?}")]);
+    }
+}
+
+#[test]
+fn parameters_of_other_routers_are_reported_when_they_are_configured() {
+    for path in ["/users/:id", "/api/*", "/api/*rest"] {
+        is_one_warning(&lines_of(|| when::route(path)), &[path, "in braces"]);
+        is_one_warning(&lines_of(|| when::path_prefix(path)), &[path]);
+        let costs = || CostTable::new().path(path, 2);
+        is_one_warning(&lines_of(|| RateLimitLayer::builder([minutely("all")]).costs(costs()).build()), &[path]);
+    }
+}
+
+#[test]
+fn a_route_with_parameters_outside_the_router_is_reported_once() {
+    let layer = RateLimitLayer::new([minutely("users").when(when::route("/users/{id}"))]);
+    is_one_warning(&reports_of(&layer), &["\"/users/{id}\""]);
+}
+
+#[test]
+fn routes_that_fit_are_not_reported() {
+    for route in ["/api/users/{id}", "/api/login", "/health", "/", "/other", "/users", "/package.Service/Method:go"] {
+        let app = users(RateLimitLayer::new([minutely("users").when(when::route(route))]));
+        assert_eq!(lines_of_requests(&app, &USERS), [] as [&str; 0], "{route}");
+        let costs = CostTable::new().path(route, 2);
+        let app = users(RateLimitLayer::builder([minutely("users")]).costs(costs).build());
+        // Clients choose paths that no router has matched.
+        assert_eq!(lines_of_requests(&app, &["/health/", "/x/other", "/HEALTH", "/x/users/1"]), [] as [&str; 0]);
+    }
+    for route in ["/{*rest}", "/{id}.json", "/v1/{name}:cancel", "/{{literal}}"] {
+        assert_eq!(lines_of(|| when::route(route)), [] as [&str; 0], "{route}");
+    }
+}
+
+#[test]
+fn limits_that_enforce_nothing_are_reported() {
+    let expected = ["no limit is enforced"];
+    is_one_warning(&lines_of(|| RateLimitLayer::new([])), &expected);
+    is_one_warning(&lines_of(|| Limiter::new([])), &expected);
+    is_one_warning(&lines_of(|| RateLimitLayer::new([minutely("all").shadow()])), &expected);
+    is_one_warning(&lines_of(|| Limiter::builder([minutely("all")]).shadow().build()), &expected);
+    let some = || RateLimitLayer::new([minutely("all"), minutely("new").shadow()]);
+    assert_eq!(lines_of(some), [] as [&str; 0]);
+    // These may be replaced before the first request.
+    assert_eq!(lines_of(|| RateLimitLayer::live_builder(&LiveLimits::new([])).build()), [] as [&str; 0]);
+}
+
+#[test]
+fn exempting_a_whole_address_family_is_reported() {
+    let build = |cidrs: &[&str]| {
+        let list = AddressList::new(key::peer_ip(), cidrs);
+        lines_of(|| RateLimitLayer::builder([minutely("all")]).never_limit(list).build())
+    };
+    is_one_warning(&build(&["0.0.0.0/0"]), &["`never_limit` exempts all requests of an address family"]);
+    is_one_warning(&build(&["10.0.0.0/8", "::/0"]), &["`never_limit` exempts all requests of an address family"]);
+    assert_eq!(build(&["10.0.0.0/8", "fd00::/8"]), [] as [&str; 0]);
+    let all = AddressList::new(key::peer_ip(), ["0.0.0.0/0"]);
+    let rejected = lines_of(|| RateLimitLayer::builder([minutely("all")]).always_reject(all).build());
+    assert_eq!(rejected, [] as [&str; 0]);
+}
+
+#[test]
+fn an_elastic_limit_whose_requests_are_not_counted_is_reported_once() {
+    let limiter = Limiter::new([minutely("all").elastic(50, InFlight::below(5))]);
+    let lines = lines_of(|| (0..3).for_each(|_| drop(limiter.acquire("ann", 1))));
+    is_one_warning(&lines, &["`InFlight`"]);
 }

@@ -56,8 +56,9 @@ pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
     name.parse().map_err(invalid)
 }
 
-/// Checks that a path starts with a slash, and has neither a query nor a fragment: others match nothing. The parameters
-/// of a router's patterns, in braces, may contain anything. `what` names the path in the error.
+/// Checks that a path starts with a slash, and has neither a query, a fragment nor spaces: others match nothing. The
+/// parameters of a router's patterns, in braces, may contain anything. `what` names the path in the error. Logs a
+/// parameter in another syntax, because it would be compared as text.
 pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
     if !path.starts_with('/') {
         let of_url = || path.find("://").and_then(|at| Some(at + 3 + path[at + 3..].find('/')?));
@@ -80,13 +81,20 @@ pub(crate) fn path(what: &'static str, path: &str) -> Result<(), ConfigError> {
             '}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        depth == 0 && matches!(character, '?' | '#')
+        depth == 0 && matches!(character, '?' | '#' | ' ')
     });
-    let Some(end) = end else { return Ok(()) };
-    let without = &path[..end];
+    let Some(end) = end else {
+        #[cfg(feature = "tracing")]
+        if path.split('/').any(|part| part.starts_with([':', '*'])) {
+            tracing::warn!(path, "a part of a path with `:` or `*` is compared as text: Axum has parameters in braces");
+        }
+        return Ok(());
+    };
+    let (without, rest) = path.split_at(end);
     Err(ConfigError::new(format!(
-        "the {what} {path:?} matches nothing, because requests are matched without their query: write {without:?}, or \
-         read the query in a closure"
+        "the {what} {path:?} matches nothing, because {:?} is not in the paths of requests: write {without:?}, or read \
+         the query in a closure",
+        &rest[..1]
     )))
 }
 

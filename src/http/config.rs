@@ -59,7 +59,7 @@ impl Builder<HttpOptions> {
     /// [`KeyList`](crate::KeyList), or any condition of [`when`](crate::when). Adds to earlier calls.
     ///
     /// Exempt requests are forwarded before keys are extracted or the store is called. They are not charged, and their
-    /// responses have no headers about limits.
+    /// responses have no headers about limits. A list of addresses that covers all of IPv4 or IPv6 is logged as a warning.
     ///
     /// [`always_reject`](Self::always_reject) takes precedence. To exclude exempt requests from it, negate the
     /// condition: `always_reject(blocked.and(when::not(offices)))`.
@@ -74,6 +74,10 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn never_limit(mut self, condition: impl Condition) -> Self {
+        #[cfg(feature = "tracing")]
+        if condition.covers_family() {
+            tracing::warn!("`never_limit` exempts all requests of an address family: list smaller networks");
+        }
         self.options.lists.add(ListKind::Exempts, condition);
         self
     }

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use http::Method;
 
 use crate::error::{ConfigError, validation};
 use crate::key::head::RequestHead;
+use crate::select::when::report_near_miss;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///
@@ -30,19 +32,22 @@ pub struct CostTable {
     /// The costs of each path by method. `None` stands for all methods without a cost of their own.
     routes: HashMap<String, Vec<(Option<Method>, u64)>>,
     otherwise: u64,
+    /// The number of requests that were compared with routes that resemble theirs.
+    examined: Arc<AtomicUsize>,
 }
 
 impl CostTable {
     /// Creates an empty table, in which all requests cost 1.
     #[must_use]
     pub fn new() -> Self {
-        Self { routes: HashMap::new(), otherwise: 1 }
+        Self { routes: HashMap::new(), otherwise: 1, examined: Arc::default() }
     }
 
     /// Sets the cost of `method` on `path`. Takes precedence over [`path`](Self::path), and replaces any previous cost.
     ///
-    /// The path must start with a slash and have neither a query nor a fragment: the layer that the table is passed to
-    /// rejects others, because no request could match them.
+    /// The path must start with a slash and have neither a query, a fragment nor spaces: the layer that the table is passed
+    /// to rejects others, because no request could match them. The first path that resembles a request's route, but
+    /// differs from it, is logged, as by [`when::route`](crate::when::route).
     #[must_use]
     pub fn route(self, method: Method, path: impl Into<String>, cost: u64) -> Self {
         self.with_cost(Some(method), path.into(), cost)
@@ -70,7 +75,10 @@ impl CostTable {
 
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
-        let Some(costs) = self.routes.get(path) else { return self.otherwise };
+        let Some(costs) = self.routes.get(path) else {
+            report_near_miss(&self.examined, head, self.routes.keys());
+            return self.otherwise;
+        };
         let of = |method| costs.iter().find(|(known, _)| known.as_ref() == method).map(|(_, cost)| *cost);
         let of_get = || if *head.method == Method::HEAD { of(Some(&Method::GET)) } else { None };
         of(Some(head.method)).or_else(of_get).or_else(|| of(None)).unwrap_or(self.otherwise)

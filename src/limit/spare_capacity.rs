@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(feature = "tracing")]
+use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
@@ -32,7 +34,8 @@ impl<F: Fn() -> bool + Send + Sync + 'static> SpareCapacity for F {
 /// Spare capacity while few requests are in flight. Clones share the count.
 ///
 /// As a layer, it counts requests from the call of the inner service until the response, or until the request is
-/// cancelled. Place it inside the limiter, so that rejected requests don't count.
+/// cancelled. Place it inside the limiter, so that rejected requests don't count. Until it is applied to a service, or
+/// [`enter`](Self::enter) is called, nothing is counted, so it has no spare capacity. A warning is logged then.
 ///
 /// ```
 /// use axum::Router;
@@ -55,21 +58,26 @@ pub struct InFlight {
     below: usize,
 }
 
+/// Added to the count until something counts requests, so that there is no spare capacity.
+const UNCOUNTED: usize = 1 << (usize::BITS - 1);
+
 impl InFlight {
-    /// Creates spare capacity while fewer than `requests` are in flight. With 0, there is never any.
+    /// Creates spare capacity while fewer than `requests` are in flight, as soon as something counts them. With 0, there
+    /// is never any.
     pub fn below(requests: usize) -> Self {
-        Self { count: Arc::default(), below: requests }
+        Self { count: Arc::new(UNCOUNTED.into()), below: requests }
     }
 
     /// Returns the number of requests in flight.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed) & !UNCOUNTED
     }
 
     /// Counts one more request until the guard is dropped, for work that no layer sees.
     #[must_use = "the request counts until the guard is dropped"]
     pub fn enter(&self) -> InFlightGuard {
+        self.count.fetch_and(!UNCOUNTED, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(self.count.clone())
     }
@@ -77,7 +85,15 @@ impl InFlight {
 
 impl SpareCapacity for InFlight {
     fn is_available(&self) -> bool {
-        self.count() < self.below
+        let count = self.count.load(Ordering::Relaxed);
+        #[cfg(feature = "tracing")]
+        if count == UNCOUNTED {
+            static LOGGED: Once = Once::new();
+            LOGGED.call_once(|| {
+                tracing::warn!("an elastic limit has no overage until its `InFlight` is a layer inside, or is entered");
+            });
+        }
+        count < self.below
     }
 }
 
@@ -95,6 +111,7 @@ impl<S> Layer<S> for InFlight {
     type Service = CountInFlight<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.count.fetch_and(!UNCOUNTED, Ordering::Relaxed);
         CountInFlight { inner, in_flight: self.clone() }
     }
 }

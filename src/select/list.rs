@@ -101,6 +101,10 @@ impl Condition for AddressList {
     fn describe(&self) -> String {
         format!("address is in a list of {} networks", self.networks.load().len())
     }
+
+    fn covers_family(&self) -> bool {
+        self.networks.load().covered_family().is_some()
+    }
 }
 
 impl fmt::Debug for AddressList {

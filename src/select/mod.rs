@@ -56,6 +56,12 @@ pub trait Condition: Send + Sync + 'static {
         "custom condition".to_owned()
     }
 
+    /// Returns whether the condition holds for all requests of an address family.
+    #[doc(hidden)]
+    fn covers_family(&self) -> bool {
+        false
+    }
+
     /// Sets the words in which [explanations](crate::explain) describe the condition.
     ///
     /// ```

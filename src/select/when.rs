@@ -19,6 +19,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderName, Method};
 
@@ -41,17 +42,64 @@ pub fn method(method: Method) -> impl Condition {
 /// Matches requests by route, as it is written in the router (`/users/{id}`), including the prefixes of nested routers.
 /// If no router has matched the request, as with gRPC, compares the request's path.
 ///
+/// Logs a warning once if the route of a request differs only by a prefix, a trailing slash, case, or the names or the
+/// syntax of parameters, or if a route with parameters is compared with a path because the layer is outside the router.
+/// Of the requests for other routes, the first 1,024 are examined.
+///
 /// # Panics
 ///
-/// Panics if `path` does not start with a slash, or has a query, because it would match nothing.
+/// Panics if `path` does not start with a slash, or has a query or spaces, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn route(path: impl Into<String>) -> impl Condition {
     let path = path.into();
     or_panic(validation::path("route", &path));
+    let examined = AtomicUsize::new(0);
     of_head(format!("route is {path}").into(), move |head, _| {
-        head.matched_path().unwrap_or_else(|| head.path()) == path
+        let matches = head.matched_path().unwrap_or_else(|| head.path()) == path;
+        if !matches {
+            report_near_miss(&examined, head, [&path]);
+        }
+        matches
     })
+}
+
+/// Logs once that a request has missed a configured route that resembles its own. `examined` counts requests.
+#[inline]
+pub(crate) fn report_near_miss<'r>(
+    examined: &AtomicUsize,
+    head: &RequestHead<'_>,
+    routes: impl IntoIterator<Item = &'r String>,
+) {
+    const MAX: usize = 1_024;
+    if examined.load(Ordering::Relaxed) < MAX {
+        examined.fetch_add(1, Ordering::Relaxed);
+        if let Some(_route) = routes.into_iter().find(|route| resembles(route, head))
+            && examined.swap(MAX, Ordering::Relaxed) < MAX
+        {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                route = _route,
+                matched = head.matched_path(),
+                "a request missed a route that resembles the one it matched: write that one, if it is meant"
+            );
+        }
+    }
+}
+
+/// Returns whether a route that a request has missed was probably meant to match it.
+#[cold]
+fn resembles(route: &str, head: &RequestHead<'_>) -> bool {
+    let parts = |path: &str| -> Vec<_> {
+        let is_parameter = |part: &str| part.starts_with([':', '*', '{']);
+        let part = |part: &str| if is_parameter(part) { String::new() } else { part.to_lowercase() };
+        path.trim_end_matches('/').split('/').map(part).collect()
+    };
+    match head.matched_path() {
+        Some(matched) => head.path() == route || (route.len() > 1 && parts(matched).ends_with(&parts(route)[1..])),
+        // Outside a router, parameters match nothing.
+        None => route.contains('{') && head.original_uri().is_none(),
+    }
 }
 
 /// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
@@ -61,7 +109,7 @@ pub fn route(path: impl Into<String>) -> impl Condition {
 ///
 /// # Panics
 ///
-/// Panics if `prefix` does not start with a slash, or has a query, because it would match nothing.
+/// Panics if `prefix` does not start with a slash, or has a query or spaces, because it would match nothing.
 #[must_use]
 #[track_caller]
 pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {
@@ -182,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "the route \"/search?q=1\" matches nothing, because requests are matched without their query"]
+    #[should_panic = "the route \"/search?q=1\" matches nothing, because \"?\" is not in the paths of requests"]
     fn a_route_with_a_query_is_an_error() {
         let _ = route("/search?q=1");
     }

@@ -108,11 +108,12 @@ fn every_cost_in_the_table_fits_the_limits() {
 
 #[test]
 fn a_path_that_no_request_has_is_an_error() {
-    let text = "the cost table's path \"/search?q=x\" matches nothing, because requests are matched without their \
-                query: write \"/search\", or read the query in a closure";
+    let text = "the cost table's path \"/search?q=x\" matches nothing, because \"?\" is not in the paths of \
+                requests: write \"/search\", or read the query in a closure";
     assert_eq!(refused(CostTable::new().path("/reports", 1).path("/search?q=x", 2)), text);
     let fragment = refused(CostTable::new().route(Method::GET, "/{id}/#top", 2));
     assert!(fragment.contains("\"/{id}/#top\" matches nothing") && fragment.contains("write \"/{id}/\""), "{fragment}");
+    assert!(refused(CostTable::new().path("/users /", 2)).contains("because \" \" is not in the paths of requests"));
     // A parameter of another router, as an expression.
     let _ = hundred().costs(CostTable::new().path("/{id:[0-9]{1,3}?}", 2));
 }

@@ -10,7 +10,7 @@ use axum::routing::get;
 use http::Request;
 use tokio::sync::Semaphore;
 use tower::{Layer, Service, service_fn};
-use tower_ratelimit::{FixedWindow, InFlight, Limit, SlidingLog, SpareCapacity};
+use tower_ratelimit::{FixedWindow, InFlight, Limit, Limiter, SlidingLog, SpareCapacity};
 
 use crate::thresholds::{DAY, app, on_each_backend, send};
 use support::answer::ask;
@@ -75,4 +75,20 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
     assert_eq!(in_flight.count(), 1);
     drop(entered);
     assert_eq!(in_flight.count(), 0);
+}
+
+/// Nothing would ever count a request, so the overage would always be available.
+#[test]
+fn an_elastic_limit_has_no_overage_until_requests_are_counted() {
+    let in_flight = InFlight::below(2);
+    let limiter = Limiter::new([Limit::new("daily", FixedWindow::new(2, DAY)).elastic(100, in_flight.clone())]);
+    let is_allowed = |limiter: &Limiter| limiter.acquire("ann", 1).into_ready().unwrap().unwrap().is_allowed();
+    assert_eq!([(); 3].map(|()| is_allowed(&limiter)), [true, true, false]);
+    assert_eq!(in_flight.count(), 0);
+    drop(in_flight.enter());
+    assert_eq!([(); 3].map(|()| is_allowed(&limiter)), [true, true, false]);
+    let layered = InFlight::below(1);
+    assert!(!layered.is_available());
+    let _ = tower::Layer::layer(&layered, ());
+    assert!(layered.clone().is_available());
 }
