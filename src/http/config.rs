@@ -262,8 +262,9 @@ impl Builder<HttpOptions> {
     /// gRPC clients map the HTTP status 429 to `UNAVAILABLE`, which many of them retry at once. So a genuine gRPC
     /// request is rejected with 200 OK and `grpc-status`, as that protocol requires, and with error details
     /// (`google.rpc.RetryInfo` and `QuotaFailure`) that name the limits that deny. A request is genuine if it is a
-    /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `application/grpc-web` or
-    /// `application/grpc-web-text` over any version of HTTP.
+    /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `TE: trailers`, which a layer that
+    /// translates gRPC-Web adds over any version. Or its content type is `application/grpc-web` or
+    /// `application/grpc-web-text`, over any version.
     ///
     /// Any client can send such a request. If the service does not serve gRPC, turn this off. Then every rejection has
     /// an HTTP error status, so that a proxy or a ban list that counts 429 or 403 responses sees them all.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(feature = "axum")]
 use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-use http::header::{AsHeaderName, CONTENT_TYPE};
+use http::header::{AsHeaderName, CONTENT_TYPE, TE};
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
@@ -98,6 +98,12 @@ impl<'a> RequestHead<'a> {
         }
     }
 
+    /// Returns whether a list of tokens, which can have several lines, contains `token` in any case.
+    pub(crate) fn has_token(&self, name: impl AsHeaderName, token: &str) -> bool {
+        let mut tokens = self.header_lines(name).flat_map(|line| line.split(|&byte| byte == b','));
+        tokens.any(|found| found.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+    }
+
     /// Returns the path that the client sent. In a nested router of Axum, this includes the router's prefix, which
     /// [`uri`](Self::uri) lacks.
     #[must_use]
@@ -180,8 +186,9 @@ impl<'a> RequestHead<'a> {
     /// request.
     ///
     /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has
-    /// one content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is a constant
-    /// rather than a copy of the client's text.
+    /// one content type, and uses HTTP/2 or later unless it is gRPC-Web. A layer that translates gRPC-Web leaves the
+    /// version, and adds the `TE: trailers` of gRPC. The content type of the response is a constant rather than a copy
+    /// of the client's text.
     pub(crate) fn grpc_content_type(&self) -> Option<&'static str> {
         const GRPC: &str = "application/grpc";
         const KNOWN: [&str; 9] = [
@@ -201,7 +208,8 @@ impl<'a> RequestHead<'a> {
         }
         let media_type = str::from_utf8(self.single_header(CONTENT_TYPE).ok()??).ok()?.split(';').next()?.trim();
         let (base, format) = media_type.split_once('+').unwrap_or((media_type, "proto"));
-        let base = known(base).filter(|base| *base != GRPC || self.version >= Version::HTTP_2)?;
+        let base = known(base)
+            .filter(|base| *base != GRPC || self.version >= Version::HTTP_2 || self.has_token(TE, "trailers"))?;
         // Requests in a format of their own are genuine, too, if its name is a token of RFC 9110.
         is_token(format.as_bytes()).then(|| known(media_type).unwrap_or(base))
     }

@@ -4,13 +4,19 @@ use std::time::Duration;
 use support::faulty_store::{FaultyStore, Mode};
 
 use http::{Method, Request, StatusCode, Version};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
-use tower::Layer;
+use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
+use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
 
 use crate::service::{Hello, from};
 use crate::store::paused_store;
 use support::answer::{Answer, ask};
+use support::server::Server;
 
 fn call(content_type: &str) -> Request<()> {
     request(Method::POST, Version::HTTP_2, content_type)
@@ -363,4 +369,74 @@ descriptors:
     let by_route = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route())]);
     let explanation = by_route.explain(&RequestHead::of(&call("application/grpc"))).await.to_string();
     assert!(explanation.contains(", by route /package.Service/Method,"), "{explanation}");
+}
+
+/// A layer that translates gRPC-Web leaves the version HTTP/1.1.
+#[tokio::test]
+async fn grpc_web_is_rejected_with_a_grpc_status_in_either_order_of_the_layers() {
+    let limits = || {
+        let limit = Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2);
+        RateLimitLayer::builder([limit]).store(paused_store()).build()
+    };
+    for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
+        for (content_type, expected) in [
+            ("application/grpc-web", "application/grpc-web+proto"),
+            ("application/grpc-web+proto", "application/grpc-web+proto"),
+            ("application/grpc-web-text", "application/grpc-web-text+proto"),
+            ("application/grpc-web-text+proto", "application/grpc-web-text+proto"),
+        ] {
+            let request = || {
+                let mut request = request(Method::POST, version, content_type).map(|()| tonic::body::Body::empty());
+                request.headers_mut().insert("accept", content_type.parse().unwrap());
+                request
+            };
+            let inside = GrpcWebLayer::new().layer(limits().layer(Hello::default()));
+            let rejected = ask(&inside, request()).await;
+            assert_eq!(status(&rejected).0, Some("8"), "{version:?} {content_type}");
+            assert_eq!(rejected.header("content-type"), Some(expected), "{version:?}");
+            let outside = limits().layer(GrpcWebLayer::new().layer(Hello::default()));
+            let rejected = ask(&outside, request()).await;
+            assert_eq!(status(&rejected).0, Some("8"), "{version:?} {content_type}");
+            assert_eq!(rejected.header("content-type"), Some(content_type), "{version:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_grpc_web_sees_the_status_and_its_details_in_either_order_of_the_layers() {
+    let limits = || {
+        let limit = Limit::new("one", FixedWindow::per_minute(1));
+        RateLimitLayer::builder([limit]).store(paused_store()).build()
+    };
+    let health = || tonic_health::server::health_reporter().1;
+    for server in [
+        Server::hyper(GrpcWebLayer::new().layer(limits().layer(health()))).await,
+        Server::hyper(limits().layer(GrpcWebLayer::new().layer(health()))).await,
+    ] {
+        let http_1 = Client::builder(TokioExecutor::new()).build_http();
+        let service = ServiceBuilder::new().layer(GrpcWebClientLayer::new()).service(http_1);
+        let mut client = HealthClient::with_origin(service, server.uri("").parse().unwrap());
+        client.check(HealthCheckRequest::default()).await.expect("the first call is allowed");
+        let status = client.check(HealthCheckRequest::default()).await.expect_err("the second call is denied");
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status:?}");
+        assert_eq!(status.message(), "Too many requests: try again in 1 minute.");
+        let details = status.get_error_details();
+        assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(Duration::from_secs(60)));
+    }
+}
+
+#[tokio::test]
+async fn the_route_of_a_translated_request_is_its_path() {
+    let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route());
+    let service = GrpcWebLayer::new().layer(limited(limit));
+    for path in ["/package.Service/One", "/package.Service/Two"] {
+        let call = || {
+            let mut call = call("application/grpc-web").map(|()| tonic::body::Body::empty());
+            *call.version_mut() = Version::HTTP_11;
+            *call.uri_mut() = http::Uri::from_static(path);
+            call
+        };
+        assert_eq!(ask(&service, call()).await.body, "hello", "{path}");
+        assert_eq!(status(&ask(&service, call()).await).0, Some("8"), "{path}");
+    }
 }
