@@ -50,8 +50,14 @@ pub(crate) const fn most_tokens(amount: u32, interval: u64) -> u64 {
     if most > 1 << 32 { 1 << 32 } else { most as u64 }
 }
 
-/// Returns the header called `name`.
+/// Returns the header called `name`, unless it is that of the host, which HTTP/2 transmits as a part of the URI.
 pub(crate) fn header_name(name: &str) -> Result<HeaderName, ConfigError> {
+    if [":authority", "host"].iter().any(|host| name.eq_ignore_ascii_case(host)) {
+        return Err(ConfigError::new(format!(
+            "{name:?} is not a header in all versions of HTTP: use `key::host()`, `when::host(…)`, or `key: host` in \
+             rules"
+        )));
+    }
     let invalid = |_| ConfigError::new(format!("{name:?} is not a header's name: use letters, digits and dashes"));
     name.parse().map_err(invalid)
 }

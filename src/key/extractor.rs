@@ -13,6 +13,7 @@ use super::encoding::KeyBuf;
 use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
 use super::proxies::AddressError;
+use super::spelling::Spelling;
 use crate::key::head::RequestHead;
 
 /// Extracts a key from a request.
@@ -24,12 +25,12 @@ use crate::key::head::RequestHead;
 /// use tower_ratelimit::RequestHead;
 /// use tower_ratelimit::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 ///
-/// /// The host that the client asks for.
-/// struct Host;
+/// /// The program of the client.
+/// struct UserAgent;
 ///
-/// impl KeyExtractor for Host {
+/// impl KeyExtractor for UserAgent {
 ///     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Result<Extracted, KeyError> {
-///         head.header("host").ok_or(KeyError::NotSent)?.write(key);
+///         head.header("user-agent").ok_or(KeyError::NotSent)?.write(key);
 ///         Ok(Extracted::Done)
 ///     }
 /// }
@@ -78,6 +79,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     #[doc(hidden)]
     fn header_name(&self) -> Option<&HeaderName> {
         None
+    }
+
+    /// Returns the spelling of the keys, for comparison with those of a list or a rules file.
+    #[doc(hidden)]
+    fn spelling(&self) -> Spelling {
+        Spelling::Exact
     }
 
     /// Returns the prefixes to which the extractor masks addresses, or `None` for other keys.
@@ -180,6 +187,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn header_name(&self) -> Option<&HeaderName> {
         (**self).header_name()
+    }
+
+    fn spelling(&self) -> Spelling {
+        (**self).spelling()
     }
 
     fn prefixes(&self) -> Option<Prefixes> {

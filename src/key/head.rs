@@ -1,17 +1,19 @@
 //! The head of a request, which keys, costs and conditions are computed from, and the head of a response, which the
 //! actual cost is computed from.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(feature = "axum")]
 use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-use http::header::{AsHeaderName, CONTENT_TYPE, TE};
+use http::header::{AsHeaderName, CONTENT_TYPE, HOST, TE};
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
+use super::spelling::host;
 use crate::error::printable;
 
 /// The head of a request: everything except the body.
@@ -69,17 +71,55 @@ impl<'a> RequestHead<'a> {
     /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request
     /// may take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so
     /// that clients gain nothing by repeating a header. To handle repeated headers yourself, read all lines from
-    /// [`headers`](Self::headers).
+    /// [`headers`](Self::headers). For the host, use [`host`](Self::host), because HTTP/2 has no header for it.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        match self.single_header(name) {
-            Ok(value) => str::from_utf8(value?).ok().filter(|value| !value.is_empty() && value.is_ascii()),
-            Err(Repeated) => {
-                if let Some(ambiguity) = self.ambiguity {
-                    ambiguity.store(true, Ordering::Relaxed);
-                }
-                None
-            }
+        let value = self.single_header(name).unwrap_or_else(|Repeated| self.mark_ambiguous())?;
+        str::from_utf8(value).ok().filter(|value| !value.is_empty() && value.is_ascii())
+    }
+
+    /// Returns the host that the request is for, over any version of HTTP: that of the URI, which is the `:authority`
+    /// of HTTP/2, or else that of the header `Host`. It is a name in lower case, without the port and the last dot of
+    /// the header, or an IP address (`192.0.2.1`, `[2001:db8::1]`).
+    ///
+    /// Returns `None` if there is no host, or no single one: the two differ, the header is
+    /// [repeated](crate::key#repeated-headers), or one of them is invalid. A closure for a key or a condition then
+    /// counts as ambiguous, as with [`header`](Self::header). A host is invalid if it has a user, characters outside
+    /// ASCII, or percent-encoded ones.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::RequestHead;
+    ///
+    /// let one = Request::get("/").header("host", "Example.org:80").body(()).unwrap();
+    /// let other = Request::get("https://example.org/").body(()).unwrap();
+    /// assert_eq!(RequestHead::of(&one).host().as_deref(), Some("example.org"));
+    /// assert_eq!(RequestHead::of(&other).host().as_deref(), Some("example.org"));
+    /// ```
+    #[must_use]
+    pub fn host(&self) -> Option<Cow<'a, str>> {
+        match self.single_host().unwrap_or_else(|Repeated| self.mark_ambiguous())? {
+            Cow::Borrowed(host) => str::from_utf8(host).ok().map(Cow::Borrowed),
+            Cow::Owned(host) => String::from_utf8(host).ok().map(Cow::Owned),
+        }
+    }
+
+    fn mark_ambiguous<T>(&self) -> Option<T> {
+        if let Some(ambiguity) = self.ambiguity {
+            ambiguity.store(true, Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// Returns the [host](Self::host), or an error if there is no single one.
+    pub(crate) fn single_host(&self) -> Result<Option<Cow<'a, [u8]>>, Repeated> {
+        let header = self.single_header(HOST)?.filter(|host| !host.is_empty());
+        let authority = self.uri.authority().map(|authority| authority.as_str().as_bytes());
+        let mut hosts = authority.into_iter().chain(header).map(|text| host(text).ok_or(Repeated));
+        let host = hosts.next().transpose()?;
+        match hosts.next().transpose()? {
+            Some(other) if host.as_ref() != Some(&other) => Err(Repeated),
+            _ => Ok(host),
         }
     }
 
@@ -275,7 +315,7 @@ pub struct PeerAddr(pub SocketAddr);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnixPeer;
 
-/// A header occurs several times that must occur at most once.
+/// A header occurs several times that must occur at most once, or a request has no single host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated;
 

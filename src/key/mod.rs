@@ -1,9 +1,9 @@
 //! Keys: which bucket a request is charged to.
 //!
-//! An extractor takes a key from a request: [`peer_ip()`], [`TrustedProxies`], [`header()`], [`cookie()`], [`query()`],
-//! [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or [`from_async_fn`]. A tuple of
-//! extractors makes one key of several, and [`or`](KeyExtractor::or) falls back to another. A limit without an
-//! extractor has one bucket for all requests.
+//! An extractor takes a key from a request: [`peer_ip()`], [`TrustedProxies`], [`header()`], [`bearer()`],
+//! [`cookie()`], [`query()`], [`host()`], [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or
+//! [`from_async_fn`]. A tuple of extractors makes one key of several, and [`or`](KeyExtractor::or) falls back to
+//! another. A limit without an extractor has one bucket for all requests.
 //!
 //! ```
 //! use tower_ratelimit::{Limit, TokenBucket, key};
@@ -19,8 +19,8 @@
 //!
 //! # Trust
 //!
-//! Clients choose their headers, cookies, paths and queries: with such a key, a client can pick its own bucket, or
-//! another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
+//! Clients choose their headers, cookies, hosts, paths and queries: with such a key, a client can pick its own bucket,
+//! or another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
 //!
 //! The same holds for headers that name an address, unless trusted proxies wrote them: use [`TrustedProxies`]. A raw
 //! [`path`] has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method()`].
@@ -43,6 +43,7 @@
 //! | reader | if a header has several lines |
 //! |---|---|
 //! | [`header()`], [`TrustedProxies`] with a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::LimitHandle#overrides) of these | [ambiguous](KeyError::Ambiguous): an enforced limit rejects the request with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
+//! | [`host()`], [`when::host`](crate::when::host) | ambiguous, also if the header and the URI differ; the condition then counts for `always_reject` and `when`, but not for `never_limit` and `size_when` |
 //! | [`cookie()`] and [`query()`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
 //! | [`always_reject`](crate::Builder::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds for any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
 //! | [`never_limit`](crate::Builder::never_limit), [`Limit::size_when`](crate::Limit::size_when), and limits of rules files that replace others | the condition counts if it holds for all lines ([`when::header`](crate::when::header)), or never ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
@@ -50,6 +51,22 @@
 //! | `X-Forwarded-For` and `Forwarded` | the lines are one list, which is read from the right |
 //!
 //! Don't use a list header such as `Accept` as a key. Pick the relevant part with [`from_fn`].
+//!
+//! # Spellings
+//!
+//! Where a standard allows several spellings of a value, a client must not evade a limit by another one. So
+//! [`header()`], [`when::header`](crate::when::header), [`KeyList`](crate::KeyList) and rules files compare these
+//! headers in one spelling. The values that you configure may have any:
+//!
+//! | header | compared |
+//! |---|---|
+//! | `Content-Type` | without regard to case, and without parameters; with them only by a `when::header` whose value has some |
+//! | `Authorization`, `Proxy-Authorization` | with the scheme in any case, and the credentials exactly |
+//! | `Accept`, `Accept-Charset`, `Accept-Encoding`, `Accept-Language`, `Access-Control-Request-Headers`, `Cache-Control`, `Connection`, `Content-Encoding`, `Content-Language`, `Expect`, `Origin`, `Pragma`, `TE`, `Trailer`, `Transfer-Encoding`, `Upgrade`, `X-Forwarded-Proto` | as a whole, without regard to case, whitespace and quotes |
+//! | others | exactly, but for the whitespace around the value |
+//!
+//! HTTP/2 has no `Host` header, so that key, condition and rule are rejected: use [`host()`] and
+//! [`when::host`](crate::when::host).
 
 pub(crate) mod cidrs;
 mod client_ip;
@@ -62,6 +79,7 @@ mod hops;
 mod part;
 mod proxies;
 mod request;
+mod spelling;
 
 pub use self::client_ip::{ClientIp, peer_ip};
 pub use self::combine::{extension, first, from_async_fn, from_fn, second};
@@ -75,4 +93,5 @@ pub(crate) use self::part::text;
 pub use self::proxies::{AddressError, TrustedProxies};
 #[cfg(feature = "rules")]
 pub(crate) use self::request::{OTHER_METHODS, any_method, is_standard};
-pub use self::request::{cookie, header, matched_route, method, path, query};
+pub use self::request::{bearer, cookie, header, host, matched_route, method, path, query};
+pub(crate) use self::spelling::Spelling;

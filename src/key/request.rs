@@ -1,23 +1,24 @@
-//! Keys that the head of a request contains: a header, a cookie, a query parameter, the path, the route or the method.
+//! Keys that the head of a request contains: a header, a bearer token, a cookie, a query parameter, the host, the path,
+//! the route or the method.
 
 use std::borrow::Cow;
 
-use http::header::COOKIE;
+use http::header::{AUTHORIZATION, COOKIE};
 use http::{HeaderName, Method};
 
 use super::encoding::KeyBuf;
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
-use super::head::is_token;
+use super::head::{Repeated, RequestHead, is_token};
 use super::part::{KeyPart, text};
+use super::spelling::Spelling;
 use crate::error::{or_panic, validation};
-use crate::key::head::RequestHead;
 
 /// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///
 /// The key is missing if the header is absent or blank. A request that repeats the header is
 /// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their headers: see
-/// [trust](super#trust).
+/// [trust](super#trust). Values that their standard defines as case-insensitive have [one spelling](super#spellings).
 ///
 /// ```
 /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -28,11 +29,29 @@ use crate::key::head::RequestHead;
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name.
+/// Panics if `name` is not a valid header name, or is `host`, which HTTP/2 has no header for: use [`host`].
 #[doc(alias = "api key")]
 #[track_caller]
 pub fn header(name: &str) -> impl KeyExtractor + Clone + use<> {
-    HeadKey::Header(or_panic(validation::header_name(name)))
+    let name = or_panic(validation::header_name(name));
+    HeadKey::Header(Spelling::of(&name), name)
+}
+
+/// Extracts the token of `Authorization: Bearer`, as bytes. The scheme may be written in any case.
+///
+/// The key is missing if there is no such header, or it has another scheme. A request that repeats the header, or has
+/// spaces or commas in its token, is [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose
+/// their tokens: place the limiter inside the layer that checks them. See [trust](super#trust).
+///
+/// ```
+/// use tower_ratelimit::{Limit, TokenBucket, key};
+///
+/// let api = Limit::new("api", TokenBucket::per_second(10)).by(key::bearer());
+/// # let _ = api;
+/// ```
+#[doc(alias = "authorization")]
+pub const fn bearer() -> impl KeyExtractor + Clone {
+    HeadKey::Bearer
 }
 
 /// Extracts the value of the cookie `name`, as bytes.
@@ -79,6 +98,24 @@ pub fn query(name: &str) -> impl KeyExtractor + Clone + use<> {
     HeadKey::Query(name.into())
 }
 
+/// Extracts the [host](RequestHead::host) that the request is for, over any version of HTTP, as text: a name in lower
+/// case without a port (`example.org`), or an IP address (`192.0.2.1`, `[2001:db8::1]`).
+///
+/// The key is missing if there is no host. A request whose host is invalid, or whose URI and `Host` header differ, is
+/// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose the host: place the limiter inside the
+/// layer that rejects hosts which the service does not have. See [trust](super#trust).
+///
+/// ```
+/// use tower_ratelimit::{Limit, TokenBucket, key};
+///
+/// let site = Limit::new("site", TokenBucket::per_second(100)).by(key::host());
+/// # let _ = site;
+/// ```
+#[doc(alias = "authority")]
+pub const fn host() -> impl KeyExtractor + Clone {
+    HeadKey::Host
+}
+
 /// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many
 /// spellings, each with a bucket of its own: prefer [`matched_route`], except for services without a router.
 pub const fn path() -> impl KeyExtractor + Clone {
@@ -113,7 +150,9 @@ pub(crate) const fn any_method() -> impl KeyExtractor {
 
 #[derive(Clone)]
 enum HeadKey {
-    Header(HeaderName),
+    Header(Spelling, HeaderName),
+    Bearer,
+    Host,
     Cookie(Box<str>),
     Query(Box<str>),
     Path,
@@ -128,7 +167,9 @@ impl HeadKey {
     #[inline]
     fn find<'h>(&self, head: &RequestHead<'h>) -> Result<Cow<'h, [u8]>, KeyError> {
         let text = match self {
-            Self::Header(name) => return only(head.header_lines(name).map(Cow::Borrowed)),
+            Self::Header(spelling, name) => return only_line(head, name).map(|value| spelling.normalize(value)),
+            Self::Bearer => return bearer_token(only_line(head, &AUTHORIZATION)?).map(Cow::Borrowed),
+            Self::Host => return head.single_host().map_err(|Repeated| KeyError::Ambiguous)?.ok_or(KeyError::NotSent),
             Self::Cookie(name) => {
                 let lines = head.headers.get_all(COOKIE).iter();
                 let pairs = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
@@ -152,6 +193,23 @@ impl HeadKey {
             }
         };
         Ok(Cow::Borrowed(text.as_bytes()))
+    }
+}
+
+/// Returns the value of a header that has one line.
+fn only_line<'h>(head: &RequestHead<'h>, name: &HeaderName) -> Result<&'h [u8], KeyError> {
+    let line = head.single_header(name).map_err(|Repeated| KeyError::Ambiguous)?;
+    line.filter(|value| !value.is_empty()).ok_or(KeyError::NotSent)
+}
+
+/// Returns the token of a value of `Authorization`. Programs disagree on where a token with spaces or commas ends.
+fn bearer_token(credentials: &[u8]) -> Result<&[u8], KeyError> {
+    let mut words = credentials.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    match (words.next(), words.next(), words.next()) {
+        (Some(scheme), Some(token), end) if scheme.eq_ignore_ascii_case(b"bearer") => {
+            if end.is_none() && !token.contains(&b',') { Ok(token) } else { Err(KeyError::Ambiguous) }
+        }
+        _ => Err(KeyError::NotSent),
     }
 }
 
@@ -184,7 +242,9 @@ impl KeyExtractor for HeadKey {
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let name = match self {
-            Self::Header(name) => format!("header {name}"),
+            Self::Header(_, name) => format!("header {name}"),
+            Self::Bearer => "bearer token".into(),
+            Self::Host => "host".into(),
             Self::Cookie(name) => format!("cookie {name}"),
             Self::Query(name) => format!("query {name}"),
             Self::Path => "path".into(),
@@ -193,7 +253,7 @@ impl KeyExtractor for HeadKey {
             Self::Method { is_any: true } => return method().describe(head),
             Self::Method { is_any: false } => "method".into(),
         };
-        let is_secret = matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_));
+        let is_secret = matches!(self, Self::Header(..) | Self::Bearer | Self::Cookie(_) | Self::Query(_));
         vec![match self.find(head) {
             Ok(value) if is_secret => KeyPart::secret(name, value),
             Ok(value) => KeyPart::new(name, text(&value)),
@@ -203,8 +263,16 @@ impl KeyExtractor for HeadKey {
 
     fn header_name(&self) -> Option<&HeaderName> {
         match self {
-            Self::Header(name) => Some(name),
+            Self::Header(_, name) => Some(name),
             _ => None,
+        }
+    }
+
+    fn spelling(&self) -> Spelling {
+        match self {
+            Self::Header(spelling, _) => *spelling,
+            Self::Host => Spelling::Host,
+            _ => Spelling::Exact,
         }
     }
 }

@@ -92,6 +92,9 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 /// | extractor | the key of its bucket |
 /// |---|---|
 /// | [`header("x-customer")`](crate::key::header), [`cookie`](crate::key::cookie), [`query`](crate::key::query) | `"42"`, as text or bytes |
+/// | a header with [several spellings](crate::key#spellings) | in lower case, `"application/json"`, without whitespace, quotes and the parameters of a content type |
+/// | [`bearer()`](crate::key::bearer) | `"mF_9.B5f-4.1JqM"`, without the scheme |
+/// | [`host()`](crate::key::host) | `"example.org"`, in lower case and without a port; `"[2001:db8::1]"` |
 /// | [`matched_route()`](crate::key::matched_route) | `"/users/{id}"`, as in the router |
 /// | [`path()`](crate::key::path) | `"/users/17"`, as the client spelled it |
 /// | [`method()`](crate::key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |

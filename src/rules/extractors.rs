@@ -10,7 +10,7 @@ use super::fields::{closest, one_of};
 use crate::error::validation;
 use crate::key::cidrs::{Prefixes, address_of};
 use crate::key::head::RequestHead;
-use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart};
+use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart, Spelling};
 
 /// Maps the keys of descriptors to extractors.
 ///
@@ -19,6 +19,8 @@ use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart};
 /// | `remote_address` | the peer's address by [`key::peer_ip`]; of IPv6 addresses, the first 64 bits |
 /// | `method` | the method, with HEAD as GET; descriptors can match any method, but non-standard methods share a bucket, as with [`key::method`] |
 /// | `path` | the matched route by [`key::matched_route`] |
+/// | `host` | the host by [`key::host`] |
+/// | `bearer` | the token of `Authorization: Bearer` by [`key::bearer`] |
 /// | `header.NAME` | the header NAME by [`key::header`] |
 /// | `query.NAME` | the decoded query parameter NAME; missing if it is empty |
 ///
@@ -61,8 +63,9 @@ pub(super) struct Named {
 }
 
 impl Named {
-    fn new(extractor: impl KeyExtractor, format: ValueFormat) -> Self {
-        Self { extractor: Arc::new(extractor), format }
+    fn new(extractor: impl KeyExtractor) -> Self {
+        let text = ValueFormat::Text(extractor.spelling());
+        Self { format: extractor.prefixes().map_or(text, ValueFormat::Address), extractor: Arc::new(extractor) }
     }
 
     /// Returns the value of a request as text, of an address its network. `None` if there is none, or if it is found
@@ -88,19 +91,21 @@ impl Extractors {
     pub fn new() -> Self {
         Self { named: BTreeMap::new() }
             .register_address(REMOTE_ADDRESS, key::peer_ip(), 64)
-            .insert("method", key::any_method(), ValueFormat::Method)
-            .insert("path", key::matched_route(), ValueFormat::Path)
+            .insert("method", Named { format: ValueFormat::Method, ..Named::new(key::any_method()) })
+            .insert("path", Named { format: ValueFormat::Path, ..Named::new(key::matched_route()) })
+            .register("host", key::host())
+            .register("bearer", key::bearer())
     }
 
     /// Registers an extractor for a key. Replaces the previous extractor of that key.
     ///
     /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
     /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
+    /// The values of [`key::host`] and of some [`key::header`]s are compared in [one spelling](key#spellings).
     /// The values of [`key::peer_ip`] and of [`TrustedProxies`](key::TrustedProxies) are compared as addresses, as with
     /// [`register_address`](Self::register_address).
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
-        let format = extractor.prefixes().map_or(ValueFormat::Text, ValueFormat::Address);
-        self.insert(name, extractor, format)
+        self.insert(name, Named::new(extractor))
     }
 
     /// Registers an extractor of IP addresses. Of IPv6 addresses, the first `ipv6_prefix` bits count, or fewer if the
@@ -128,11 +133,11 @@ impl Extractors {
     pub fn register_address(self, name: impl Into<String>, extractor: impl KeyExtractor, ipv6_prefix: u8) -> Self {
         let prefixes = validation::checked!(Prefixes::DEFAULT.ipv6(ipv6_prefix));
         let prefixes = extractor.prefixes().map_or(prefixes, |own| own.shorter(prefixes));
-        self.insert(name, extractor, ValueFormat::Address(prefixes))
+        self.insert(name, Named { format: ValueFormat::Address(prefixes), ..Named::new(extractor) })
     }
 
-    fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
-        self.named.insert(name.into(), Named::new(extractor, format));
+    fn insert(mut self, name: impl Into<String>, named: Named) -> Self {
+        self.named.insert(name.into(), named);
         self
     }
 
@@ -143,13 +148,13 @@ impl Extractors {
         }
         if let Some(header) = name.strip_prefix("header.") {
             validation::header_name(header).map_err(|error| error.to_string())?;
-            return Ok(Named::new(key::header(header), ValueFormat::Text));
+            return Ok(Named::new(key::header(header)));
         }
         if let Some(parameter) = name.strip_prefix("query.") {
             if parameter.trim().is_empty() {
                 return Err("`query.` lacks the name of a parameter: write `query.page`, for example".to_owned());
             }
-            return Ok(Named::new(key::query(parameter), ValueFormat::Text));
+            return Ok(Named::new(key::query(parameter)));
         }
         let known: Vec<&str> = self.named.keys().map(String::as_str).chain(["header.NAME", "query.NAME"]).collect();
         let meant = closest(name, &known);
@@ -181,7 +186,7 @@ pub(super) enum Matcher {
 /// The format in which an extractor writes values.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ValueFormat {
-    Text,
+    Text(Spelling),
     /// A matched route.
     Path,
     /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a
@@ -203,11 +208,26 @@ impl ValueFormat {
             // A `*` in a pattern is not a parameter.
             validation::path("path", text.split('*').next().unwrap_or(text)).map_err(|error| error.to_string())?;
         }
+        let parse = |spelling: Spelling, text| spelling.parse(text).map_err(|error| error.to_string());
         if is_pattern(text) {
-            return Ok(Matcher::Pattern(text.into()));
+            let lower = text.to_ascii_lowercase();
+            return Ok(Matcher::Pattern(match self {
+                Self::Text(Spelling::Host) => {
+                    let sample = lower.replace('*', "0");
+                    if *parse(Spelling::Host, &sample)? != *sample.as_bytes() {
+                        return Err(format!("{text:?} matches no host: leave out the port and the last dot"));
+                    }
+                    lower.into()
+                }
+                Self::Text(spelling) => String::from_utf8_lossy(&parse(spelling, text)?).into(),
+                // As addresses are written.
+                Self::Address(_) => lower.into(),
+                Self::Path | Self::Method => text.into(),
+            }));
         }
         match self {
-            Self::Text | Self::Path => {}
+            Self::Path => {}
+            Self::Text(spelling) => return Ok(Matcher::Exact(parse(spelling, text)?.into())),
             Self::Method if text == "HEAD" => return Err("HEAD counts as GET: write `GET`".to_owned()),
             Self::Method => {
                 let upper = text.to_uppercase();

@@ -12,7 +12,7 @@ use crate::error::{ConfigError, or_panic};
 use crate::key::cidrs::Cidrs;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
-use crate::key::{AddressError, ClientIp, Hashed, Key, KeyError, KeyExtractor};
+use crate::key::{AddressError, ClientIp, Hashed, Key, KeyBuf, KeyError, KeyExtractor, Spelling};
 
 /// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
 /// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests from one of them.
@@ -139,7 +139,9 @@ impl fmt::Debug for AddressList {
 /// An entry has the type that the extractor finds: text without whitespace around it for a header, the closure's result
 /// for [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
 /// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For
-/// addresses, use an [`AddressList`]. A request without the key is on no list.
+/// addresses, use an [`AddressList`]. A request without the key is on no list. Entries for [`host`](crate::key::host)
+/// and for headers whose values have [several spellings](crate::key#spellings) may be written in any of them, except in
+/// tuples.
 ///
 /// Clients can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header. `always_reject`
 /// rejects a request if any line of the header is an entry; with other ambiguous keys, such as a repeated cookie or a
@@ -180,18 +182,23 @@ impl KeyList {
             ));
         }
         let hasher = KeyHasher::random();
-        let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, keys)));
+        let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, extractor.spelling(), keys)));
         Ok(Self { extractor: Arc::new(extractor), hasher, hashes })
     }
 
     /// Replaces all entries, for all clones and from the next request on.
     pub fn replace(&self, keys: impl IntoIterator<Item: Key>) {
-        self.hashes.store(Arc::new(hashes(&self.hasher, keys)));
+        self.hashes.store(Arc::new(hashes(&self.hasher, self.extractor.spelling(), keys)));
     }
 }
 
-fn hashes(hasher: &KeyHasher, keys: impl IntoIterator<Item: Key>) -> HashSet<KeyHash> {
-    keys.into_iter().map(|key| key.hash_with(hasher)).collect()
+fn hashes(hasher: &KeyHasher, spelling: Spelling, keys: impl IntoIterator<Item: Key>) -> HashSet<KeyHash> {
+    let hash = |key: _| {
+        let mut parts = KeyBuf::default();
+        Key::write(&key, &mut parts);
+        parts.only_part().map_or_else(|| parts.hash(hasher), |part| hasher.hash(&spelling.normalize(part)))
+    };
+    keys.into_iter().map(hash).collect()
 }
 
 impl Condition for KeyList {
@@ -204,7 +211,9 @@ impl Condition for KeyList {
         match (self.extractor.hashed(head, &self.hasher), self.extractor.header_name()) {
             (Hashed::Known(Ok(key)), _) => hashes.contains(&key),
             (Hashed::Known(Err(KeyError::Ambiguous)), Some(name)) => {
-                head.header_lines(name).any(|value| hashes.contains(&self.hasher.hash(value)))
+                let spelling = self.extractor.spelling();
+                let mut lines = head.header_lines(name).map(|value| self.hasher.hash(&spelling.normalize(value)));
+                lines.any(|hash| hashes.contains(&hash))
             }
             // The number of combinations of several headers' lines is the client's choice, so they are not tried.
             (Hashed::Known(Err(KeyError::Ambiguous)), None) => true,

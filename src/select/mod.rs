@@ -32,7 +32,7 @@ use crate::key::head::RequestHead;
     message = "`{Self}` is not a condition on requests",
     label = "expected a `Condition`",
     note = "wrap a closure in `when::from_fn`: `when::from_fn(|head| head.path() == \"/\")`",
-    note = "`tower_ratelimit::when` has conditions on the method, route, path, headers and time of day"
+    note = "`tower_ratelimit::when` has conditions on the method, route, path, host, headers and time of day"
 )]
 pub trait Condition: Send + Sync + 'static {
     /// Returns whether the condition holds for a request.

@@ -1,4 +1,4 @@
-//! Conditions: which requests a limit applies to, by method, route, header or time of day.
+//! Conditions: which requests a limit applies to, by method, route, host, header or time of day.
 //!
 //! Pass a condition to [`Limit::when`](crate::Limit::when). Combine conditions with [`and`](Condition::and),
 //! [`or`](Condition::or) and [`not`], and write your own with [`from_fn`]. A limit's condition is evaluated before its
@@ -28,6 +28,7 @@ use super::of_head;
 pub use super::time_of_day::{TimeOfDay, time_of_day, try_time_of_day};
 pub use super::{Condition, not};
 use crate::error::{or_panic, validation};
+use crate::key::Spelling;
 use crate::key::head::RequestHead;
 
 /// Matches requests by method. `GET` also matches HEAD.
@@ -121,26 +122,58 @@ pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {
     })
 }
 
+/// Matches requests for a host, over any version of HTTP. Hosts are compared without regard to case, the port and the
+/// last dot: see [`RequestHead::host`].
+///
+/// If the host of a request is invalid, or its URI and `Host` header differ, the condition does not
+/// [hold](Condition::holds), and [may hold](Condition::may_hold) for any host.
+///
+/// ```
+/// use tower_ratelimit::{Limit, TokenBucket, when};
+///
+/// let api = Limit::new("api", TokenBucket::per_second(100)).when(when::host("api.example.org"));
+/// # let _ = api;
+/// ```
+///
+/// # Panics
+///
+/// Panics if `host` is not a name or an IP address. Write the ASCII form of an international name
+/// (`xn--bcher-kva.example`).
+#[must_use]
+#[track_caller]
+pub fn host(host: &str) -> impl Condition {
+    let host = or_panic(Spelling::Host.parse(host)).into_owned();
+    of_head(format!("host is {}", String::from_utf8_lossy(&host)).into(), move |head, is_certain| {
+        head.single_host().map_or(!is_certain, |found| found.is_some_and(|found| *found == *host))
+    })
+}
+
 /// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte, without the
-/// whitespace around them; a list is not split at its commas.
+/// whitespace around them; a list is not split at its commas. Values that their standard defines as case-insensitive
+/// are compared [so](crate::key#spellings), and a content type without its parameters unless `value` has some.
 ///
 /// If the header is [repeated](crate::key#repeated-headers), the condition [holds](Condition::holds) if all lines have
 /// the value, and [may hold](Condition::may_hold) if at least one has.
 ///
 /// # Panics
 ///
-/// Panics if `name` is not a valid header name.
+/// Panics if `name` is not a valid header name, or is `host`, which HTTP/2 has no header for: use [`host`].
 #[must_use]
 #[track_caller]
 pub fn header(name: &str, value: impl Into<String>) -> impl Condition {
     let name = or_panic(validation::header_name(name));
-    let value = value.into().trim_ascii().to_owned();
+    let value = value.into();
+    let spelling = match Spelling::of(&name) {
+        Spelling::MediaType if value.contains(';') => Spelling::Tokens,
+        spelling => spelling,
+    };
+    let value = spelling.normalize(value.trim_ascii().as_bytes()).into_owned();
     let description = match is_credential(&name) {
         true => format!("header {name} has the configured value"),
-        false => format!("header {name} is {value:?}"),
+        false => format!("header {name} is {:?}", String::from_utf8_lossy(&value)),
     };
     of_head(description.into(), move |head, is_certain| {
-        let matches = |line: &[u8]| line == value.as_bytes();
+        let matches = |line: &[u8]| *spelling.normalize(line) == *value;
         let mut lines = head.header_lines(&name);
         head.header_lines(&name).any(matches) && (!is_certain || lines.all(matches))
     })

@@ -15,4 +15,5 @@ mod reference;
 mod replaced;
 mod requests;
 mod service;
+mod spellings;
 mod work;

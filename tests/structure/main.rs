@@ -43,6 +43,7 @@ const LEVELS: &[&str] = &[
     "store::redis::operations",
     "store::redis",
     // Limits: keys, conditions and costs
+    "key::spelling",
     "key::head",
     "key",
     "select",
