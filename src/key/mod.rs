@@ -66,7 +66,7 @@
 //! | others | exactly, but for the whitespace around the value |
 //!
 //! HTTP/2 has no `Host` header, so that key, condition and rule are rejected: use [`host()`] and
-//! [`when::host`](crate::when::host).
+//! [`when::host`](crate::when::host). For WebSockets, use [`when::websocket`](crate::when::websocket).
 
 pub(crate) mod cidrs;
 mod client_ip;

@@ -21,7 +21,8 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::{HeaderName, Method};
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderName, Method, Version};
 
 use super::of_head;
 #[cfg(feature = "time-zones")]
@@ -145,6 +146,32 @@ pub fn host(host: &str) -> impl Condition {
     let host = or_panic(Spelling::Host.parse(host)).into_owned();
     of_head(format!("host is {}", String::from_utf8_lossy(&host)).into(), move |head, is_certain| {
         head.single_host().map_or(!is_certain, |found| found.is_some_and(|found| *found == *host))
+    })
+}
+
+/// Matches handshakes of WebSockets: over HTTP/1.1, a `GET` with `Upgrade: websocket` and `Connection: upgrade`
+/// (RFC 6455), and over later versions, an extended `CONNECT` (RFC 8441).
+///
+/// An extended `CONNECT` counts whatever its `:protocol`, because each server reports that in a type of its own.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, key, when};
+///
+/// let sockets = Limit::new("sockets", FixedWindow::per_hour(100)).by(key::peer_ip()).when(when::websocket());
+/// # let _ = sockets;
+/// ```
+#[must_use]
+pub fn websocket() -> impl Condition {
+    of_head("request is a WebSocket handshake".into(), |head, _| {
+        if head.version > Version::HTTP_11 {
+            // The target of a plain `CONNECT` has no path.
+            return *head.method == Method::CONNECT && head.uri.path_and_query().is_some();
+        }
+        // Some servers search the whole line for the option, so a client must not evade the condition by `x-upgrade`.
+        let upgrades = |line: &[u8]| line.windows(7).any(|text| text.eq_ignore_ascii_case(b"upgrade"));
+        *head.method == Method::GET
+            && head.has_token(UPGRADE, "websocket")
+            && head.header_lines(CONNECTION).any(upgrades)
     })
 }
 

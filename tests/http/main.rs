@@ -38,4 +38,5 @@ mod subrequests;
 mod tables;
 mod untrusted;
 mod upstream;
+mod websockets;
 mod whitespace;
