@@ -65,6 +65,21 @@ impl RedisServer {
         started.expect("redis-server starts on a free port")
     }
 
+    /// Starts a server that has failed to save its data. It accepts writes until `stop-writes-on-bgsave-error` is set.
+    pub fn start_unable_to_save() -> Self {
+        let server = Self::start();
+        // It has started once it replies. Its dump can't replace a folder.
+        let () = server.ask(&cmd("PING"));
+        std::fs::create_dir(server.folder.path().join("dump.rdb")).expect("a folder");
+        let () = server.ask(cmd("CONFIG").arg("SET").arg("stop-writes-on-bgsave-error").arg("no"));
+        let () = server.ask(cmd("CONFIG").arg("SET").arg("save").arg("3600 1000000"));
+        let () = server.ask(&cmd("BGSAVE"));
+        wait_until("the dump fails", || {
+            server.ask::<String>(cmd("INFO").arg("persistence")).contains("rdb_last_bgsave_status:err")
+        });
+        server
+    }
+
     /// Starts a replica of another server, and waits until it is in sync.
     pub fn replica_of(master: &Self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);

@@ -192,9 +192,10 @@ async fn decide_request<B: CompareAndSwap>(
     let writes = Arc::new(AtomicBool::new(false));
     let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
     let written = cells.iter().map(|_| None).collect();
-    let request = Request { database, cells, purpose, writes: writes.clone(), written, retries: Retries::new() };
+    let retries = Retries::new();
+    let request = Request { database, cells, purpose, writes: writes.clone(), written, denial: None, retries };
     let (answer, _) = if purpose == Purpose::Take && limits > 1 {
-        complete(request.decide_in_turn(), writes, async |(_, unused)| Request::take_back(unused).await).await?
+        complete(request.decide_in_turn(), writes, async |(_, mut unused)| unused.take_back().await).await?
     } else {
         request.decide_in_turn().await?
     };
@@ -213,6 +214,8 @@ async fn decide_request<B: CompareAndSwap>(
 /// others have been decided by it. So the rows that are written next are those to which the new decision makes a
 /// difference: a charge that still stands is not written twice, and if the request is now denied, its charges are taken
 /// back.
+///
+/// A denial stands even if nothing can be written: its strikes do not count then.
 struct Request<B> {
     database: Database<Arc<B>>,
     cells: Vec<Cell>,
@@ -221,6 +224,8 @@ struct Request<B> {
     writes: Arc<AtomicBool>,
     /// What the request has written under each of its keys.
     written: Vec<Option<Written>>,
+    /// The denial by the last attempt, whose strikes could not be written.
+    denial: Option<(Timestamp, Vec<Cell>)>,
     retries: Retries,
 }
 
@@ -241,21 +246,31 @@ impl<B: CompareAndSwap> Request<B> {
         if let Some(at) = self.database.remembered(&mut self.cells) {
             return Ok((Answer::with_cells(at, mem::take(&mut self.cells)).from_memory(), self));
         }
-        let _locks = locks?;
-        match self.decide().await {
-            Ok(at) => Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self)),
-            Err(error) => {
-                self.take_back().await;
-                Err(error)
+        // Without its turn, a request makes no strike, but it is denied. (Denials without strikes are remembered.)
+        if locks.is_err() && self.cells.iter().any(Cell::is_of_penalty) {
+            self.purpose = Purpose::Peek;
+            let at = self.decide().await?;
+            if self.cells.iter().any(Cell::denies) {
+                return Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self));
             }
         }
+        let _locks = locks?;
+        let mut decided = self.decide().await;
+        if decided.is_err() {
+            self.take_back().await;
+            if let Some((at, cells)) = self.denial.take() {
+                (decided, self.cells) = (Ok(at), cells);
+            }
+        }
+        Ok((Answer::with_cells(decided?, mem::take(&mut self.cells)), self))
     }
 
     /// Refunds the charges that were written. Those that cannot be refunded stay, as strikes do, and so does one of
     /// which it is unknown whether it was written.
-    async fn take_back(self) {
-        let written: Vec<Cell> = self.written.into_iter().flatten().map(|written| written.cell).collect();
-        let _ = self.database.refund(&written).await;
+    async fn take_back(&mut self) {
+        let written = self.written.iter_mut().filter_map(Option::take).map(|written| written.cell);
+        let charges: Vec<Cell> = written.filter(|cell| !cell.is_of_penalty()).collect();
+        let _ = self.database.refund(&charges).await;
     }
 
     async fn decide(&mut self) -> Result<Timestamp, StoreError> {
@@ -270,22 +285,31 @@ impl<B: CompareAndSwap> Request<B> {
                 rows.iter().zip(&self.written).map(|(row, written)| without(written, &row.state, now)).collect();
             let mut after = before.clone();
             decide(&mut cells, &mut after[..], |_| now, self.purpose);
+            let is_denied = cells.iter().any(Cell::denies);
+            self.denial = None;
             let had_written = self.written.iter().any(Option::is_some);
             let mut order: Vec<usize> = (0..rows.len()).filter(|_| self.purpose == Purpose::Take).collect();
             order.sort_unstable_by_key(|index| &rows[*index].key);
             for index in order {
-                let (row, before, after) = (&rows[index], &before[index], &after[index]);
+                let (row, found, left) = (&rows[index], &before[index], &after[index]);
                 let last = self.written[index].take();
-                if *after != row.state {
+                if *left != row.state {
                     self.writes.store(true, Ordering::Relaxed);
-                    if !self.database.write(row, after, at).await? {
+                    let write = self.database.write(row, left, at);
+                    let is_written = match is_denied {
+                        true => self.retries.wait(write).await.unwrap_or_else(Err),
+                        false => write.await,
+                    };
+                    if !matches!(is_written, Ok(true)) {
+                        self.denial = is_denied.then(|| (at, without_strikes(&cells, before.clone(), now)));
+                        is_written?;
                         // Another process has changed it.
                         self.written[index] = last;
                         continue 'attempts;
                     }
                 }
-                if after != before {
-                    let (cell, before, after) = (cells[index].clone(), before.clone(), after.clone());
+                if left != found {
+                    let (cell, before, after) = (cells[index].clone(), found.clone(), left.clone());
                     self.written[index] = Some(Written { cell, before, after });
                 }
             }
@@ -297,6 +321,18 @@ impl<B: CompareAndSwap> Request<B> {
             return Ok(at);
         }
     }
+}
+
+/// Returns denied cells as answered for these states if no strike counts.
+fn without_strikes(cells: &[Cell], mut states: Vec<KeyState>, now: u64) -> Vec<Cell> {
+    let mut cells = cells.to_vec();
+    for cell in &mut cells {
+        let size = cell.algorithm().size();
+        *cell = cell.asked_again(cell.cost());
+        cell.resize(size);
+    }
+    decide(&mut cells, &mut states[..], |_| now, Purpose::Peek);
+    cells
 }
 
 /// Returns the state of a row without what the request has written.

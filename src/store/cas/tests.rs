@@ -1,19 +1,21 @@
 //! Requests on a database in memory.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::slice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::{CasStore, CompareAndSwap, Versioned};
 use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
 use crate::error::{StoreError, StoreErrorKind};
-use crate::limit::Limit;
+use crate::limit::{Limit, OnStoreError};
 use crate::limiter::Limiter;
-use crate::store::decision::Cell;
+use crate::store::decision::{Cell, DecidedBy};
 use crate::store::{Answer, MemoryStore, Override, OverrideOperation, Purpose, Store, StoreFuture, Veto};
 use crate::time::{Clock, ManualClock, Timestamp};
 
@@ -25,6 +27,15 @@ struct Table {
     progress: Mutex<Progress>,
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Writing {
+    #[default]
+    Works,
+    Fails,
+    Conflicts,
+    Hangs,
+}
+
 #[derive(Default)]
 struct Progress {
     reads: usize,
@@ -34,6 +45,8 @@ struct Progress {
     /// The next writes wait for these futures, such as a request of another process. A write conflicts if its future
     /// fails.
     interruptions: Vec<Option<StoreFuture<Answer>>>,
+    /// What happens to all other writes.
+    writing: Writing,
 }
 
 impl std::fmt::Debug for Progress {
@@ -57,11 +70,17 @@ impl CompareAndSwap for Table {
         ttl: Duration,
     ) -> Result<bool, StoreError> {
         yield_now().await;
-        let interruption = {
+        let (interruption, writing) = {
             let mut progress = self.progress.lock().unwrap();
             (progress.writes, progress.ttl) = (progress.writes + 1, ttl);
-            progress.interruptions.pop().flatten()
+            (progress.interruptions.pop().flatten(), progress.writing)
         };
+        match writing {
+            Writing::Works => {}
+            Writing::Fails => return Err(StoreError::new("the database is read-only")),
+            Writing::Conflicts => return Ok(false),
+            Writing::Hangs => pending().await,
+        }
         if let Some(interruption) = interruption
             && interruption.await.is_err()
         {
@@ -393,6 +412,49 @@ async fn a_strike_is_written() {
     table.clock.advance(Duration::from_secs(10));
     let decided = take(&table.process(), &cells).await;
     assert!(decided[0].is_allowed() && !decided[1].is_allowed(), "it is locked out for 60 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_stands_although_its_strike_cannot_be_written() {
+    for writing in [Writing::Fails, Writing::Conflicts, Writing::Hangs] {
+        let table = Table::shared();
+        let limits = [
+            Limit::new("one", FixedWindow::per_day(1)).penalty(Penalty::after(1, Duration::from_secs(60))),
+            Limit::new("other", FixedWindow::per_day(5)),
+        ];
+        // The second one has a limit without a penalty, too.
+        for limits in [&limits[..1], &limits] {
+            let limiter = Limiter::builder(limits.to_vec()).store(table.process()).on_store_error(OnStoreError::Allow);
+            let limiter = limiter.build();
+            let key = limits.len();
+            assert!(limiter.acquire(key, 1).await.unwrap().is_allowed());
+            table.progress.lock().unwrap().writing = writing;
+            let requests = (0..20).map(|_| limiter.acquire(key, 1));
+            for decision in join_all(requests).await {
+                let decision = decision.unwrap();
+                assert!(!decision.is_allowed() && !decision.is_locked_out(), "{writing:?}: {decision:?}");
+            }
+            assert_eq!(limiter.acquire("new", 1).await.unwrap().decided_by(), DecidedBy::Unlimited, "{writing:?}");
+            table.progress.lock().unwrap().writing = Writing::Works;
+            assert!(limiter.acquire(key, 1).await.unwrap().is_locked_out(), "{writing:?}");
+        }
+    }
+}
+
+/// The charge that was made before the denial stays, because it can't be refunded.
+#[tokio::test(start_paused = true)]
+async fn a_denial_stands_although_an_earlier_charge_cannot_be_taken_back() {
+    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let (intruder, progress, asked) = (table.process(), table.clone(), cells[1..].to_vec());
+    let meanwhile = StoreFuture::pending(async move {
+        assert!(is_allowed(&take(&intruder, &asked).await));
+        progress.progress.lock().unwrap().writing = Writing::Fails;
+        Ok(Answer::new(Timestamp::EPOCH))
+    });
+    table.interrupt(vec![None, Some(meanwhile)]);
+    let decided = take(&table.process(), &cells).await;
+    assert!(decided[0].is_allowed() && decided[1].denies());
+    assert_eq!(remaining(&table.process(), &cells).await, [0, 0]);
 }
 
 /// A request with two penalties counts for each once, although it writes the first strike before it loses a race for

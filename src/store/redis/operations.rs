@@ -183,10 +183,19 @@ impl CrossSlotRequest {
         // A denial at this point is final, so it counts as a strike.
         let task = if purpose == Purpose::Take { Task::PeekWithStrikes } else { Task::Peek };
         let answers = join_all((0..self.slots.len()).map(|slot| self.ask(task, slot))).await;
+        let mut failed = None;
         for answer in answers {
-            self.record(answer?);
+            match answer {
+                Ok(answer) => self.record(answer),
+                Err(fault) => failed = Some(fault),
+            }
         }
-        if purpose == Purpose::Take && allows(&self.cells) {
+        let is_allowed = allows(&self.cells);
+        // A denial stands, whatever the slots without an answer contain.
+        if let Some(fault) = failed.filter(|_| is_allowed) {
+            return Err(fault);
+        }
+        if purpose == Purpose::Take && is_allowed {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();
             runtime.spawn(self.reserve(change, answer));

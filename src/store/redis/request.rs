@@ -246,6 +246,8 @@ pub(super) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) is_allowed: bool,
+    /// Whether Redis refused to write a strike, so that none counts.
+    lost_strikes: bool,
     /// The state that each key held before the request: for each cell the override of its key, if it can have one, and
     /// its own. A state is empty for a key without one. Most requests have at most two limits.
     pub(super) states: SmallVec<[SmallVec<[u8; KEPT]>; 2]>,
@@ -273,6 +275,9 @@ impl Reply {
         if found.next().is_some() {
             return Err(Fault::Reply("another number of keys"));
         }
+        if self.lost_strikes {
+            cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
+        }
         let charges_nothing = task == Task::PeekWithStrikes && self.is_allowed;
         decide(cells, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
         if cells.iter().any(Cell::denies) == self.is_allowed {
@@ -283,9 +288,10 @@ impl Reply {
 
     /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
-        let is_allowed = match bytes.split_off_first()? {
-            b'y' => true,
-            b'n' => false,
+        let verdict = *bytes.split_off_first()?;
+        let is_allowed = match verdict {
+            b'y' | b'Y' => true,
+            b'n' | b'N' => false,
             b'e' => {
                 let length = bytes.split_off(..2)?.get_u16_le();
                 let error = bytes.split_off(..length.into())?;
@@ -299,7 +305,7 @@ impl Reply {
             bytes.split_off(..length.into()).map(SmallVec::from_slice)
         };
         let states = (0..keys).map(|_| state()).collect::<Option<_>>()?;
-        Some(Ok(Self { is_allowed, states }))
+        Some(Ok(Self { is_allowed, lost_strikes: verdict.is_ascii_uppercase(), states }))
     }
 }
 
@@ -444,7 +450,7 @@ mod tests {
         let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::per_minute(1).into());
         let mut cells = [named("limit", 0, window, &hasher).with_key(hasher.hash(b"key"), 1)];
         let states = states.iter().map(|state| SmallVec::from_slice(state)).collect();
-        Reply { is_allowed, states }.answer(Task::Acquire, Purpose::Take, &mut cells, 1)
+        Reply { is_allowed, lost_strikes: false, states }.answer(Task::Acquire, Purpose::Take, &mut cells, 1)
     }
 
     #[test]

@@ -9,3 +9,4 @@ mod http;
 mod oracle;
 mod random;
 mod redis;
+mod refusals;

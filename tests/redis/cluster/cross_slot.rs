@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Clock, Decision, Event, Limit, Limiter, Penalty, RedisConfig, SystemClock, Timestamp};
+use tower_ratelimit::{
+    Clock, DecidedBy, Decision, Event, Limit, Limiter, OnStoreError, Penalty, RedisConfig, RedisStore, SystemClock,
+    Timestamp,
+};
 
 use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
@@ -79,6 +82,54 @@ async fn a_denial_in_one_slot_never_charges_another() {
         let stats: String = cluster.ask(node, "INFO commandstats");
         assert!(!stats.contains("cmdstat_set:") && !stats.contains("cmdstat_del:"), "{stats}");
     }
+}
+
+/// Returns a limiter of a user and a tenant that allows requests while the store fails.
+fn lenient(store: RedisStore) -> Limiter {
+    let user = daily("user", 1).penalty(Penalty::after(1, DAY));
+    Limiter::builder([user, daily("tenant", 100)]).patient().store(store).on_store_error(OnStoreError::Allow).build()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_stands_in_a_cluster_that_refuses_its_strike() {
+    let cluster = RedisCluster::start(0);
+    let limiter = lenient(store(&cluster).await);
+    let ask = async |user: u32| limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+    for user in 0..20 {
+        assert!(ask(user).await.is_allowed());
+    }
+    (0..3).for_each(|node| cluster.run(node, "CONFIG SET maxmemory 1"));
+    for user in 0..20 {
+        let decision = ask(user).await;
+        assert_eq!(decision.decided_by(), DecidedBy::Store);
+        assert!(!decision.is_allowed() && !decision.is_locked_out(), "{decision:?}");
+    }
+    assert_eq!(ask(20).await.decided_by(), DecidedBy::Unlimited, "a charge is refused");
+    (0..3).for_each(|node| cluster.run(node, "CONFIG SET maxmemory 0"));
+    assert!(ask(0).await.is_locked_out());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_stands_although_the_master_of_another_slot_is_down() {
+    let mut cluster = RedisCluster::start(0);
+    let limiter = lenient(store(&cluster).await);
+    let mut users = Vec::new();
+    for user in 0..20 {
+        assert!(limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+        let new: Vec<_> = cluster.keys().into_iter().filter(|key| !users.contains(key)).collect();
+        users.extend(new);
+    }
+    let of = |what: &str| users.iter().filter(|(_, key)| key.contains(what)).map(|(node, _)| *node).collect::<Vec<_>>();
+    let down = of(":tenant:")[0];
+    cluster.kill(down);
+    let mut apart = 0;
+    for (user, node) in of(":user:").into_iter().enumerate() {
+        let charges: [(&(dyn Key + Sync), u64); 2] = [(&(user as i32), 1), (&"tenant", 1)];
+        let decision = limiter.acquire_charges(&charges).await.expect("a decision");
+        assert_eq!(decision.is_allowed(), node == down, "{decision:?}");
+        apart += usize::from(node != down);
+    }
+    assert!(apart > 0);
 }
 
 /// A denial changes nothing, so cached denials of its keys stay valid.

@@ -152,10 +152,15 @@ local function perform(progress, now, task, count, keys, same)
           local key = KEYS[first_key + cell.position]
           if cell.tag == LOG then
             cell.charge(key, margin)
-          else
+          elseif cell.tag ~= PENALTY then
             write(key, cell.kept, cell.charge(
-              now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
+              now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first
             ))
+          elseif not pcall(write, key, cell.kept, cell.charge(
+            now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
+          )) then
+            -- The decision stands although Redis refuses writes.
+            reply[verdict] = char(is_allowed and 89 or 78, keys_read)
           end
         end
       end
