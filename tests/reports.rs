@@ -19,10 +19,10 @@ use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies, UnixPeer};
-use tower_ratelimit::store::KeyHasher;
+use tower_ratelimit::store::{CasStore, CompareAndSwap, KeyHasher, Versioned};
 use tower_ratelimit::{
     AddressList, CostTable, FixedWindow, HeaderStyle, InFlight, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
-    OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store,
+    OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, StoreError,
     TraceRecorder, key, when,
 };
 use tracing::field::{Field, Visit};
@@ -528,6 +528,51 @@ fn policies_of_all_limits_are_reported() {
 fn the_name_of_a_redis_store_shows_no_credentials() {
     let store = RedisConfig::node("redis://user:secret@10.0.0.5:6379/2").connect_lazily().expect("a store");
     assert_eq!(store.name().as_deref(), Some("10.0.0.5:6379"));
+}
+
+/// Anyone can compute hashes with a public secret.
+#[test]
+fn a_shared_store_without_a_secret_is_reported_once() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let redis = || RedisConfig::node("redis://127.0.0.1:1").connect_lazily().expect("a store");
+        let build = |store: &dyn Fn() -> Arc<dyn Store>| {
+            let stores = [store(), store()];
+            for store in [&stores[0], &stores[0], &stores[1]] {
+                let limit = || Limit::new("one", FixedWindow::per_minute(1)).by(key::path());
+                let _ = Limiter::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(store.clone()).build();
+                let _ = RateLimitLayer::builder([limit()]).store(store.clone()).build();
+            }
+            std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"))
+        };
+        let (table, public) = (redis(), redis());
+        for warned in [build(&|| Arc::new(public.clone())), build(&|| Arc::new(CasStore::from(Arc::new(NoDatabase))))] {
+            assert!(warned[0].starts_with("WARN") && warned[0].contains("`RedisStore::secret`"), "{warned:?}");
+            assert!(warned.len() <= 2, "once for each store: {warned:?}");
+        }
+        let table = table.secret([7; 16]);
+        assert_eq!(build(&|| Arc::new(table.clone())), [""; 0]);
+        assert_eq!(build(&|| Arc::new(CasStore::new(NoDatabase).secret([7; 16]).prefix("other"))), [""; 0]);
+        assert_eq!(build(&|| Arc::new(MemoryStore::new())), [""; 0]);
+    });
+}
+
+/// A database that is never called.
+#[derive(Debug)]
+struct NoDatabase;
+
+impl CompareAndSwap for NoDatabase {
+    async fn get(&self, _: &str) -> Result<Option<Versioned>, StoreError> {
+        unreachable!()
+    }
+
+    async fn compare_and_swap(&self, _: &str, _: Option<u64>, _: &[u8], _: Duration) -> Result<bool, StoreError> {
+        unreachable!()
+    }
+
+    async fn delete(&self, _: &str) -> Result<(), StoreError> {
+        unreachable!()
+    }
 }
 
 /// Returns the reports, with their times, of requests at an interval to a store that works or fails for some time.

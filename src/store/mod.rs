@@ -21,7 +21,7 @@ mod memory;
 mod redis;
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 pub(crate) use self::cas::KeyLocks;
@@ -286,8 +286,30 @@ impl StoredOverride {
 /// The default prefix of all names.
 const DEFAULT_PREFIX: &str = "ratelimit";
 
-/// The default secret. It gives keys a fixed size, but no protection, because it is public.
-const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
+/// The hasher of a store that processes share. Its clones log together that the secret is public, if it is.
+#[derive(Clone, Debug)]
+struct SharedHasher(KeyHasher, Option<Arc<Once>>);
+
+impl SharedHasher {
+    /// Creates the hasher of a store without a secret. It gives keys a fixed size, but no protection.
+    fn public() -> Self {
+        Self(KeyHasher::with_secret(*b"tower-ratelimit\0").of_own_store(), Some(Arc::new(Once::new())))
+    }
+
+    /// Returns the hasher for a limiter.
+    fn get(&self) -> KeyHasher {
+        if let Some(_once) = &self.1 {
+            #[cfg(feature = "tracing")]
+            _once.call_once(|| {
+                tracing::warn!(concat!(
+                    "the keys of a store are hashed with a public secret, so clients can construct keys that collide: ",
+                    "set 16 random bytes, the same in all processes, by `RedisStore::secret` or `CasStore::secret`"
+                ));
+            });
+        }
+        self.0
+    }
+}
 
 /// Percent-encodes all characters but ASCII letters, digits and `-._/`. The others could separate the parts of a name,
 /// be part of a pattern, break a line, or be invalid in the keys of a database.

@@ -14,11 +14,11 @@ use std::time::Duration;
 use super::operation::{KeyLocks, Retries};
 use crate::algorithm::{DecodeError, KeyState};
 use crate::error::StoreError;
-use crate::key::hash::{KeyHash, KeyHasher};
+use crate::key::hash::KeyHash;
 use crate::store::decision::Cell;
 use crate::store::denials::Denials;
 use crate::store::{
-    DEFAULT_PREFIX, DEFAULT_SECRET, LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoredOverride,
+    DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, SharedHasher, StoredOverride,
 };
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -29,7 +29,7 @@ pub(super) struct Database<B> {
     /// The locks by which requests take turns: otherwise, their writes would conflict with each other.
     pub(super) locks: Arc<KeyLocks<KeyHash>>,
     pub(super) denials: Arc<Denials>,
-    pub(super) hasher: KeyHasher,
+    pub(super) hasher: SharedHasher,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
@@ -54,7 +54,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
             backend,
             locks: Arc::new(KeyLocks::new()),
             denials: Denials::new(Denials::LIFETIME),
-            hasher: KeyHasher::with_secret(DEFAULT_SECRET).of_own_store(),
+            hasher: SharedHasher::public(),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(2),
             clock: None,

@@ -26,7 +26,7 @@ use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::decision::{Cell, decide};
 use crate::store::denials::Denials;
-use crate::store::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, escape};
+use crate::store::{Answer, Override, OverrideOperation, Purpose, SharedHasher, Store, StoreFuture, escape};
 use crate::time::{Clock, Timestamp};
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
@@ -63,17 +63,17 @@ impl<B: CompareAndSwap> CasStore<B> {
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.0.prefix = escape(prefix).into();
-        self.0.hasher = self.0.hasher.of_own_store();
+        self.0.hasher.0 = self.0.hasher.0.of_own_store();
         self.without_denials()
     }
 
-    /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
+    /// Sets the secret that keys are hashed with. Defaults to a constant that is public, of which a warning is logged.
     ///
     /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot
     /// test whether a guessed key was used.
     #[must_use]
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
-        self.0.hasher = KeyHasher::with_secret(secret).of_own_store();
+        self.0.hasher = SharedHasher(KeyHasher::with_secret(secret).of_own_store(), None);
         self.without_denials()
     }
 
@@ -134,7 +134,7 @@ impl<B> Clone for CasStore<B> {
 
 impl<B: CompareAndSwap> Store for CasStore<B> {
     fn hasher(&self) -> KeyHasher {
-        self.0.hasher
+        self.0.hasher.get()
     }
 
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {

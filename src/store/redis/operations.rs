@@ -28,7 +28,7 @@ const MAX_CLOCK_CORRECTIONS: usize = 2;
 
 impl Store for RedisStore {
     fn hasher(&self) -> KeyHasher {
-        self.hasher.of_store_at(&format!("{} {}", self.name, self.prefix))
+        self.hasher.get().of_store_at(&format!("{} {}", self.name, self.prefix))
     }
 
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {

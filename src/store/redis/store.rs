@@ -19,7 +19,7 @@ use super::workers::Workers;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
-use crate::store::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
+use crate::store::{DEFAULT_PREFIX, SharedHasher, escape};
 use crate::time::Clock;
 #[cfg(feature = "rules")]
 use crate::time::SystemClock;
@@ -65,8 +65,9 @@ use crate::time::SystemClock;
 ///   Otherwise, the slot passes unused.
 /// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background. So such
 ///   requests are errors outside a Tokio runtime.
-/// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot
-///   be refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
+/// - If a slot does not answer, the request fails, unless another slot denies it. The store refunds the others. Tokens
+///   stay charged if they cannot be refunded (another slot does not answer either, or the process ends), and if the
+///   silent slot has charged them.
 /// - Each slot decides at an instant of its own master's clock. [`Decision::at`](crate::Decision::at) is the latest.
 ///
 /// A charge is sent again only if the Cluster reports that it did not run (the slot has moved), or if it could not be
@@ -81,7 +82,7 @@ pub struct RedisStore {
     /// The address of the server, without credentials.
     pub(super) name: Arc<str>,
     pub(super) prefix: Arc<str>,
-    pub(super) hasher: KeyHasher,
+    pub(super) hasher: SharedHasher,
     pub(super) clock: Option<Arc<dyn Clock>>,
     pub(super) denials: Arc<Denials>,
 }
@@ -100,7 +101,8 @@ impl RedisStore {
         RedisConfig::node(url).connect().await
     }
 
-    /// Sets the prefix of all key names. Defaults to `ratelimit`.
+    /// Sets the prefix of all key names. Defaults to that of the configuration, `ratelimit` if it has none. If Redis
+    /// restricts the user to some keys, set it by [`RedisConfig::prefix`], so that connecting checks it.
     ///
     /// Stores with different prefixes share nothing. All characters but ASCII letters, digits and `-._/` are
     /// percent-encoded.
@@ -109,13 +111,13 @@ impl RedisStore {
         Self { prefix: escape(prefix).into(), ..self.without_denials() }
     }
 
-    /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
+    /// Sets the secret that keys are hashed with. Defaults to a constant that is public, of which a warning is logged.
     ///
     /// All instances of a service must use the same secret. With a secret, those who can read Redis cannot test whether
     /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self.without_denials() }
+        Self { hasher: SharedHasher(KeyHasher::with_secret(secret), None), ..self.without_denials() }
     }
 
     /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own
@@ -207,13 +209,15 @@ impl RedisStore {
 }
 
 impl RedisConfig {
-    /// Connects, loads the script, and checks that the server permits all [commands](RedisConfig#permissions).
+    /// Connects, loads the script, and checks that the server permits all [commands](RedisConfig#permissions) on keys
+    /// of the [prefix](RedisConfig::prefix), and that it accepts writes.
     ///
     /// # Errors
     ///
     /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
-    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, or if a command that
-    /// the store needs is not permitted.
+    /// [`ConfigError`](crate::ConfigError)), if Redis does not answer or rejects the credentials, if a command or key
+    /// that the store needs is not permitted, or if Redis accepts no writes, for example because it is a replica or its
+    /// memory is full. A Cluster may lack less than half of its masters.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
         let opened = match &store.deployment {
@@ -256,7 +260,7 @@ impl RedisConfig {
             deployment,
             name: self.address().into(),
             prefix: DEFAULT_PREFIX.into(),
-            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
+            hasher: SharedHasher::public(),
             clock: None,
             denials: Denials::new(Denials::LIFETIME),
         })
