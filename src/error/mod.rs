@@ -142,8 +142,10 @@ impl StoreError {
     pub(crate) fn contention() -> Self {
         Self::of(
             StoreErrorKind::Contention,
-            "gave up, because other requests changed or held a key of the request: too many requests charge it at \
-             once, or the store is slow",
+            concat!(
+                "gave up, because other requests changed or held a key of the request: too many requests charge it at ",
+                "once, or the store is slow"
+            ),
         )
     }
 
@@ -157,8 +159,10 @@ impl StoreError {
     pub(crate) fn not_supported() -> Self {
         Self::of(
             StoreErrorKind::NotSupported,
-            "does not support overrides: use a store of this crate, or forward `access_override` to the store \
-             that yours wraps",
+            concat!(
+                "does not support overrides: use a store of this crate, or forward `access_override` to the store ",
+                "that yours wraps"
+            ),
         )
     }
 

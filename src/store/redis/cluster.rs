@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{select_ok, try_join_all};
+use futures_util::future::{join_all, select_ok};
 use redis::cluster::NodeAddress;
 use redis::{ConnectionInfo, FromRedisValue, Value, cmd, from_redis_value};
 use tokio::runtime::Handle;
@@ -84,10 +84,25 @@ impl Cluster {
     }
 
     /// Loads the slots from one of the seeds, and connects to all masters.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a permission is missing, or if half of the masters or more can't be used: a Cluster works
+    /// without a few of them only.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         self.load().await?;
         let masters = self.masters();
-        try_join_all(masters.iter().map(|master| master.open())).await.map(drop)
+        let opened = join_all(masters.iter().map(|master| master.open())).await;
+        let faults: Vec<_> = opened.into_iter().filter_map(Result::err).collect();
+        let is_down = 2 * faults.len() >= masters.len();
+        match faults.into_iter().find(|(_, fault)| is_down || fault.is_denied()) {
+            None => Ok(()),
+            Some((node, fault)) => {
+                let is_unreachable = fault.is_unreachable();
+                let fault = Box::new(Fault::At(node, Box::new(fault)));
+                Err(if is_unreachable { Fault::Announced(fault) } else { *fault })
+            }
+        }
     }
 
     /// Returns the number of jobs that wait to be sent.
@@ -142,7 +157,10 @@ impl Cluster {
             };
         };
         in_flight.cluster = None;
-        answer.map_err(|fault| Fault::At(master.node.clone(), Box::new(fault)))
+        answer.map_err(|fault| {
+            let is_lost = fault.has_code(&["MOVED"]);
+            Fault::At(master.node.clone(), Box::new(if is_lost { Fault::Slot(slot) } else { fault }))
+        })
     }
 
     /// Returns the master of a slot. If it is not known, loads the slots.
@@ -248,29 +266,24 @@ async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
 
 impl Master {
     /// Opens all connections, and checks the permissions that a Cluster requires.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if one is missing. A master that does not answer now may do so when it is needed.
-    async fn open(&self) -> Result<(), Fault> {
+    async fn open(&self) -> Result<(), (Node, Fault)> {
         let opened = async {
             self.workers.open().await?;
             // `ASKING` is needed only while slots move.
             self.load_slots(true).await
         };
-        match opened.await {
-            Err(fault) if fault.is_denied() => Err(Fault::At(self.node.clone(), Box::new(fault))),
-            _ => Ok(()),
-        }
+        opened.await.map(drop).map_err(|fault| (self.node.clone(), fault))
     }
 
     /// Returns the slots of all masters; with `asking`, after `ASKING`.
     async fn load_slots(&self, asking: bool) -> Result<Vec<SlotRange>, Fault> {
         let command = Command::Other(cmd("CLUSTER").arg("SLOTS").clone());
         let slots = self.workers.send(0, command, asking).await?.into_value()?;
-        // A node that has lost its configuration lists none.
-        let ranges = parse_ranges(slots, self.address.host()).filter(|ranges| !ranges.is_empty());
-        ranges.ok_or(Fault::Reply("expected ranges of slots"))
+        match parse_ranges(slots, self.address.host()) {
+            // As of a node that has lost its configuration.
+            Some(ranges) if ranges.is_empty() => Err(Fault::Slot(0)),
+            ranges => ranges.ok_or(Fault::Reply("expected ranges of slots")),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "redis-tls")]
 use redis::{Client, ClientTlsConfig, TlsCertificates};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
 #[cfg(feature = "redis-tls")]
 use rustls::crypto::{CryptoProvider, ring};
 #[cfg(feature = "redis-tls")]
@@ -14,6 +14,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::error::Fault;
+use crate::store::{DEFAULT_PREFIX, escape};
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
 ///
@@ -56,14 +57,15 @@ use super::error::Fault;
 /// ```
 ///
 /// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0
-/// `+select`, and the Sentinels themselves `+sentinel|get-master-addr-by-name`. Connecting checks all commands. Those
-/// that only the script calls are checked since Redis 7.0, and with this prefix; otherwise, the error of the first
-/// request that needs a missing permission reports it.
+/// `+select`, and the Sentinels themselves `+sentinel|get-master-addr-by-name`. Connecting checks all commands, and the
+/// keys of the [prefix](Self::prefix). Most commands that only the script calls are checked since Redis 7.0; before, the
+/// error of the first request that needs a missing one reports it.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
     pub(super) servers: Servers,
     urls: Vec<String>,
+    pub(super) prefix: String,
     pub(super) connections: usize,
     pub(super) queue_capacity: usize,
     pub(super) connect_timeout: Duration,
@@ -71,7 +73,7 @@ pub struct RedisConfig {
     /// The user and the password.
     credentials: Option<(String, String)>,
     sentinel_credentials: Option<(String, String)>,
-    master_database: i64,
+    master_database: Option<i64>,
     master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
     certificates: TlsCertificates,
@@ -94,7 +96,8 @@ impl RedisConfig {
     /// Creates the configuration of a single server.
     ///
     /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`),
-    /// or `redis+unix:///path`.
+    /// or `redis+unix:///path`. Connections use RESP3, and RESP2 if the server knows no other protocol, or if the URL
+    /// ends with `?protocol=resp2`.
     pub fn node(url: impl Into<String>) -> Self {
         Self::new(Servers::Node, [url])
     }
@@ -111,8 +114,8 @@ impl RedisConfig {
     /// Creates the configuration of a Cluster.
     ///
     /// The URLs are those of some masters, from which the store learns the addresses of the others. All connections use
-    /// the user, the password and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how
-    /// decisions differ in a Cluster.
+    /// the user, the password and the TLS of the first URL, which the others may repeat. See
+    /// [`RedisStore`](crate::RedisStore#in-a-cluster) for how decisions differ in a Cluster.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self::new(Servers::Cluster, urls)
     }
@@ -121,17 +124,24 @@ impl RedisConfig {
         Self {
             servers,
             urls: urls.into_iter().map(Into::into).collect(),
+            prefix: DEFAULT_PREFIX.to_owned(),
             connections: 2,
             queue_capacity: 10_000,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
             credentials: None,
             sentinel_credentials: None,
-            master_database: 0,
+            master_database: None,
             master_tls: None,
             #[cfg(feature = "redis-tls")]
             certificates: TlsCertificates { client_tls: None, root_cert: None },
         }
+    }
+
+    /// Sets the prefix of all key names, as [`RedisStore::prefix`](crate::RedisStore::prefix) does. Connecting then
+    /// checks that the user may access keys of this prefix. Defaults to `ratelimit`.
+    pub fn prefix(self, prefix: &str) -> Self {
+        Self { prefix: escape(prefix), ..self }
     }
 
     /// Sets the number of connections to each server, 1 to 1024. Defaults to 2.
@@ -180,7 +190,7 @@ impl RedisConfig {
 
     /// Sets the database of the master that Sentinel names. Defaults to 0. For a single server, it is part of the URL.
     pub fn master_database(self, database: u16) -> Self {
-        Self { master_database: database.into(), ..self }
+        Self { master_database: Some(database.into()), ..self }
     }
 
     /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the first Sentinel does. For a single
@@ -234,8 +244,25 @@ impl RedisConfig {
             Servers::Sentinel(master) => (&self.sentinel_credentials, Some(master)),
             Servers::Node | Servers::Cluster => (&self.credentials, None),
         };
+        let has_settings_of_sentinel =
+            self.sentinel_credentials.is_some() || self.master_database.is_some() || self.master_tls.is_some();
+        if master.is_none() && has_settings_of_sentinel {
+            return Err(Fault::setting(
+                "`sentinel_credentials`, `master_database` and `master_tls` have no effect without Sentinel",
+            ));
+        }
         let servers = self.urls.iter().map(|url| self.connection_info(url, credentials));
         let servers = servers.collect::<Result<Vec<_>, _>>()?;
+        let password = |info: &ConnectionInfo| info.redis_settings().password().map(str::to_owned);
+        let differs = |other: &ConnectionInfo| {
+            let (first, own) = (&servers[0], password(other));
+            uses_tls(first) != uses_tls(other) || own.is_some() && own != password(first)
+        };
+        if master.is_none() && servers.iter().any(differs) {
+            return Err(Fault::setting(
+                "the URLs differ in TLS or the password, but the first decides for the Cluster",
+            ));
+        }
         #[cfg(feature = "redis-tls")]
         if (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
             && !servers.iter().all(uses_tls)
@@ -285,7 +312,7 @@ impl RedisConfig {
         let uses_tls = self.master_tls.unwrap_or(uses_tls(&sentinels[0]));
         let url = if uses_tls { "rediss://master" } else { "redis://master" };
         let master = self.connection_info(url, &self.credentials)?;
-        let settings = master.redis_settings().clone().set_db(self.master_database);
+        let settings = master.redis_settings().clone().set_db(self.master_database.unwrap_or(0));
         Ok(master.set_redis_settings(settings))
     }
 
@@ -304,8 +331,11 @@ impl RedisConfig {
             // redis-rs would ignore invalid ones.
             if pem.is_some_and(|pem| CertificateDer::from_pem_slice(pem).is_err()) {
                 return Err(Fault::setting(format_args!(
-                    "{setting} holds no certificate: use the text of a PEM file, which begins with \
-                     -----BEGIN CERTIFICATE-----"
+                    concat!(
+                        "{} holds no certificate: use the text of a PEM file, which begins with ",
+                        "-----BEGIN CERTIFICATE-----"
+                    ),
+                    setting
                 )));
             }
         }
@@ -323,7 +353,25 @@ fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
             "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`",
         ));
     }
-    url.into_connection_info().map_err(Fault::invalid_url)
+    let info = url.into_connection_info().map_err(Fault::invalid_url)?;
+    let Some(url) = parse_redis_url(url) else { return Ok(info) };
+    let parameters = if url.has_host() { "protocol" } else { "protocol db user pass" };
+    let is_unknown = |name: &str| parameters.split(' ').all(|known| known != name);
+    if let Some((name, _)) = url.query_pairs().find(|(name, _)| is_unknown(name)) {
+        return Err(Fault::setting(format_args!(
+            "a URL has the parameter {name:?}, which has no effect: leave it out"
+        )));
+    }
+    // redis-rs checks it for TLS only.
+    if let Some(fragment) = url.fragment().filter(|_| !uses_tls(&info)) {
+        return Err(Fault::setting(format_args!("a URL ends with #{fragment}, which has no effect: leave it out")));
+    }
+    let settings = info.redis_settings().clone();
+    if settings.username().is_some() && settings.password().is_none() {
+        return Err(Fault::setting("a URL has a user without a password, who can't log in: write user:password@host"));
+    }
+    let is_chosen = url.query_pairs().any(|(name, _)| name == "protocol");
+    Ok(if is_chosen { info } else { info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)) })
 }
 
 fn uses_tls(info: &ConnectionInfo) -> bool {

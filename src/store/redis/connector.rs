@@ -7,7 +7,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Hook, HookError, Manager, Pool, PoolError};
+use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersi
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::config::{RedisConfig, SentinelMaster};
+use super::config::{RedisConfig, SentinelMaster, Servers};
 use super::error::Fault;
 
 /// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
@@ -44,10 +44,15 @@ const CHECK: &str = include_str!("lua/check.lua");
 /// Opens connections to one server, or to the master that Sentinels name, and loads the script.
 pub(super) struct Connector {
     /// The server, or the Sentinels of the `master`.
-    servers: Vec<Pool>,
+    servers: Vec<ConnectionInfo>,
     master: Option<SentinelMaster>,
-    config: AsyncConnectionConfig,
+    /// The configurations of connections in RESP3, and in RESP2.
+    configs: [AsyncConnectionConfig; 2],
     connect_timeout: Duration,
+    prefix: String,
+    is_cluster: bool,
+    /// Why the server accepted no writes when the first connection was opened.
+    refused: OnceLock<Fault>,
     /// The hash of the script, once a server has loaded it.
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
@@ -65,18 +70,24 @@ impl Connector {
     ) -> Result<Self, Fault> {
         let lost = watch::Sender::default();
         let report = lost.clone();
-        let RedisConfig { connections, connect_timeout, response_timeout, .. } = *config;
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(Some(response_timeout))
-            .set_push_sender(move |push: PushInfo| {
-                if push.kind == PushKind::Disconnection {
-                    report.send_replace(());
-                }
-                Ok::<_, Infallible>(())
-            });
-        let servers = servers.into_iter().map(|server| pool(server, &config, connections)).collect::<Result<_, _>>()?;
-        Ok(Self { servers, master, config, connect_timeout, hash: OnceLock::new(), loading: Mutex::default(), lost })
+        let RedisConfig { connect_timeout, response_timeout, .. } = *config;
+        let resp2 =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(Some(response_timeout));
+        let resp3 = resp2.clone().set_push_sender(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                report.send_replace(());
+            }
+            Ok::<_, Infallible>(())
+        });
+        let (prefix, is_cluster) = (config.prefix.clone(), matches!(config.servers, Servers::Cluster));
+        let (hash, refused, loading) = Default::default();
+        let configs = [resp3, resp2];
+        Ok(Self { servers, master, configs, connect_timeout, prefix, is_cluster, refused, hash, loading, lost })
+    }
+
+    /// Returns why the server accepted no writes when the first connection was opened.
+    pub(super) fn refused(&self) -> Option<Fault> {
+        self.refused.get().cloned()
     }
 
     /// Returns the hash of the script.
@@ -108,20 +119,33 @@ impl Connector {
     }
 
     /// Opens a connection to a server, or to the master that it names as a Sentinel.
-    async fn open_through(&self, server: &Pool) -> Result<Connection, Fault> {
-        let mut connection = open(server).await?;
+    async fn open_through(&self, server: &ConnectionInfo) -> Result<Connection, Fault> {
+        let mut connection = self.open(server).await?;
         let Some((name, master)) = &self.master else { return Ok(connection) };
         let address: Result<Option<(String, u16)>, _> =
             cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut *connection).await;
         // The pool would keep it open.
         drop(Connection::take(connection));
         let (host, port) = address.map_err(Fault::from_connect_error)?.ok_or(Fault::NoMaster)?;
-        let mut connection = open(&pool(at_address(master, host, port), &self.config, 1)?).await?;
+        let mut connection = self.open(&at_address(master, host, port)).await?;
         match cmd("ROLE").query_async(&mut *connection).await.map_err(Fault::from_connect_error)? {
             Role::Primary { .. } => Ok(connection),
             // The Sentinel does not know of a failover yet.
             _ => Err(Fault::NoMaster),
         }
+    }
+
+    /// Opens a connection, in RESP2 if the server does not know RESP3.
+    async fn open(&self, info: &ConnectionInfo) -> Result<Connection, Fault> {
+        let settings = info.redis_settings().clone();
+        let [resp3, resp2] = &self.configs;
+        if settings.protocol() != ProtocolVersion::RESP2 {
+            let opened = open(info.clone(), resp3).await;
+            if !opened.as_ref().is_err_and(Fault::lacks_resp3) {
+                return opened;
+            }
+        }
+        open(info.clone().set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2)), resp2).await
     }
 
     /// Returns whether the server has the script. This also checks a connection, because `PING` requires another
@@ -136,12 +160,25 @@ impl Connector {
         let _loading = self.loading.lock().await;
         // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
         // text.
-        if self.is_loaded(connection).await? {
+        let is_loaded = self.is_loaded(connection).await;
+        if is_loaded.as_ref().is_err_and(Fault::is_denied)
+            && let Ok(Role::Sentinel { .. }) = cmd("ROLE").query_async(connection).await
+        {
+            return Err(Fault::setting(
+                "a URL is that of a Sentinel: use `RedisConfig::sentinel` with the name of its master",
+            ));
+        }
+        if is_loaded? {
             return Ok(());
         }
         if self.hash.get().is_none() {
             let check = load_text(connection, CHECK).await?;
-            let () = cmd("EVALSHA").arg(check).arg(0).query_async(connection).await?;
+            let refused: String = cmd("EVALSHA").arg(check).arg(0).arg(&self.prefix).query_async(connection).await?;
+            // The key belongs to one master of a Cluster.
+            let is_elsewhere = self.is_cluster && refused.contains("attempted to access");
+            if !refused.is_empty() && !is_elsewhere {
+                let _ = self.refused.set(Fault::script(refused));
+            }
         }
         let hash = load_text(connection, SCRIPT).await?;
         // All servers compute the same hash.
@@ -155,28 +192,21 @@ async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result
     Ok(cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await?)
 }
 
-/// Opens a connection.
-async fn open(pool: &Pool) -> Result<Connection, Fault> {
+/// Opens a connection through a pool of its own, which is dropped. (A pool would check a connection that comes back by
+/// commands that need other permissions.)
+async fn open(info: ConnectionInfo, config: &AsyncConnectionConfig) -> Result<Connection, Fault> {
+    // `CLIENT SETINFO`, which redis-rs sends by default, requires a permission that rate limits do not need.
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    // A call does not wait for the acknowledgement of earlier ones.
+    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::invalid_url)?;
+    // This fails only for timeouts of the pool, which are not set.
+    let pool = Pool::builder(manager).max_size(1).build();
+    let pool = pool.map_err(|_| Fault::setting("the connection pool is misconfigured"))?;
     pool.get().await.map_err(|error| match error {
         PoolError::Backend(error) => Fault::from_connect_error(error),
         other => Fault::setting(format_args!("the connection pool failed: {other}")),
     })
-}
-
-/// Creates a pool that opens a connection whenever it is asked: a connection that comes back to it has failed. (It
-/// would check the connection by commands that need other permissions.)
-fn pool(info: ConnectionInfo, config: &AsyncConnectionConfig, connections: usize) -> Result<Pool, Fault> {
-    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a
-    // permission that rate limits do not need.
-    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-    // A call does not wait for the acknowledgement of earlier ones.
-    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::invalid_url)?;
-    let pool = Pool::builder(manager)
-        .max_size(connections)
-        .pre_recycle(Hook::sync_fn(|_, _| Err(HookError::message("it failed"))));
-    // This fails only for timeouts of the pool, which are not set.
-    pool.build().map_err(|_| Fault::setting("the connection pool is misconfigured"))
 }
 
 /// Returns how to connect to a server at another address with the same settings.

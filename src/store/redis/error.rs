@@ -20,10 +20,6 @@ pub(super) enum Fault {
     Credentials(RedisError),
     /// The user may not use a command or a key, or the server does not know a command. Contains the server's message.
     Permission(String),
-    /// The server is loading its data.
-    Loading(RedisError),
-    /// The server is a replica, or is no longer the master.
-    NotMaster(RedisError),
     /// Sentinel names no master of this name that is one.
     NoMaster,
     /// No reply arrived in time. The request may have run.
@@ -44,6 +40,8 @@ pub(super) enum Fault {
     Slot(u16),
     /// A master of the Cluster failed.
     At(Node, Box<Fault>),
+    /// At least half of the masters can't be reached. Contains the fault of one.
+    Announced(Box<Fault>),
     /// The queue is full, so that this request was not sent.
     QueueFull { waiting: usize },
 }
@@ -69,7 +67,9 @@ impl Fault {
     /// Creates the fault of a connection that could not be opened.
     pub(super) fn from_connect_error(error: RedisError) -> Self {
         match Self::from(error) {
-            Self::Call(error) | Self::TimedOut(error) => Self::Unreachable(error),
+            // A reply shows that the server can be reached.
+            Self::Call(error) if error.code().is_none() => Self::Unreachable(error),
+            Self::TimedOut(error) => Self::Unreachable(error),
             fault => fault,
         }
     }
@@ -85,7 +85,7 @@ impl Fault {
 
     /// Returns whether the server is a replica.
     pub(super) fn is_of_replica(&self) -> bool {
-        matches!(self, Self::NotMaster(_)) || self.has_code(&["READONLY", "MASTERDOWN"])
+        self.has_code(&["READONLY", "MASTERDOWN"])
     }
 
     /// Returns whether the server denied a command, so that requests fail until an operator permits it.
@@ -101,10 +101,66 @@ impl Fault {
         self.has_code(&["WRONGTYPE", "UNREADABLE", "OUTSIDE"])
     }
 
-    /// Returns whether the script failed with one of these codes, which is the first or the second word of its error.
-    fn has_code(&self, codes: &[&str]) -> bool {
-        let Self::Script(error) = self else { return false };
-        error.split_whitespace().take(2).any(|word| codes.contains(&word.trim_start_matches('-')))
+    /// Returns whether the server replied with one of these codes, which is the first or the second word of an error in
+    /// the script.
+    pub(super) fn has_code(&self, codes: &[&str]) -> bool {
+        match self {
+            Self::Script(error) => {
+                error.split_whitespace().take(2).any(|word| codes.contains(&word.trim_start_matches('-')))
+            }
+            Self::Call(error) => error.code().is_some_and(|code| codes.contains(&code)),
+            _ => false,
+        }
+    }
+
+    /// Returns what happened and what to do, for an error with a code or a text that is known.
+    fn advice(&self) -> Option<&'static str> {
+        let text = match self {
+            Self::Script(error) | Self::Permission(error) => error.clone(),
+            Self::Call(error) | Self::Unreachable(error) => error.to_string(),
+            _ => return None,
+        }
+        .replace('`', "'");
+        let what = [
+            ("OOM", "Redis has no memory left for writes: raise `maxmemory`, or remove large keys of other programs"),
+            ("MISCONF", "Redis accepts no writes, because it can't save its data: its log has the cause"),
+            ("NOREPLICAS", "Redis accepts no writes, because it has too few replicas: see INFO replication"),
+            ("READONLY", "this Redis is a replica: configure the master's URL, or use `RedisConfig::sentinel`"),
+            ("MASTERDOWN", "this Redis is a replica that lost its master: configure the master's URL"),
+            ("LOADING", "Redis is loading its data: INFO persistence shows the remaining time"),
+            ("BUSY", "Redis is busy with a script of another client: end it with SCRIPT KILL or FUNCTION KILL"),
+            (
+                "clients reached",
+                "Redis has its maximum of clients: raise `maxclients`, or lower `RedisConfig::connections`",
+            ),
+            ("DENIED", "Redis is in protected mode, which rejects other machines: set a password for its users"),
+            ("DB index", "Redis does not have the database of the URL: raise `databases` in redis.conf"),
+            ("cluster mode", "a Cluster has only the database 0: leave the database out of the URL"),
+            ("MOVED", "this Redis has only some slots of a Cluster: use `RedisConfig::cluster`"),
+            ("attempted to", "this Redis has only some keys of a Cluster: use `RedisConfig::cluster`"),
+            (
+                "CROSSSLOT",
+                "this Redis is part of a Cluster, with these keys in several slots: use `RedisConfig::cluster`",
+            ),
+            ("support disabled", "this Redis is not part of a Cluster: use `RedisConfig::node`"),
+            ("CLUSTERDOWN", "the Cluster does not work: check its slots with CLUSTER INFO, and its masters"),
+            ("TRYAGAIN", "the slot is being migrated to another master of the Cluster: see CLUSTER NODES"),
+            ("command 'SENTINEL'", "this server is not a Sentinel: list Sentinels, or use `RedisConfig::node`"),
+            ("Parse error", "what answers is not Redis, or a proxy alters its replies: check the host and the port"),
+            (
+                "UnknownIssuer",
+                "the certificate of Redis is of an unknown authority: set `RedisConfig::ca_certificates`",
+            ),
+            ("peer certificate", "the certificate of Redis is invalid: check its names and its expiry"),
+            (
+                "CertificateRequired",
+                "Redis requires a certificate of its clients: set `RedisConfig::client_certificate`",
+            ),
+        ];
+        // A code is in capital letters.
+        let is_text = |sign: &str| sign.contains(char::is_lowercase) && text.contains(sign);
+        let is_known = |(sign, _): &(&str, _)| self.has_code(&[sign]) || is_text(sign);
+        what.into_iter().find(is_known).map(|(_, what)| what)
     }
 
     /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar
@@ -124,6 +180,16 @@ impl Fault {
     /// slots.
     pub(super) fn concerns_server(&self) -> bool {
         !matches!(self, Self::Script(_) | Self::Permission(_) | Self::Reply(_) | Self::Slot(_) | Self::QueueFull { .. })
+    }
+
+    /// Returns whether the server does not know RESP3, the default protocol.
+    pub(super) fn lacks_resp3(&self) -> bool {
+        self.has_code(&["NOPROTO"]) || matches!(self, Self::Permission(error) if error.contains("HELLO"))
+    }
+
+    /// Returns whether the server could not be reached.
+    pub(super) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Connect(fault) if matches!(**fault, Self::Unreachable(_)))
     }
 
     /// Returns whether no connection could be opened, so that another server may be tried.
@@ -167,8 +233,6 @@ impl From<RedisError> for Fault {
             ErrorKind::RESP3NotSupported => Self::Permission("unknown command 'HELLO'".into()),
             ErrorKind::Server(ServerErrorKind::NoScript) => Self::Flushed,
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
-            ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
-            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
             _ if error.detail().is_some_and(is_permission_error) => {
                 // Redis repeats the arguments of an unknown command, which may be secret.
@@ -185,72 +249,96 @@ impl fmt::Display for Fault {
         f.write_str(match self {
             Self::Setting(error) => return error.fmt(f),
             Self::Connect(_) => "there is no connection to Redis",
-            Self::Unreachable(_) => {
-                "Redis can't be reached: \
-                 check that it runs, the host and the port, and that both ends speak TLS or neither"
-            }
+            Self::Unreachable(_) => self.advice().unwrap_or(concat!(
+                "Redis can't be reached: ",
+                "check that it runs, the host and the port, and that both ends speak TLS or neither"
+            )),
             Self::Credentials(_) => {
-                "Redis rejected the user or the password, or requires them: \
-                 check both, and check with ACL GETUSER that the user is on"
+                concat!(
+                    "Redis or a Sentinel rejected the user or the password, or requires them: ",
+                    "check both (`sentinel_credentials` are those for Sentinels), ",
+                    "and check with ACL GETUSER that the user is on"
+                )
             }
             Self::Permission(error) => {
-                return write!(
-                    f,
-                    "Redis denies a command or a key that rate limits need: \
-                     grant the permissions listed in the documentation of `RedisConfig` with ACL SETUSER, \
-                     and remove `rename-command` from redis.conf; ACL LOG shows denied calls: {error}"
-                );
-            }
-            Self::Loading(_) => {
-                "Redis is loading its data and does not answer until this is complete: \
-                 INFO persistence shows the remaining time"
-            }
-            Self::NotMaster(_) => {
-                "this Redis is a replica, or lost its master, and can't be written to: \
-                 configure the master's URL, or use `RedisConfig::sentinel`"
+                let what = self.advice().unwrap_or(concat!(
+                    "Redis denies a command or a key that rate limits need: ",
+                    "grant the permissions listed in the documentation of `RedisConfig` with ACL SETUSER, ",
+                    "and remove `rename-command` from redis.conf; ACL LOG shows denied calls"
+                ));
+                return write!(f, "{what}: {error}");
             }
             Self::NoMaster => {
-                "Sentinel knows no available master of this name: \
-                 check the name with SENTINEL MASTERS, or wait for the end of a failover"
+                concat!(
+                    "Sentinel knows no available master of this name: ",
+                    "check the name with SENTINEL MASTERS, or wait for the end of a failover"
+                )
             }
             Self::TimedOut(_) => {
                 "Redis did not reply in time, and may have charged the request: check its load and the network"
             }
-            Self::Call(_) => "a call to Redis failed",
+            Self::Call(_) => self.advice().unwrap_or("a call to Redis failed"),
             Self::NoRuntime => {
-                "there is no Tokio runtime to connect to Redis, or it has ended: \
-                 use the store on a runtime that keeps running; the next call connects again"
+                concat!(
+                    "there is no Tokio runtime to connect to Redis, or it has ended: ",
+                    "use the store on a runtime that keeps running; the next call connects again"
+                )
             }
             Self::Interrupted => {
-                "the Tokio runtime ended while it called Redis, which may have charged the request: \
-                 use the store on a runtime that keeps running; the next call connects again"
+                concat!(
+                    "the Tokio runtime ended while it called Redis, which may have charged the request: ",
+                    "use the store on a runtime that keeps running; the next call connects again"
+                )
             }
-            Self::Script(error) => return write!(f, "Redis could not decide: {error}"),
+            Self::Script(error) => {
+                return write!(f, "{}: {error}", self.advice().unwrap_or("Redis could not decide"));
+            }
             Self::Flushed => {
-                "Redis loses the script each time after it was loaded: \
-                 find the client that sends SCRIPT FLUSH by CLIENT LIST, \
-                 and check that no proxy distributes calls over several servers"
+                concat!(
+                    "Redis loses the script each time after it was loaded: ",
+                    "find the client that sends SCRIPT FLUSH by CLIENT LIST, ",
+                    "and check that no proxy distributes calls over several servers"
+                )
             }
             Self::At(node, fault) => return write!(f, "at {node}: {fault}"),
+            Self::Announced(fault) => {
+                return write!(
+                    f,
+                    concat!(
+                        "at least half of the masters can't be reached at the addresses that the Cluster announces: ",
+                        "check `cluster-announce-ip` in redis.conf, and the network: {}"
+                    ),
+                    fault
+                );
+            }
             Self::Slot(slot) => {
                 return write!(
                     f,
-                    "no master of the Cluster is known to have the slot {slot}: \
-                     check with CLUSTER INFO that all slots are assigned"
+                    concat!(
+                        "no master of the Cluster is known to have the slot {}: ",
+                        "check with CLUSTER INFO that all slots are assigned"
+                    ),
+                    slot
                 );
             }
             Self::QueueFull { waiting } => {
                 return write!(
                     f,
-                    "the queue is full: {waiting} requests wait for this Redis: check its load with SLOWLOG GET and \
-                     INFO commandstats, and the network; or raise `RedisConfig::queue_capacity`"
+                    concat!(
+                        "the queue is full: {} requests wait for this Redis: check its load with SLOWLOG GET and ",
+                        "INFO commandstats, and the network; or raise `RedisConfig::queue_capacity`"
+                    ),
+                    waiting
                 );
             }
             Self::Reply(what) => {
                 return write!(
                     f,
-                    "Redis sent an invalid reply ({what}): \
-                     check that nothing else writes keys of this prefix, and that no proxy alters replies"
+                    concat!(
+                        "Redis sent an invalid reply ({}): ",
+                        "check that nothing else writes keys of this prefix, and that no proxy alters replies"
+                    ),
+                    what
                 );
             }
         })
@@ -261,13 +349,10 @@ impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Connect(fault) => Some(&**fault),
-            Self::At(_, fault) => fault.source(),
-            Self::Unreachable(error)
-            | Self::Credentials(error)
-            | Self::Loading(error)
-            | Self::NotMaster(error)
-            | Self::TimedOut(error)
-            | Self::Call(error) => Some(error),
+            Self::At(_, fault) | Self::Announced(fault) => fault.source(),
+            Self::Unreachable(error) | Self::Credentials(error) | Self::TimedOut(error) | Self::Call(error) => {
+                Some(error)
+            }
             _ => None,
         }
     }

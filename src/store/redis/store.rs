@@ -19,7 +19,7 @@ use super::workers::Workers;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
 use crate::store::denials::Denials;
-use crate::store::{DEFAULT_PREFIX, SharedHasher, escape};
+use crate::store::{SharedHasher, escape};
 use crate::time::Clock;
 #[cfg(feature = "rules")]
 use crate::time::SystemClock;
@@ -259,7 +259,7 @@ impl RedisConfig {
         Ok(RedisStore {
             deployment,
             name: self.address().into(),
-            prefix: DEFAULT_PREFIX.into(),
+            prefix: self.prefix.as_str().into(),
             hasher: SharedHasher::public(),
             clock: None,
             denials: Denials::new(Denials::LIFETIME),

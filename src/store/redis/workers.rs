@@ -76,11 +76,14 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Returns an error if a connection can't be opened, or outside a Tokio runtime.
+    /// Returns an error if a connection can't be opened, if the server accepts no writes, or outside a Tokio runtime.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         Handle::try_current().map_err(|_| Fault::NoRuntime)?;
         let connections = self.shared.state().faults.len();
         let opened = try_join_all((0..connections).map(|_| self.shared.connect())).await?;
+        if let Some(fault) = self.shared.connector.refused() {
+            return Err(fault);
+        }
         self.start(usize::MAX, opened);
         Ok(())
     }

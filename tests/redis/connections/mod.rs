@@ -3,6 +3,7 @@
 mod access;
 mod breaks;
 mod proxy;
+mod refusals;
 mod sentinels;
 #[cfg(target_os = "linux")]
 mod sockets;
