@@ -7,7 +7,7 @@ use std::future::{Future, ready};
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -321,15 +321,18 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     /// Returns an error if the database failed.
     fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns the current time, by the clock of the database if it has one. Defaults to the [`SystemClock`] of this
-    /// process: then the clocks of all processes that share the database must agree, because a limit counts by the
-    /// latest time at which its key was charged. It must not go back; a resolution of milliseconds suffices.
+    /// Returns the current time, by the clock of the database if it has one. Defaults to the wall clock of this machine:
+    /// then the clocks of all processes that share the database must agree, because a limit counts by the latest time at
+    /// which its key was charged. It must not go back; a resolution of milliseconds suffices. The default stands still
+    /// while the wall clock is behind the latest time that this process has read.
     ///
     /// # Errors
     ///
     /// Returns an error if the database failed.
     fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
-        ready(Ok(SystemClock::new().now()))
+        static LATEST: AtomicU64 = AtomicU64::new(0);
+        let now = SystemClock::new().now().as_micros();
+        ready(Ok(Timestamp::from_micros(LATEST.fetch_max(now, Ordering::Relaxed).max(now))))
     }
 }
 

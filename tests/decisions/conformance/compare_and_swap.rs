@@ -1,14 +1,17 @@
 //! Stores in a database with compare-and-swap.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
 use support::explained::{Checked, Choices, Stores, check_limiter};
 use support::patient::Patient;
-use tower_ratelimit::store::CasStore;
-use tower_ratelimit::{CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Timestamp, conformance};
+use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::{
+    CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, StoreError, Timestamp, conformance,
+};
 
 use super::map::{Fault, Map, Step};
 
@@ -24,6 +27,43 @@ async fn an_override_that_has_expired_is_not_returned_while_its_value_is_kept() 
         clock.advance(Duration::from_secs(seconds));
         assert_eq!(overrides.get_override(1_u64).await.unwrap().is_some(), expected, "{:?}", clock.now());
     }
+}
+
+/// A database without a clock of its own.
+#[derive(Debug)]
+struct WithoutClock;
+
+impl CompareAndSwap for WithoutClock {
+    async fn get(&self, _: &str) -> Result<Option<Versioned>, StoreError> {
+        Ok(None)
+    }
+
+    async fn compare_and_swap(&self, _: &str, _: Option<u64>, _: &[u8], _: Duration) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
+    async fn delete(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_default_clock_of_a_database_never_goes_back() {
+    let latest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100_000 {
+                    let before = latest.load(Ordering::SeqCst);
+                    let now = WithoutClock.now().now_or_never().expect("no wait").unwrap().as_micros();
+                    assert!(now >= before, "{now} after {before}");
+                    latest.fetch_max(now, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+    assert!(latest.into_inner() <= wall, "it is the wall clock");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

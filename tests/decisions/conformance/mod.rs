@@ -4,6 +4,8 @@ mod compare_and_swap;
 mod map;
 mod remote;
 mod side_by_side;
+mod users;
+mod wrappers;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
