@@ -3,8 +3,8 @@
 //! A request is decided by such a call, or by the fallback policies if it fails. Refunds and resets are calls without a
 //! fallback.
 
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use super::breaker::{Call, Changes, Nodes};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
 use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
-use crate::store::{Answer, LONGEST_WAIT, Purpose, Store, StoreFuture};
+use crate::store::{Answer, Purpose, Store, StoreFuture};
+use crate::time::{Timestamp, ceil_micros};
 
 tokio::task_local! {
     /// When the deadline of the current calls began, if it did not begin with each.
@@ -75,18 +76,13 @@ impl GuardedStore {
         }
     }
 
+    /// Returns the time that a call has until its deadline.
+    fn time_left(&self) -> Duration {
+        self.config.deadline.saturating_sub(DEADLINE_BEGAN.try_with(time::Instant::elapsed).unwrap_or_default())
+    }
+
     async fn within_deadline<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let mut answer = pin!(answer);
-        let spent = DEADLINE_BEGAN.try_with(time::Instant::elapsed).unwrap_or_default();
-        let deadline = self.config.deadline.saturating_sub(spent);
-        // Compare-and-swap stores read the longest wait when they begin. Setting it for each poll would take 200
-        // instructions more ("Redis' client, 64 at a time" in `.ci/instructions`).
-        let mut begin = Some(deadline / 2);
-        let answer = poll_fn(|context| match begin.take() {
-            Some(longest) => LONGEST_WAIT.sync_scope(longest, || answer.as_mut().poll(context)),
-            None => answer.as_mut().poll(context),
-        });
-        timeout(deadline, answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
+        timeout(self.time_left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
     }
 
     /// Records what an answer about `cells` shows about their nodes, and reports its error. Adds the node to an error
@@ -318,7 +314,12 @@ impl GuardedStore {
     }
 
     /// Decides a request where an earlier decision about it was made.
-    pub(crate) fn decide_by(self: &Arc<Self>, by: DecidedBy, cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
+    pub(crate) fn decide_by(
+        self: &Arc<Self>,
+        by: DecidedBy,
+        mut cells: Cells,
+        purpose: Purpose,
+    ) -> StoreFuture<Decision> {
         if by == DecidedBy::Store || cells.is_empty() {
             return self.decide(cells, purpose);
         }
@@ -348,6 +349,8 @@ impl GuardedStore {
     /// outages. Returns what would decide, and the decision, unless the request would be rejected because the store
     /// failed.
     pub(crate) async fn explain(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
+            let longest_wait = ceil_micros(self.time_left() / 2);
+            cells.iter_mut().for_each(|cell| cell.longest_wait = longest_wait);
         if let Some(at) = self.store.remembered(&mut cells) {
             return (Decider::RememberedDenial, Some(decision(Answer::new(at), cells, purpose)));
         }

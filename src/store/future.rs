@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use tokio::task::coop::poll_proceed;
 
@@ -73,12 +72,6 @@ enum State<T> {
     /// `None` once the result was taken.
     Ready(Option<Result<T, StoreError>>),
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
-}
-
-tokio::task_local! {
-    /// How long the current task's request may wait for other requests: half of its deadline. The other half is for the
-    /// database.
-    pub(crate) static LONGEST_WAIT: Duration;
 }
 
 impl<T> StoreFuture<T> {

@@ -26,7 +26,6 @@ use std::time::Duration;
 
 pub(crate) use self::cas::KeyLocks;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
-pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]

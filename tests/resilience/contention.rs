@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::store::{
+    Answer, CasStore, Cell, CompareAndSwap, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture, Versioned,
+};
 use tower_ratelimit::{
-    Builder, CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, StoreError, Timestamp, TokenBucket,
+    Builder, CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Store, StoreError, StoreErrorKind,
+    Timestamp, TokenBucket,
 };
 
 use crate::limited::ms;
@@ -160,6 +163,68 @@ async fn retries_end_before_the_deadline() {
             let (limiter, began) = (database.limiter().deadline(deadline).build(), Instant::now());
             assert_eq!(acquire(&limiter).await, "Contention", "{deadline:?}");
             assert!(began.elapsed() < deadline, "after {:?} of {deadline:?}", began.elapsed());
+        }
+    }
+}
+
+/// A store that decides after something else, possibly in a task of its own.
+#[derive(Debug)]
+struct Later {
+    inner: Arc<CasStore<Database>>,
+    pause: Duration,
+    in_task: bool,
+}
+
+impl Store for Later {
+    fn hasher(&self) -> KeyHasher {
+        self.inner.hasher()
+    }
+
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        let (inner, mut cells, pause) = (self.inner.clone(), cells.to_vec(), self.pause);
+        let deciding = async move {
+            tokio::time::sleep(pause).await;
+            let at = inner.decide(&mut cells, purpose).await?.finish(&mut cells);
+            Ok(Answer::with_cells(at, cells))
+        };
+        if !self.in_task {
+            return StoreFuture::pending(deciding);
+        }
+        let task = tokio::spawn(deciding);
+        StoreFuture::pending(async move { task.await.unwrap() })
+    }
+
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.refund(cells)
+    }
+
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.reset(cells)
+    }
+
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (inner, cell) = (self.inner.clone(), cell.clone());
+        StoreFuture::pending(async move {
+            tokio::task::yield_now().await;
+            inner.access_override(&cell, operation).await
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrapped_store_that_is_called_later_retries_for_half_of_the_deadline() {
+    for (pause, in_task) in [(0, false), (0, true), (5, false), (5, true)] {
+        for deadline in [50, 500].map(ms) {
+            let inner = Arc::new(CasStore::new(Database::conflicting(u64::MAX)));
+            let store = Later { inner, pause: ms(pause), in_task };
+            let limit = Limit::new("many", FixedWindow::new(1_000, Duration::from_secs(10)));
+            let limiter = Limiter::builder([limit.overridable()]).store(store).deadline(deadline).build();
+            let began = Instant::now();
+            assert_eq!(acquire(&limiter).await, "Contention", "{pause} ms, {in_task}, {deadline:?}");
+            assert!(began.elapsed() <= ms(pause + 5) + deadline / 2, "after {:?} of {deadline:?}", began.elapsed());
+            let size = FixedWindow::new(5, Duration::from_secs(10));
+            let error = limiter.limit("many").unwrap().set_override("key", size, None).await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Contention);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::operation::{KeyLocks, Retries};
+use super::operation::{KeyLocks, Retries, TIMEOUT};
 use crate::algorithm::{DecodeError, KeyState};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
@@ -136,7 +136,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
                 Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(cell, now)))
             }
             OverrideOperation::Set(size) => {
-                let mut retries = Retries::new();
+                let mut retries = Retries::new(Duration::from_micros(cell.longest_wait))?;
                 let at = self.now().await?;
                 let stored = StoredOverride::new(size, at.as_micros());
                 let value = KeyState::Compact(stored.to_state()).to_bytes();
@@ -163,7 +163,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
 
     async fn refund_one(&self, cell: &Cell) -> Result<(), StoreError> {
         let _change = self.denials.begin(slice::from_ref(cell), Purpose::Take);
-        let mut retries = Retries::new();
+        let mut retries = Retries::new(TIMEOUT)?;
         loop {
             retries.next_attempt().await?;
             let at = self.now().await?;

@@ -192,7 +192,8 @@ async fn decide_request<B: CompareAndSwap>(
     let writes = Arc::new(AtomicBool::new(false));
     let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
     let written = cells.iter().map(|_| None).collect();
-    let retries = Retries::new();
+    let longest_wait = cells.first().map_or(0, |cell| cell.longest_wait);
+    let retries = Retries::new(Duration::from_micros(longest_wait))?;
     let request = Request { database, cells, purpose, writes: writes.clone(), written, denial: None, retries };
     let (answer, _) = if purpose == Purpose::Take && limits > 1 {
         complete(request.decide_in_turn(), writes, async |(_, mut unused)| unused.take_back().await).await?

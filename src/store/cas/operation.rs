@@ -15,7 +15,6 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::StoreError;
-use crate::store::LONGEST_WAIT;
 use crate::time::random_up_to;
 
 /// The locks of the keys in use, by which operations for the same key take turns in the order of their calls. Each key
@@ -72,10 +71,14 @@ pub(super) struct Retries {
 }
 
 impl Retries {
-    /// Starts counting for the request of the current task.
-    pub(super) fn new() -> Self {
-        let longest = LONGEST_WAIT.try_with(|longest| *longest).unwrap_or(TIMEOUT);
-        Self { attempts: 0, began: Instant::now(), longest }
+    /// Starts counting.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error outside a Tokio runtime, whose timers pauses need.
+    pub(super) fn new(longest: Duration) -> Result<Self, StoreError> {
+        Handle::try_current().map_err(|_| StoreError::of_one_request(NO_RUNTIME))?;
+        Ok(Self { attempts: 0, began: Instant::now(), longest })
     }
 
     /// Waits for the operation's turn among the requests of this process.
@@ -105,9 +108,12 @@ impl Retries {
     }
 }
 
+const NO_RUNTIME: &str =
+    "there is no Tokio runtime, which a store with compare-and-swap needs: call it in a task of one, or by `block_on`";
+
 /// The longest time to complete an operation whose caller gave up. Otherwise, tasks would accumulate while a database
 /// hangs. It is also the longest time to revert an operation, and to retry one without a deadline.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs an operation in a task of its own. If the caller gives up, for instance at a deadline, after the operation has
 /// set `writes` because it begins to write, it is completed, and `undo` reverts its result.

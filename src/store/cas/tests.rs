@@ -1,9 +1,11 @@
 //! Requests on a database in memory.
 
 use std::collections::HashMap;
-use std::future::pending;
+use std::future::{Future, pending};
+use std::pin::pin;
 use std::slice;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -498,6 +500,25 @@ async fn an_override_applies_until_it_expires() {
     store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
     store.access_override(&cell, OverrideOperation::Remove).await.unwrap();
     assert!(!is_allowed(&take(&store, cells).await));
+}
+
+#[test]
+fn a_call_outside_a_runtime_is_an_error() {
+    let (store, cells) = (Table::shared().process(), two(FixedWindow::per_day(5)));
+    let poll = |future: StoreFuture<()>| {
+        let Poll::Ready(Err(error)) = pin!(future).poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
+        assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
+    };
+    for count in 1..=2 {
+        for purpose in [Purpose::Take, Purpose::Peek, Purpose::Preview] {
+            let answer = store.decide(&mut cells[..count].to_vec(), purpose);
+            poll(StoreFuture::pending(async move { answer.await.map(drop) }));
+        }
+        poll(store.refund(&cells[..count]));
+    }
+    let size = Override { algorithm: FixedWindow::per_day(3).into(), expires_after: None };
+    let setting = store.access_override(&cells[0], OverrideOperation::Set(size));
+    poll(StoreFuture::pending(async move { setting.await.map(drop) }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,9 @@ pub struct Cell {
     /// The [number](KeyHasher::store) of the store.
     pub(crate) store: u32,
     pub(crate) cost: u64,
+    /// The longest time (in µs) for which the store may wait for other requests: half of the deadline. The other half is
+    /// for the database.
+    pub(crate) longest_wait: u64,
     /// The limit with its overage, at the size that applies to the key.
     pub(crate) algorithm: Algorithm,
     /// The size of the limit without an override.
@@ -166,6 +169,7 @@ impl Cell {
             algorithm,
             own_size: algorithm.size(),
             overage_percent: 0,
+            longest_wait: u64::MAX,
             limit,
             veto: Veto::Enforced,
             is_overridable: false,
