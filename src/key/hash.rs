@@ -82,6 +82,8 @@ pub struct KeyHasher {
     /// Tells stores with the same secret apart, so that only the store that took a charge refunds it. Hashes do not
     /// depend on it. 0 if the store has not set it.
     pub(crate) store: u32,
+    /// Whether cells with these keys need their readable names.
+    pub(crate) has_readable_keys: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -114,7 +116,7 @@ impl KeyHasher {
     }
 
     const fn of_kind(kind: Kind) -> Self {
-        Self { kind, store: 0 }
+        Self { kind, store: 0, has_readable_keys: false }
     }
 
     /// Returns a hasher with a number of its own, for a store and its clones.
@@ -123,10 +125,11 @@ impl KeyHasher {
         Self { store: store as u32, ..self }
     }
 
-    /// Returns the hasher of the store at an address, under which all processes reach the same store.
+    /// Returns the hasher of the store at an address, under which all processes reach the same store. Its keys are
+    /// readable.
     #[cfg(feature = "redis")]
     pub(crate) fn of_store_at(self, address: &str) -> Self {
-        Self { store: self.hash(address.as_bytes()).low as u32, ..self }
+        Self { store: self.hash(address.as_bytes()).low as u32, has_readable_keys: true, ..self }
     }
 
     /// Hashes the bytes of a key.

@@ -123,7 +123,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns whether cells need their [readable names](Cell::readable_name). Defaults to `false`.
     fn has_readable_keys(&self) -> bool {
-        false
+        self.hasher().has_readable_keys
     }
 
     /// Returns the node that keeps `key`, if the store spreads its keys over several: each node has a

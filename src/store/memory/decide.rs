@@ -185,7 +185,8 @@ impl MemoryStore {
 fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
     let cell = &cells[index];
     let is_strike = cell.is_of_penalty();
-    match if is_strike { &cells[index - 1] } else { cell }.wait {
+    // A store that wraps this one may leave out the limit of a penalty.
+    match if is_strike && index > 0 { &cells[index - 1] } else { cell }.wait {
         0 if cell.cost > 0 && !is_strike => Some(EvictionRank::new(cell.used, cell.algorithm().hard_capacity())),
         0 | NEVER => None,
         _ => Some(EvictionRank::DENIED),

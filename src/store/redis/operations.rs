@@ -62,10 +62,6 @@ impl Store for RedisStore {
         self.denials.answer(cells, self.test_clock())
     }
 
-    fn has_readable_keys(&self) -> bool {
-        true
-    }
-
     fn node(&self, key: KeyHash) -> Option<Node> {
         match &self.deployment {
             Deployment::Single(_) => None,

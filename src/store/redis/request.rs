@@ -1,5 +1,7 @@
 //! Encodes requests for the script, and decodes its replies, in the format that `lua/prelude.lua` describes.
 
+use std::borrow::Cow;
+
 use bytes::Buf;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -178,9 +180,11 @@ fn tag(algorithm: &Algorithm) -> u8 {
 /// for a penalty.
 ///
 /// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have
-/// different names, because their states are incompatible.
+/// different names, because their states are incompatible. A store that wraps a Redis store and has another hasher gives
+/// cells no readable name: their keys have the hash of it.
 pub(super) fn name(prefix: &str, cell: &Cell) -> String {
-    let name = cell.readable_name().expect("a limiter names its cells for a store with readable keys");
+    let hash = || Cow::Owned(format!("{:032x}", cell.identity.as_u128()));
+    let name = cell.readable_name().map_or_else(hash, Cow::Borrowed);
     format!("{prefix}:{{{:032x}}}:{name}", cell.key().as_u128())
 }
 
