@@ -288,7 +288,8 @@ pub async fn check_remembered_denials<S: Store>(new_store: &impl AsyncFn(ManualC
     let large = Limit::new("large", TokenBucket::new(50, 1, DAY));
     let [both, large] = [vec![small, large.clone()], vec![large]].map(|limits| limiter(limits, store.clone()));
     let (key, other) = (new_key(), new_key());
-    for is_allowed in [true, false] {
+    // The last one repeats a denial.
+    for is_allowed in [true, false, false] {
         let decision = both.acquire(key, 3).await.expect("a decision");
         assert_eq!(decision.is_allowed(), is_allowed, "a request for 3 of 5 tokens");
     }

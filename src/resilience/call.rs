@@ -246,26 +246,52 @@ impl GuardedStore {
             return self.decide_if_admitted(cells, purpose);
         }
         let began = self.start_recording(purpose);
-        match self.store.decide(&mut cells, purpose).into_ready() {
-            // As `decision` does, which would move the cells: that takes 40 instructions ("token bucket" in
-            // `.ci/instructions`).
-            Ok(Ok(answer)) if began.is_none() => {
-                let at = answer.finish(&mut cells);
-                Decision::merge_penalties(&mut cells);
-                StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)))
-            }
+        let answer = match self.store.decide(&mut cells, purpose).into_ready() {
             Ok(Ok(answer)) => {
                 let source =
                     if answer.is_remembered { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
-                let decision = decision(answer, cells, purpose);
-                self.record(began, source, &decision);
-                StoreFuture::ready(Ok(decision))
+                match self.finish(answer, &mut cells) {
+                    // As `decision` does, which would move the cells: that takes 40 instructions ("token bucket" in
+                    // `.ci/instructions`).
+                    Ok(at) if began.is_none() => {
+                        Decision::merge_penalties(&mut cells);
+                        let decision = Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells);
+                        return StoreFuture::ready(Ok(decision));
+                    }
+                    Ok(at) => {
+                        let decision = decision(at, cells, purpose);
+                        self.record(began, source, &decision);
+                        return StoreFuture::ready(Ok(decision));
+                    }
+                    Err(error) => StoreFuture::ready(Err(error)),
+                }
             }
-            Ok(Err(error)) => {
-                self.complete(self.breakers.begin(), StoreFuture::ready(Err(error)), cells, purpose, began)
-            }
-            Err(pending) => self.complete(self.breakers.begin(), pending, cells, purpose, began),
-        }
+            Ok(Err(error)) => StoreFuture::ready(Err(error)),
+            Err(pending) => pending,
+        };
+        self.complete(self.breakers.begin(), answer, cells, purpose, began)
+    }
+
+    /// Copies the answers into the cells of a request, and returns the instant of the decision.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a cell is not answered.
+    #[inline]
+    fn finish(&self, answer: Answer, cells: &mut [Cell]) -> Result<Timestamp, StoreError> {
+        let at = answer.finish(cells);
+        if cells.iter().all(Cell::is_answered) { Ok(at) } else { Err(self.unanswered(cells)) }
+    }
+
+    /// Creates the error of a store that has not answered all cells.
+    #[cold]
+    fn unanswered(&self, cells: &[Cell]) -> StoreError {
+        let unanswered = cells.iter().filter(|cell| !cell.is_answered());
+        let names: Vec<_> = unanswered.filter_map(|cell| self.limits.names.get(cell.limit())).collect();
+        StoreError::of_one_request(format!(
+            "it did not answer the limits {names:?}: answer all cells that `decide` or `remembered` is given, or \
+             return answered clones of all of them, in their order, with `Answer::with_cells`"
+        ))
     }
 
     /// Decides while a breaker exists.
@@ -273,9 +299,8 @@ impl GuardedStore {
     fn decide_if_admitted(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         let began = self.start_recording(purpose);
         if let Some(at) = self.store.remembered(&mut cells) {
-            let decision = decision(Answer::new(at), cells, purpose);
-            self.record(began, DecisionSource::RememberedDenial, &decision);
-            return StoreFuture::ready(Ok(decision));
+            let answer = StoreFuture::ready(Ok(Answer::new(at).from_memory()));
+            return self.complete(self.breakers.begin(), answer, cells, purpose, began);
         }
         match self.begin(&cells) {
             Ok(call) => {
@@ -292,19 +317,22 @@ impl GuardedStore {
         self: &Arc<Self>,
         call: Call,
         answer: StoreFuture<Answer>,
-        cells: Cells,
+        mut cells: Cells,
         purpose: Purpose,
         began: Option<Instant>,
     ) -> StoreFuture<Decision> {
-        self.follow(answer, move |guarded, answer, source| {
-            let (answer, source) = match answer {
+        self.follow(answer, move |guarded, answer, mut source| {
+            let is_remembered = answer.as_ref().is_ok_and(|answer| answer.is_remembered);
+            let mut answer = answer.and_then(|answer| guarded.finish(answer, &mut cells));
+            if is_remembered && answer.is_ok() {
                 // The database was not asked, so this shows nothing about it.
-                Ok(answer) if answer.is_remembered => (Ok(answer), DecisionSource::RememberedDenial),
-                answer => (guarded.end(&call, &cells, answer, source), source),
-            };
+                source = DecisionSource::RememberedDenial;
+            } else {
+                answer = guarded.end(&call, &cells, answer, source);
+            }
             match answer {
-                Ok(answer) => {
-                    let decision = decision(answer, cells, purpose);
+                Ok(at) => {
+                    let decision = decision(at, cells, purpose);
                     guarded.record(began, source, &decision);
                     Ok(decision)
                 }
@@ -321,6 +349,8 @@ impl GuardedStore {
         purpose: Purpose,
     ) -> StoreFuture<Decision> {
         if by == DecidedBy::Store || cells.is_empty() {
+            let longest_wait = ceil_micros(self.time_left() / 2);
+            cells.iter_mut().for_each(|cell| cell.longest_wait = longest_wait);
             return self.decide(cells, purpose);
         }
         let began = self.start_recording(purpose);
@@ -349,21 +379,23 @@ impl GuardedStore {
     /// outages. Returns what would decide, and the decision, unless the request would be rejected because the store
     /// failed.
     pub(crate) async fn explain(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
-            let longest_wait = ceil_micros(self.time_left() / 2);
-            cells.iter_mut().for_each(|cell| cell.longest_wait = longest_wait);
-        if let Some(at) = self.store.remembered(&mut cells) {
-            return (Decider::RememberedDenial, Some(decision(Answer::new(at), cells, purpose)));
-        }
-        let began = self.start_recording(purpose);
-        let answer = match self.breakers.rejection(&self.nodes(&cells)) {
-            Some(error) => Err(error),
-            None => self.follow(self.store.decide(&mut cells, purpose), |_, answer, _| answer).await,
+        let mut began = self.start_recording(purpose);
+        let mut decided_by = Decider::RememberedDenial;
+        let answer = if let Some(at) = self.store.remembered(&mut cells) {
+            began = None;
+            Ok(Answer::new(at))
+        } else {
+            decided_by = Decider::Store { name: self.store.name() };
+            match self.breakers.rejection(&self.nodes(&cells)) {
+                Some(error) => Err(error),
+                None => self.follow(self.store.decide(&mut cells, purpose), |_, answer, _| answer).await,
+            }
         };
-        let error = match answer {
-            Ok(answer) => {
-                let decision = decision(answer, cells, purpose);
+        let error = match answer.and_then(|answer| self.finish(answer, &mut cells)) {
+            Ok(at) => {
+                let decision = decision(at, cells, purpose);
                 self.record(began, DecisionSource::Memory, &decision);
-                return (Decider::Store { name: self.store.name() }, Some(decision));
+                return (decided_by, Some(decision));
             }
             Err(error) => error.to_string(),
         };
@@ -377,9 +409,8 @@ impl GuardedStore {
     }
 }
 
-/// Creates the decision of the store's answer.
-fn decision(answer: Answer, mut cells: Cells, purpose: Purpose) -> Decision {
-    let at = answer.finish(&mut cells);
+/// Creates the decision of cells that the store has answered at an instant.
+fn decision(at: Timestamp, mut cells: Cells, purpose: Purpose) -> Decision {
     Decision::merge_penalties(&mut cells);
     Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)
 }

@@ -7,9 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
-use crate::algorithm::NEVER;
 use crate::error::StoreError;
-use crate::store::decision::Cell;
+use crate::store::decision::{Cell, UNANSWERED};
 use crate::time::Timestamp;
 
 /// A store's answer to a request.
@@ -28,8 +27,8 @@ impl Answer {
         Self { at, cells: None, is_remembered: false }
     }
 
-    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of them,
-    /// in their order. If one is missing, its limit denies the request.
+    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of all
+    /// of them, in their order.
     #[must_use]
     pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
         Self { at, cells: Some(cells.into()), is_remembered: false }
@@ -42,13 +41,17 @@ impl Answer {
         Self { is_remembered: true, ..self }
     }
 
-    /// Copies the answers into the cells of the request, and returns the instant of the decision.
+    /// Copies the answers into the cells of the request, and returns the instant of the decision. If the answers are
+    /// those of other cells, none of these counts as answered: a limiter then returns an error.
     #[inline]
     pub fn finish(self, cells: &mut [Cell]) -> Timestamp {
         if let Some(answered) = self.cells {
-            // Without an answer, a limit would count as charged.
-            cells.iter_mut().skip(answered.len()).for_each(|cell| cell.wait = NEVER);
-            cells.iter_mut().zip(answered).for_each(|(cell, answered)| *cell = answered);
+            let are_equal = |(answered, asked): (&Cell, &Cell)| answered.answers(asked);
+            if answered.len() == cells.len() && answered.iter().zip(&*cells).all(are_equal) {
+                cells.iter_mut().zip(answered).for_each(|(cell, answered)| *cell = answered);
+            } else {
+                cells.iter_mut().for_each(|cell| cell.wait = UNANSWERED);
+            }
         }
         self.at
     }

@@ -40,7 +40,7 @@ use crate::time::{Timestamp, ceil_micros};
 /// Keeps the state of keys, and decides requests by it.
 ///
 /// The first four methods are required. The others are optional capabilities; their defaults report that the store
-/// lacks them. A store that wraps another forwards all methods.
+/// lacks them.
 ///
 /// # Implementing a store
 ///
@@ -88,7 +88,53 @@ use crate::time::{Timestamp, ceil_micros};
 /// # });
 /// ```
 ///
-/// A future cannot borrow the cells: clone them, and return them with [`Answer::with_cells`].
+/// # Wrapping a store
+///
+/// A future cannot borrow the cells: clone them, and return the answered clones with [`Answer::with_cells`]. A cell
+/// without an answer is an error. This store lets a few requests at a time into the one that it wraps:
+///
+/// ```
+/// use std::sync::Arc;
+/// use tokio::sync::Semaphore;
+/// use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+/// use tower_ratelimit::{Store, StoreError};
+///
+/// #[derive(Debug)]
+/// struct AtMost<S> {
+///     inner: Arc<S>,
+///     permits: Arc<Semaphore>,
+/// }
+///
+/// impl<S: Store> Store for AtMost<S> {
+///     fn hasher(&self) -> KeyHasher {
+///         self.inner.hasher()
+///     }
+///
+///     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+///         let (inner, permits, mut cells) = (self.inner.clone(), self.permits.clone(), cells.to_vec());
+///         StoreFuture::pending(async move {
+///             let _permit = permits.acquire().await.map_err(StoreError::new)?;
+///             let at = inner.decide(&mut cells, purpose).await?.finish(&mut cells);
+///             Ok(Answer::with_cells(at, cells))
+///         })
+///     }
+///
+///     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+///         self.inner.refund(cells)
+///     }
+///
+///     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+///         self.inner.reset(cells)
+///     }
+/// }
+/// # #[cfg(feature = "conformance")]
+/// # tokio::runtime::Runtime::new().unwrap().block_on(tower_ratelimit::conformance::check_all(async |clock| AtMost {
+/// #     inner: Arc::new(tower_ratelimit::MemoryStore::new().clock(clock)),
+/// #     permits: Arc::new(Semaphore::new(2)),
+/// # }));
+/// ```
+///
+/// It works without the optional methods; [the guide](crate::guide::stores#wrapping-a-store) lists what each adds.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a rate limit store",
     label = "expected a `Store`",
@@ -104,7 +150,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
     /// [quota mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count.
     /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
-    /// leaves it as it is.
+    /// answers that it allows the request. If a cell is left without an answer, the decision is an error.
     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
@@ -121,7 +167,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns whether cells need their [readable names](Cell::readable_name). Defaults to `false`.
+    /// Returns whether cells need their [readable names](Cell::readable_name). Defaults to `true` with the
+    /// [hasher](Self::hasher) of a `RedisStore`, and to `false` with others.
     fn has_readable_keys(&self) -> bool {
         self.hasher().has_readable_keys
     }

@@ -1,14 +1,14 @@
 //! Limiters without HTTP: decisions, waits, refunds and shared state.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use support::limits::acquire_costs;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    AcquireError, Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Store, StoreErrorKind,
-    Timestamp, TokenBucket, Verdict,
+    AcquireError, Decision, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Stats, Store,
+    StoreErrorKind, Timestamp, TokenBucket, Verdict,
     store::{Answer, Cell, KeyHasher, Purpose, StoreFuture},
 };
 
@@ -318,19 +318,26 @@ async fn a_receipt_of_another_store_is_an_error() {
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
 }
 
-/// It would be allowed, and count as charged.
+/// It would be allowed without a charge, or denied without a report.
 #[tokio::test]
-async fn a_limit_that_a_store_does_not_answer_denies() {
-    #[derive(Debug)]
-    struct Answers(usize);
+async fn a_limit_that_a_store_does_not_answer_is_an_error() {
+    /// Changes answered clones of the cells, and returns them in a future. `None` returns those in place.
+    #[derive(Clone, Copy, Debug)]
+    struct Answers(fn(&mut [Cell]) -> Option<Vec<Cell>>);
     impl Store for Answers {
         fn hasher(&self) -> KeyHasher {
             KeyHasher::with_secret([0; 16])
         }
 
         fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
-            let answered = vec![cells[0].clone(); self.0];
-            StoreFuture::pending(async { Ok(Answer::with_cells(Timestamp::EPOCH, answered)) })
+            match (self.0)(cells) {
+                None => StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH))),
+                Some(answered) => StoreFuture::pending(async { Ok(Answer::with_cells(Timestamp::EPOCH, answered)) }),
+            }
+        }
+
+        fn remembered(&self, _: &mut [Cell]) -> Option<Timestamp> {
+            Some(Timestamp::EPOCH)
         }
 
         fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
@@ -341,12 +348,61 @@ async fn a_limit_that_a_store_does_not_answer_denies() {
             StoreFuture::ready(Ok(()))
         }
     }
-    for count in 0..4 {
-        let limits = ["one", "other"].map(|name| Limit::new(name, FixedWindow::per_day(10)));
-        let limiter = Limiter::builder(limits).store(Answers(count)).build();
-        let decision = limiter.acquire("key", 1).await.unwrap();
-        assert_eq!(decision.is_allowed(), count >= 2, "{count} answers for 2 limits");
+    fn allow(cells: &[Cell]) -> Vec<Cell> {
+        let mut cells = cells.to_vec();
+        cells.iter_mut().for_each(|cell| cell.answer(Verdict::NOW, 9, None, Duration::ZERO));
+        cells
     }
+    let all = r#"["one", "other"]"#;
+    let wrong: [(fn(&mut [Cell]) -> Option<Vec<Cell>>, &str); 9] = [
+        (|_| None, all),
+        (|cells| Some(cells.to_vec()), all),
+        (|_| Some(Vec::new()), all),
+        (|cells| Some(allow(&cells[..1])), all),
+        (|cells| Some([&allow(cells)[..], &allow(&cells[..1])].concat()), all),
+        (|cells| Some(allow(cells).into_iter().rev().collect()), all),
+        (|cells| Some(vec![allow(cells)[0].clone(); 2]), all),
+        (|cells| Some([&allow(&cells[..1])[..], &cells[1..]].concat()), r#"["other"]"#),
+        (
+            |cells| {
+                cells[1] = allow(cells)[1].clone();
+                None
+            },
+            r#"["one"]"#,
+        ),
+    ];
+    let limits = || ["one", "other"].map(|name| Limit::new(name, FixedWindow::per_day(10)));
+    for (number, (answers, unanswered)) in wrong.into_iter().enumerate() {
+        // Recorders take another path.
+        for stats in [None, Some(Stats::new())] {
+            let events = Arc::new(Mutex::new(Vec::new()));
+            let observed = events.clone();
+            let mut builder = Limiter::builder(limits()).store(Answers(answers));
+            if let Some(stats) = stats {
+                builder = builder.recorder(stats).observe(move |event| {
+                    if let Event::StoreFailed { error, .. } = event {
+                        observed.lock().unwrap().push(error.to_string());
+                    }
+                });
+            }
+            let (limiter, mut errors) = (builder.build(), Vec::new());
+            // More than open a breaker.
+            for _ in 0..10 {
+                let error = limiter.acquire("key", 1).await.expect_err("no decision");
+                assert_eq!(error.kind(), StoreErrorKind::Failed);
+                let expected =
+                    format!("the rate limit store could not decide: it did not answer the limits {unanswered}: ");
+                assert!(error.to_string().starts_with(&expected), "{number}: {error}");
+                errors.push(error.to_string());
+            }
+            let events = events.lock().unwrap();
+            assert!(events.is_empty() || *events == errors, "{events:?}");
+            let explanation = limiter.explain("key", 1).await.to_string();
+            assert!(!explanation.starts_with("allowed"), "{explanation}");
+        }
+    }
+    let answers = Answers(|cells| Some(allow(cells)));
+    assert!(Limiter::builder(limits()).store(answers).build().acquire("key", 1).await.unwrap().is_allowed());
 }
 
 /// A limit in shadow mode does not affect the verdict.

@@ -8,7 +8,7 @@ use metrics::set_default_local_recorder;
 use metrics_util::debugging::DebuggingRecorder;
 use tokio::time::sleep;
 use tower_ratelimit::store::{Answer, Cell, KeyHash, KeyHasher, Node, Purpose, StoreFuture};
-use tower_ratelimit::{Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind};
+use tower_ratelimit::{Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind, Timestamp};
 
 use crate::limited::ms;
 use crate::metrics::series;
@@ -52,19 +52,21 @@ impl TwoNodes {
     fn ask_nodes(&self, cells: &[Cell], purpose: Purpose) -> StoreFuture<Answer> {
         let mut answers = Vec::new();
         for place in 0..2 {
-            let is_own = |cell: &&Cell| self.place(cell.key()) == place;
-            let mut own: Vec<Cell> = cells.iter().filter(is_own).cloned().collect();
+            let is_own = |index: &usize| self.place(cells[*index].key()) == place;
+            let indexes: Vec<usize> = (0..cells.len()).filter(is_own).collect();
+            let mut own: Vec<Cell> = indexes.iter().map(|index| cells[*index].clone()).collect();
             if !own.is_empty() {
-                answers.push((self.name(place), self.nodes[place].decide(&mut own, purpose), own));
+                answers.push((self.name(place), self.nodes[place].decide(&mut own, purpose), own, indexes));
             }
         }
+        let mut cells = cells.to_vec();
         StoreFuture::pending(async move {
-            let mut decided = None;
-            for (name, answer, mut own) in answers {
-                let at = answer.await.map_err(|error| error.at(name))?.finish(&mut own);
-                decided = Some(Answer::with_cells(at, own));
+            let mut at = Timestamp::EPOCH;
+            for (name, answer, mut own, indexes) in answers {
+                at = answer.await.map_err(|error| error.at(name))?.finish(&mut own);
+                indexes.into_iter().zip(own).for_each(|(index, answered)| cells[index] = answered);
             }
-            Ok(decided.expect("a cell"))
+            Ok(Answer::with_cells(at, cells))
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
-use super::cell::{Cell, Report, Verdict};
+use super::cell::{Cell, Report, UNANSWERED, Verdict};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER};
 use crate::time::ceil_micros;
 
@@ -29,7 +29,7 @@ impl Cell {
         (self.wait, self.delay) = match verdict {
             Verdict::Allow { delay } => (0, ceil_micros(delay)),
             Verdict::Deny { retry_after } => {
-                (retry_after.map_or(NEVER, |wait| ceil_micros(wait).clamp(1, NEVER - 1)), 0)
+                (retry_after.map_or(NEVER, |wait| ceil_micros(wait).clamp(1, UNANSWERED - 1)), 0)
             }
         };
         self.uses_overage = false;
@@ -171,6 +171,12 @@ impl Cell {
     /// Returns the lockout that the request began, if any.
     pub(crate) fn lockout(&self) -> Option<Lockout> {
         self.reported.as_ref()?.lockout
+    }
+
+    /// Returns whether a store has answered this cell.
+    #[inline]
+    pub(crate) fn is_answered(&self) -> bool {
+        self.wait != UNANSWERED
     }
 
     /// Returns whether the limit alone had capacity.

@@ -43,7 +43,7 @@ pub struct Cell {
     /// Whether a denial by the limit is a strike, in the cell of a penalty.
     pub(crate) makes_strikes: bool,
 
-    /// The time until the cost is available: 0 if it is, or [`NEVER`]. All spans are in µs.
+    /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
     pub(crate) wait: u64,
     /// The time for which an allowed request waits before it proceeds.
     pub(super) delay: u64,
@@ -57,6 +57,9 @@ pub struct Cell {
     pub(crate) mark: CompactState,
     pub(super) is_enforced: bool,
 }
+
+/// The wait of a cell that no store has answered. It denies the request, in case that it is not checked.
+pub(crate) const UNANSWERED: u64 = NEVER - 1;
 
 /// The texts that some cells have.
 #[derive(Clone, Debug, Default)]
@@ -117,7 +120,7 @@ impl Verdict {
     pub(crate) const fn of(wait: u64, delay: u64) -> Self {
         match wait {
             0 => Self::Allow { delay: Duration::from_micros(delay) },
-            NEVER => Self::Deny { retry_after: None },
+            UNANSWERED.. => Self::Deny { retry_after: None },
             _ => Self::Deny { retry_after: Some(Duration::from_micros(wait)) },
         }
     }
@@ -166,15 +169,15 @@ impl Cell {
             store: hasher.store,
             texts: None,
             cost: 0,
+            longest_wait: u64::MAX,
             algorithm,
             own_size: algorithm.size(),
             overage_percent: 0,
-            longest_wait: u64::MAX,
             limit,
             veto: Veto::Enforced,
             is_overridable: false,
             makes_strikes: true,
-            wait: 0,
+            wait: UNANSWERED,
             delay: 0,
             uses_overage: false,
             now: 0,
@@ -207,7 +210,8 @@ impl Cell {
 
     /// Returns the same question with another cost, at the limit's own size.
     pub(crate) fn asked_again(&self, cost: u64) -> Self {
-        let mut cell = Self { cost, wait: 0, delay: 0, mark: CompactState::UNUSED, reported: None, ..self.clone() };
+        let (wait, mark) = (UNANSWERED, CompactState::UNUSED);
+        let mut cell = Self { cost, wait, delay: 0, mark, reported: None, ..self.clone() };
         cell.set_veto(self.veto);
         cell.resize(self.own_size);
         cell

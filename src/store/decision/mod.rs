@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 pub use self::cell::{Cell, Verdict, Veto};
-pub(crate) use self::cell::{Cells, Texts};
+pub(crate) use self::cell::{Cells, Texts, UNANSWERED};
 use crate::algorithm::KeyState;
 use crate::time::{Clock, SystemClock, Timestamp};
 

@@ -158,6 +158,7 @@ impl MemoryStore {
             if !is_kept && cell.is_of_penalty() {
                 // A strike that is not kept has no effect.
                 *cell = cell.asked_again(cell.cost());
+                cell.peek(&KeyState::UNUSED, now);
                 cell.complete(&mut KeyState::UNUSED.clone(), now, false);
             }
         }

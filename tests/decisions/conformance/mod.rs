@@ -174,6 +174,13 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
 }
 
 #[tokio::test]
+async fn a_store_that_decides_the_penalty_apart_from_its_limit_does_not_panic() {
+    let one_by_one = async |clock| Wrong::new(clock, Mistake::ChargesOneByOne);
+    let message = failure(conformance::check_penalties(&one_by_one)).await.unwrap();
+    assert!(message.contains("\nexpected"), "{message}");
+}
+
+#[tokio::test]
 async fn a_preview_that_charges_is_named() {
     let previews_charge = async |clock| Wrong::new(clock, Mistake::PreviewsCharge);
     let message = failure(conformance::check_algorithms(&previews_charge)).await.unwrap();

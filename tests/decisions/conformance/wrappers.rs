@@ -1,0 +1,266 @@
+//! Stores that wrap another one, and answer after they have awaited something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::patient::{Patient, connected};
+use support::redis_server::RedisServer;
+use tower_ratelimit::store::{Answer, Cell, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
+use tower_ratelimit::{
+    Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store, StoreError,
+    Timestamp, conformance,
+};
+
+use super::failure;
+use super::map::{Fault, Map};
+
+/// A store that wraps another one, possibly with a mistake. It forwards only what is required, and overrides.
+#[derive(Debug)]
+struct Wrapper {
+    inner: Arc<dyn Store>,
+    mistake: Option<Mistake>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mistake {
+    /// Lets the wrapped store answer clones, and passes its answer on.
+    PassesAnswerOn,
+    /// Lets the wrapped store answer clones, and drops them.
+    DropsClones,
+    /// Has only the first limit decided.
+    AnswersFirst,
+    LeavesOutLast,
+    RepeatsLast,
+    ReversesCells,
+    /// Has nothing charged.
+    PeeksOnly,
+    /// Remembers denials, but answers no cell.
+    RemembersNothing,
+    /// Has the limits decided without their penalties.
+    LeavesOutPenalties,
+    /// Sets the answers without the marks of charges.
+    LosesMarks,
+}
+
+/// A check of the suite.
+#[derive(Clone, Copy)]
+enum Check {
+    Algorithms,
+    SeveralLimits,
+    Penalties,
+    RememberedDenials,
+}
+
+const UNANSWERED: &str = "it did not answer the limits [";
+
+/// Each mistake, with a check that fails because of it, and a part of its message.
+const MISTAKES: [(Mistake, Check, &str); 10] = [
+    (Mistake::PassesAnswerOn, Check::RememberedDenials, UNANSWERED),
+    (Mistake::DropsClones, Check::Algorithms, UNANSWERED),
+    (Mistake::AnswersFirst, Check::SeveralLimits, UNANSWERED),
+    (Mistake::LeavesOutLast, Check::Algorithms, UNANSWERED),
+    (Mistake::RepeatsLast, Check::Algorithms, UNANSWERED),
+    (Mistake::ReversesCells, Check::SeveralLimits, UNANSWERED),
+    (Mistake::PeeksOnly, Check::Algorithms, "\nexpected"),
+    (Mistake::RemembersNothing, Check::RememberedDenials, "a denial is remembered for another limit"),
+    (Mistake::LeavesOutPenalties, Check::Penalties, UNANSWERED),
+    (Mistake::LosesMarks, Check::Algorithms, "\nexpected"),
+];
+
+impl Wrapper {
+    async fn run(
+        inner: Arc<dyn Store>,
+        mut cells: Vec<Cell>,
+        purpose: Purpose,
+        mistake: Option<Mistake>,
+    ) -> Result<Answer, StoreError> {
+        tokio::task::yield_now().await;
+        let Some(mistake) = mistake else {
+            let at = inner.decide(&mut cells, purpose).await?.finish(&mut cells);
+            return Ok(Answer::with_cells(at, cells));
+        };
+        let purpose = if mistake == Mistake::PeeksOnly { Purpose::Peek } else { purpose };
+        let asked = cells.clone();
+        let at = match mistake {
+            Mistake::PassesAnswerOn => return inner.decide(&mut cells, purpose).await,
+            Mistake::AnswersFirst => inner.decide(&mut cells[..1], purpose).await?.finish(&mut cells[..1]),
+            Mistake::LeavesOutPenalties => {
+                let mut limits: Vec<Cell> = cells.iter().filter(|cell| !cell.is_of_penalty()).cloned().collect();
+                let at = inner.decide(&mut limits, purpose).await?.finish(&mut limits);
+                let mut limits = limits.into_iter();
+                cells.iter_mut().filter(|cell| !cell.is_of_penalty()).for_each(|cell| *cell = limits.next().unwrap());
+                at
+            }
+            _ => inner.decide(&mut cells, purpose).await?.finish(&mut cells),
+        };
+        match mistake {
+            Mistake::DropsClones => return Ok(Answer::new(at)),
+            Mistake::LeavesOutLast => drop(cells.pop()),
+            Mistake::RepeatsLast => cells.extend(cells.last().cloned()),
+            Mistake::ReversesCells => cells.reverse(),
+            Mistake::LosesMarks => {
+                cells = asked
+                    .into_iter()
+                    .zip(cells)
+                    .map(|(mut cell, known)| {
+                        cell.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
+                        cell.set_enforced(known.is_enforced());
+                        if known.uses_overage() {
+                            cell.set_uses_overage();
+                        }
+                        cell
+                    })
+                    .collect();
+            }
+            _ => {}
+        }
+        Ok(Answer::with_cells(at, cells))
+    }
+}
+
+impl Store for Wrapper {
+    fn hasher(&self) -> KeyHasher {
+        self.inner.hasher()
+    }
+
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        // In a task of its own, so that a request is completed even if its caller gives up.
+        let task = tokio::spawn(Self::run(self.inner.clone(), cells.to_vec(), purpose, self.mistake));
+        StoreFuture::pending(async move { task.await.unwrap() })
+    }
+
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.refund(cells)
+    }
+
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.inner.reset(cells)
+    }
+
+    fn remembered(&self, _: &mut [Cell]) -> Option<Timestamp> {
+        (self.mistake == Some(Mistake::RemembersNothing)).then_some(Timestamp::EPOCH)
+    }
+
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.inner.access_override(cell, operation)
+    }
+}
+
+/// Creates the stores that are wrapped.
+struct Stores(RedisServer);
+
+impl Stores {
+    const NAMES: [&str; 3] = ["memory", "Redis", "compare-and-swap"];
+
+    async fn wrap(&self, name: &str, clock: ManualClock, mistake: Option<Mistake>) -> Wrapper {
+        let inner: Arc<dyn Store> = match name {
+            "memory" => Arc::new(MemoryStore::new().clock(clock)),
+            "Redis" => Arc::new(connected(RedisConfig::node(self.0.url()).patient()).await.clock(clock)),
+            _ => Arc::new(Map::store(clock, Fault::None)),
+        };
+        Wrapper { inner, mistake }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_mistake_of_a_wrapper_is_named_around_every_store() {
+    let stores = &Stores(RedisServer::start());
+    for (mistake, check, expected) in MISTAKES {
+        for name in Stores::NAMES {
+            let new_store = async move |clock| stores.wrap(name, clock, Some(mistake)).await;
+            let message = match check {
+                Check::Algorithms => failure(conformance::check_algorithms(&new_store)).await,
+                Check::SeveralLimits => failure(conformance::check_several_limits(&new_store)).await,
+                Check::Penalties => failure(conformance::check_penalties(&new_store)).await,
+                Check::RememberedDenials => failure(conformance::check_remembered_denials(&new_store)).await,
+            };
+            let message = message.unwrap_or_default();
+            assert!(message.contains(expected), "{mistake:?} around {name}: {message}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_wrapper_that_forwards_only_what_is_required_conforms() {
+    let stores = &Stores(RedisServer::start());
+    for name in Stores::NAMES {
+        let new_store = async move |clock| stores.wrap(name, clock, None).await;
+        if name == "Redis" {
+            // The others take longer.
+            conformance::check_penalties(&new_store).await;
+            conformance::check_overrides(&new_store).await;
+            conformance::check_concurrency(&new_store).await;
+            conformance::check_cancellation(&new_store).await;
+            conformance::check_remembered_denials(&new_store).await;
+        } else {
+            conformance::check_all(new_store).await;
+        }
+    }
+}
+
+/// A store that wraps another one, and hashes keys by itself.
+#[derive(Debug)]
+struct OwnHasher(Wrapper);
+
+impl Store for OwnHasher {
+    fn hasher(&self) -> KeyHasher {
+        KeyHasher::with_secret([7; 16])
+    }
+
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+        self.0.decide(cells, purpose)
+    }
+
+    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.refund(cells)
+    }
+
+    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+        self.0.reset(cells)
+    }
+
+    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.0.access_override(cell, operation)
+    }
+}
+
+#[tokio::test]
+async fn a_wrapper_with_a_hasher_of_its_own_keeps_limits_apart() {
+    let stores = Stores(RedisServer::start());
+    for name in Stores::NAMES {
+        let store = OwnHasher(stores.wrap(name, ManualClock::default(), None).await);
+        let penalty = Penalty::after(2, Duration::from_secs(60));
+        let limits = [
+            Limit::new("two", FixedWindow::per_day(2)).overridable().penalty(penalty),
+            Limit::new("nine", FixedWindow::per_day(9)),
+        ];
+        let limiter = Limiter::builder(limits).store(store).patient().build();
+        let acquire = async || limiter.acquire("ann", 1).await.unwrap();
+        let receipt = acquire().await.into_receipt();
+        let _ = acquire().await;
+        assert!(!acquire().await.is_allowed(), "{name}");
+        limiter.refund(receipt).await.unwrap();
+        let left = |decision: Decision| [0, 1].map(|limit| decision.outcomes()[limit].remaining());
+        assert_eq!(left(limiter.peek("ann", 0).await.unwrap()), [1, 8], "{name}");
+        let two = limiter.limit("two").unwrap();
+        two.set_override("ann", FixedWindow::per_day(5), None).await.unwrap();
+        assert_eq!(left(acquire().await), [3, 7], "{name}");
+        limiter.reset("ann").await.unwrap();
+        assert_eq!(left(limiter.peek("ann", 0).await.unwrap()), [5, 9], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrapper_shares_the_keys_of_the_store_that_it_wraps() {
+    let stores = Stores(RedisServer::start());
+    for name in Stores::NAMES {
+        let wrapper = stores.wrap(name, ManualClock::default(), None).await;
+        let inner = wrapper.inner.clone();
+        let limits = || [Limit::new("two", FixedWindow::per_day(2))];
+        let wrapped = Limiter::builder(limits()).store(wrapper).patient().build();
+        let direct = Limiter::builder(limits()).store(inner).patient().build();
+        for (limiter, is_allowed) in [(&wrapped, true), (&direct, true), (&wrapped, false), (&direct, false)] {
+            assert_eq!(limiter.acquire("ann", 1).await.unwrap().is_allowed(), is_allowed, "{name}");
+        }
+    }
+}
