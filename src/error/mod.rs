@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 pub use self::validation::ConfigError;
 #[cfg(feature = "rules")]
 pub(crate) use self::validation::Position;
@@ -137,6 +139,12 @@ impl StoreError {
     pub(crate) fn queue_full(source: impl Into<Source>) -> Self {
         let what = "was not called, because too many requests are waiting for it";
         Self::of(StoreErrorKind::QueueFull, what).with_source(source)
+    }
+
+    /// Returns an error outside a Tokio runtime, where timers would panic.
+    pub(crate) fn check_runtime() -> Result<(), Self> {
+        let what = "there is no Tokio runtime to measure deadlines and delays: await this within one";
+        Handle::try_current().map(drop).map_err(|_| Self::of_one_request(what))
     }
 
     pub(crate) fn contention() -> Self {

@@ -321,7 +321,10 @@ impl RequestContext {
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,
-            Pending::Turn(guard) => return Step::Forward(self.completion(guard.wait().await, request)),
+            Pending::Turn(guard) => match guard.wait().await {
+                Ok(decision) => return Step::Forward(self.completion(decision, request)),
+                error => error,
+            },
         };
         self.next_step(decision, request)
     }

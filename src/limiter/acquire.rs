@@ -258,6 +258,7 @@ impl Limiter {
                 ControlFlow::Break(decision) => break decision,
                 ControlFlow::Continue(next) => next,
             };
+            StoreError::check_runtime()?;
             let queue = self.queues.of(id);
             is_shared = match timeout(remaining(), queue.lock()).await {
                 Err(_) => false,
@@ -283,7 +284,7 @@ impl Limiter {
         };
         Ok(AllowedDecision(match decision.delay() {
             Duration::ZERO => decision,
-            delay => ReservationGuard::new(&guarded, decision, delay).wait().await,
+            delay => ReservationGuard::new(&guarded, decision, delay).wait().await?,
         }))
     }
 }

@@ -242,7 +242,8 @@ impl<T> Builder<T> {
     /// [`on_store_error`](Self::on_store_error) decides. The store may still complete the call: the request is then
     /// charged in vain, so limits become stricter, never laxer.
     ///
-    /// A store that does not answer immediately needs a Tokio runtime with its timers enabled.
+    /// A store that does not answer immediately needs a Tokio runtime with its timers enabled. Outside a runtime, its
+    /// requests are decided by [`on_store_error`](Self::on_store_error).
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.config.deadline = deadline;
         self

@@ -4,12 +4,11 @@
 //! fallback.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
-use tokio::time::{self, Sleep, sleep, timeout};
+use tokio::time::{self, sleep_until, timeout};
 
 use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
@@ -82,6 +81,7 @@ impl GuardedStore {
     }
 
     async fn within_deadline<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        StoreError::check_runtime()?;
         timeout(self.time_left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
     }
 
@@ -172,19 +172,24 @@ pub(crate) struct ReservationGuard {
     store: Arc<GuardedStore>,
     /// `None` once its turn has come.
     decision: Option<Decision>,
-    turn: Pin<Box<Sleep>>,
+    turn: time::Instant,
 }
 
 impl ReservationGuard {
     /// Starts the delay of an allowed request.
     pub(crate) fn new(store: &Arc<GuardedStore>, decision: Decision, delay: Duration) -> Self {
-        Self { store: store.clone(), decision: Some(decision), turn: Box::pin(sleep(delay)) }
+        Self { store: store.clone(), decision: Some(decision), turn: time::Instant::now() + delay }
     }
 
     /// Waits for the request's turn.
-    pub(crate) async fn wait(mut self) -> Decision {
-        self.turn.as_mut().await;
-        self.decision.take().expect("`wait` consumes the guard")
+    ///
+    /// # Errors
+    ///
+    /// Returns an error outside a Tokio runtime.
+    pub(crate) async fn wait(mut self) -> Result<Decision, StoreError> {
+        StoreError::check_runtime()?;
+        sleep_until(self.turn).await;
+        Ok(self.decision.take().expect("`wait` consumes the guard"))
     }
 }
 

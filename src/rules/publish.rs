@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::error::RulesError;
@@ -35,14 +36,11 @@ impl RedisStore {
     /// # Errors
     ///
     /// Returns an error of the kind [`InvalidCall`](crate::StoreErrorKind::InvalidCall) if the text is invalid. Nothing
-    /// is published then. Returns another error if Redis does not confirm the publication. The text may have been
-    /// published, and can be published again.
-    ///
-    /// # Panics
-    ///
-    /// Panics outside a Tokio runtime.
+    /// is published then, nor outside a Tokio runtime. Returns another error if Redis does not confirm the publication.
+    /// The text may have been published, and can be published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), StoreError> {
+        StoreError::check_runtime()?;
         let (checked, extractors) = (text.to_owned(), extractors.clone());
         let check = move || load(&checked, None, &extractors, |limits| LiveLimits::try_new(limits).map(drop));
         spawn_blocking(check).await.map_err(StoreError::invalid_call)?.map_err(StoreError::invalid_call)?;
@@ -76,17 +74,15 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the `fallback` limits are invalid, as for [`LiveLimits::try_new`].
-    ///
-    /// # Panics
-    ///
-    /// Panics outside a Tokio runtime.
+    /// Returns an error if the `fallback` limits are invalid, as for [`LiveLimits::try_new`], or outside a Tokio runtime.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn follow_rules(
         &self,
         extractors: Extractors,
         fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
+        let no_runtime = "there is no Tokio runtime to follow the rules in: call this from within one";
+        Handle::try_current().map_err(|_| ConfigError::new(no_runtime))?;
         let rules = LiveLimits::try_new(fallback)?;
         let mut published = PublishedRules { store: self.clone(), seen: None, logged: Cooldown::default() };
         if let Some(text) = published.poll_change().await {

@@ -19,4 +19,5 @@ mod policies;
 mod receipts;
 mod recorder;
 mod routes;
+mod runtimes;
 mod shares;

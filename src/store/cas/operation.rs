@@ -85,8 +85,9 @@ impl Retries {
     ///
     /// # Errors
     ///
-    /// Returns an error if that takes too long.
+    /// Returns an error if that takes too long, or outside a Tokio runtime.
     pub(super) async fn wait<T>(&self, turn: impl Future<Output = T>) -> Result<T, StoreError> {
+        StoreError::check_runtime()?;
         timeout(self.longest, turn).await.map_err(|_| StoreError::contention())
     }
 
@@ -94,7 +95,7 @@ impl Retries {
     ///
     /// # Errors
     ///
-    /// Returns an error if the time for attempts is over.
+    /// Returns an error if the time for attempts is over, or if a pause is needed outside a Tokio runtime.
     pub(super) async fn next_attempt(&mut self) -> Result<(), StoreError> {
         let pause = random_up_to(Duration::from_millis(self.attempts.saturating_sub(IMMEDIATE).min(4)));
         if self.attempts > 0 && self.began.elapsed() + pause >= self.longest {
@@ -102,6 +103,7 @@ impl Retries {
         }
         self.attempts += 1;
         if !pause.is_zero() {
+            StoreError::check_runtime()?;
             sleep(pause).await;
         }
         Ok(())
