@@ -37,6 +37,7 @@ const LEVELS: &[&str] = &[
     "store::redis::request",
     "store::redis::connector",
     "store::redis::queue",
+    "store::redis::calls",
     "store::redis::workers",
     "store::redis::cluster",
     "store::redis::store",

@@ -17,7 +17,6 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::config::RedisConfig;
-use super::connector::at_address;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::workers::Workers;
@@ -34,8 +33,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(250);
 const CONCURRENCY: usize = 2;
 
 pub(super) struct Cluster {
-    /// The settings of all connections, and the address of the first seed.
-    first: ConnectionInfo,
     seeds: Vec<NodeAddress>,
     config: RedisConfig,
     slots: Mutex<SlotMap>,
@@ -69,7 +66,6 @@ impl Cluster {
     ///
     /// Returns [`Fault::Setting`] if a seed has no host and port.
     pub(super) fn new(seeds: Vec<ConnectionInfo>, config: RedisConfig) -> Result<Self, Fault> {
-        let first = seeds[0].clone();
         let address = |seed: ConnectionInfo| {
             NodeAddress::try_from(seed.addr()).map_err(|_| {
                 let address = seed.addr();
@@ -80,7 +76,7 @@ impl Cluster {
         };
         let seeds = seeds.into_iter().map(address).collect::<Result<_, _>>()?;
         let (slots, loading) = Default::default();
-        Ok(Self { first, seeds, config, slots, loading })
+        Ok(Self { seeds, config, slots, loading })
     }
 
     /// Loads the slots from one of the seeds, and connects to all masters.
@@ -192,23 +188,18 @@ impl Cluster {
     fn master(&self, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
         // An address without a host is on the host of the master that reported it.
         let host = if address.starts_with(':') { by.address.host() } else { "" };
-        self.known_or_new(&mut self.slots(), NodeAddress::try_from(format!("{host}{address}").as_str())?)
+        let address = NodeAddress::try_from(format!("{host}{address}").as_str())?;
+        Ok(self.known_or_new(&mut self.slots(), address))
     }
 
     /// Returns the master at `address`, which is added if it is new.
-    fn known_or_new(&self, slots: &mut SlotMap, address: NodeAddress) -> Result<Arc<Master>, Fault> {
-        if let Some(master) = slots.masters.get(&address) {
-            return Ok(master.clone());
-        }
-        let master = Arc::new(self.new_master(address.clone())?);
-        slots.masters.insert(address, master.clone());
-        Ok(master)
+    fn known_or_new(&self, slots: &mut SlotMap, address: NodeAddress) -> Arc<Master> {
+        slots.masters.entry(address.clone()).or_insert_with(|| Arc::new(self.new_master(address))).clone()
     }
 
-    fn new_master(&self, address: NodeAddress) -> Result<Master, Fault> {
-        let info = at_address(&self.first, address.host().to_owned(), address.port());
-        let workers = Workers::new(vec![info], None, &self.config)?;
-        Ok(Master { node: Node::new(address.to_string()), address, workers })
+    fn new_master(&self, address: NodeAddress) -> Master {
+        let workers = Workers::new(&self.config, Some(address.clone()));
+        Master { node: Node::new(address.to_string()), address, workers }
     }
 
     /// Loads the slots in the background, in a separate task, because requests may be dropped at any time. Does nothing
@@ -238,24 +229,25 @@ impl Cluster {
         }
         for masters in known.chunks(CONCURRENCY) {
             if let Ok(ranges) = load_from(masters).await {
-                return self.replace_owners(ranges);
+                self.replace_owners(ranges);
+                return Ok(());
             }
         }
-        let seeds = self.seeds.iter().map(|address| self.new_master(address.clone()).map(Arc::new));
-        self.replace_owners(load_from(&seeds.collect::<Result<Vec<_>, _>>()?).await?)
+        let seeds = self.seeds.iter().map(|address| Arc::new(self.new_master(address.clone())));
+        self.replace_owners(load_from(&seeds.collect::<Vec<_>>()).await?);
+        Ok(())
     }
 
     /// Replaces the owners of all slots, and removes masters without slots.
-    fn replace_owners(&self, ranges: Vec<SlotRange>) -> Result<(), Fault> {
+    fn replace_owners(&self, ranges: Vec<SlotRange>) {
         let mut slots = self.slots();
         let mut owners = vec![None; SLOTS];
         for (first, last, address) in &ranges {
-            let master = self.known_or_new(&mut slots, address.clone())?;
+            let master = self.known_or_new(&mut slots, address.clone());
             owners[*first..=*last].fill(Some(master));
         }
         slots.masters.retain(|address, _| ranges.iter().any(|(.., owner)| owner == address));
         slots.owners = owners;
-        Ok(())
     }
 }
 
@@ -372,7 +364,7 @@ mod tests {
     fn a_redirection_without_a_host_is_to_that_of_the_server_that_sent_it() {
         let seed = "redis://10.0.0.5:6379".into_connection_info().unwrap();
         let cluster = Cluster::new(vec![seed], RedisConfig::cluster([""])).unwrap();
-        let by = cluster.new_master(cluster.seeds[0].clone()).unwrap();
+        let by = cluster.new_master(cluster.seeds[0].clone());
         for (address, expected) in [(":6380", "10.0.0.5:6380"), ("10.0.0.6:6380", "10.0.0.6:6380")] {
             assert_eq!(cluster.master(address, &by).unwrap().address.to_string(), expected);
         }

@@ -1,8 +1,11 @@
 //! The public configuration of a store's connections, and the servers that it describes.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{BoxFuture, FutureExt};
 #[cfg(feature = "redis-tls")]
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, parse_redis_url};
@@ -14,6 +17,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::error::Fault;
+use crate::error::ConfigError;
 use crate::store::{DEFAULT_PREFIX, escape};
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
@@ -39,13 +43,20 @@ use crate::store::{DEFAULT_PREFIX, escape};
 ///
 /// # Reconnecting
 ///
-/// A connection is replaced if it is lost, if a reply does not arrive in time, or if its server is no longer the
-/// master. Attempts to connect run in the background: the first at once, the others after pauses of 5 ms to 500 ms.
-/// Meanwhile, calls use another connection or wait for the current attempt; between attempts, they fail at once. A call
-/// that may have run is never sent again. Dropping the store and its clones ends all attempts.
+/// A connection is replaced if it is lost, if its server is no longer the master, or if a reply is overdue: after a
+/// twentieth of the [response timeout](Self::response_timeout), or two round trips if they take longer, another
+/// connection is opened, and used unless the reply arrives before. A network may have forgotten connections while they
+/// were idle. So an idle one is checked every 15 seconds, and before its next call if a reply over another one is
+/// overdue, or if it has been idle for 100 ms and another call is under way.
+///
+/// Host names are resolved for each attempt to connect. Attempts to connect run in the background: the first at once,
+/// the others after pauses of 5 ms to 500 ms. Meanwhile, calls use another connection or wait for the current attempt;
+/// between attempts, they fail at once. A call that may have run is never sent again. Dropping the store and its clones
+/// ends all attempts.
 ///
 /// A connection belongs to the Tokio runtime that opened it. Once that has ended, as after each `#[tokio::test]`, the
-/// next call opens another connection. So runtimes can use a store in a `static` one after the other.
+/// next call opens another connection. So runtimes can use a store in a `static` one after the other. If a request
+/// waits until a reply is overdue because the other runtimes stand still, it opens one more connection on its own.
 ///
 /// # Permissions
 ///
@@ -77,7 +88,13 @@ pub struct RedisConfig {
     master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
     certificates: TlsCertificates,
+    before_connect: Option<Arc<Prepare>>,
 }
+
+/// Returns the configuration for an attempt to connect.
+type Prepare = dyn Fn(RedisConfig) -> BoxFuture<'static, Prepared> + Send + Sync;
+
+type Prepared = Result<RedisConfig, Box<dyn Error + Send + Sync>>;
 
 /// The servers that the URLs of a configuration belong to.
 #[derive(Clone)]
@@ -135,6 +152,7 @@ impl RedisConfig {
             master_tls: None,
             #[cfg(feature = "redis-tls")]
             certificates: TlsCertificates { client_tls: None, root_cert: None },
+            before_connect: None,
         }
     }
 
@@ -173,7 +191,8 @@ impl RedisConfig {
 
     /// Sets how long a call may wait for its reply, at least 1 ms. Defaults to 500 ms.
     ///
-    /// After that, the call fails and its connection is replaced.
+    /// After that, the call fails. After a twentieth of it, [another connection](Self#reconnecting) is opened for the
+    /// following calls.
     pub fn response_timeout(self, response_timeout: Duration) -> Self {
         Self { response_timeout, ..self }
     }
@@ -217,6 +236,40 @@ impl RedisConfig {
         let (client_cert, client_key) = (certificate_pem.into(), key_pem.into());
         self.certificates.client_tls = Some(ClientTlsConfig { client_cert, client_key });
         self
+    }
+
+    /// Sets a function that is called before each attempt to connect. It is given this configuration, and returns it
+    /// with the credentials and the certificates to use now. Defaults to none.
+    ///
+    /// Use it for passwords and certificates that change, such as the tokens of cloud providers, which are valid for
+    /// some minutes. A connection stays open after its token has expired, unless the server closes it; then, the next
+    /// one is opened with another token. If the function fails, so does the attempt. Give it a timeout of its own.
+    /// Changes to other settings than credentials and certificates have no effect.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisConfig;
+    ///
+    /// # async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = RedisConfig::node("rediss://cache.internal:6379")
+    ///     .before_connect(|config| async { Ok(config.credentials("limits", token().await?)) });
+    /// let store = config.connect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn before_connect<F>(mut self, prepare: impl Fn(Self) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Self, Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        self.before_connect = Some(Arc::new(move |config| prepare(config).boxed()));
+        self
+    }
+
+    /// Returns the configuration for an attempt to connect.
+    pub(super) async fn prepared(&self) -> Result<Self, Fault> {
+        let Some(prepare) = &self.before_connect else { return Ok(self.clone()) };
+        let failed = |error| Fault::Setting(ConfigError::new(format!("`RedisConfig::before_connect` failed: {error}")));
+        prepare(self.clone()).await.map_err(failed)
     }
 
     /// Checks the configuration, and returns how to connect to the servers, and to the master if they are Sentinels.

@@ -5,13 +5,16 @@
 use std::convert::Infallible;
 use std::io;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
+use redis::cluster::NodeAddress;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, Role, cmd};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
@@ -41,48 +44,45 @@ pub(super) const SCRIPT: &str = concat!(
 /// A script of its own, which checks the commands that the other one calls.
 const CHECK: &str = include_str!("lua/check.lua");
 
-/// Opens connections to one server, or to the master that Sentinels name, and loads the script.
+/// The time after which the kernel probes an idle connection. On Linux, it closes a connection if data is not
+/// acknowledged within twice this time.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Opens connections to the servers of a configuration, or to one master of its Cluster, and loads the script.
 pub(super) struct Connector {
-    /// The server, or the Sentinels of the `master`.
-    servers: Vec<ConnectionInfo>,
-    master: Option<SentinelMaster>,
+    pub(super) config: RedisConfig,
+    master: Option<NodeAddress>,
     /// The configurations of connections in RESP3, and in RESP2.
-    configs: [AsyncConnectionConfig; 2],
-    connect_timeout: Duration,
-    prefix: String,
-    is_cluster: bool,
+    clients: [AsyncConnectionConfig; 2],
     /// Why the server accepted no writes when the first connection was opened.
     refused: OnceLock<Fault>,
     /// The hash of the script, once a server has loaded it.
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
     loading: Mutex<()>,
-    /// Changes when any connection is lost, which the client reports without a call.
-    pub(super) lost: watch::Sender<()>,
+    /// The time of the round trip when a connection was last opened, in µs.
+    round_trip: AtomicU64,
+    /// Changes when a connection is lost, which the client reports without a call, or silent: others may be
+    /// dead, too.
+    pub(super) suspicion: watch::Sender<()>,
+    /// How often a server was found to be a replica. Earlier connections are closed, because they lead to the same.
+    pub(super) demotions: AtomicU64,
 }
 
 impl Connector {
-    /// Prepares connections to the only server, or to the `master` that the servers name as Sentinels.
-    pub(super) fn new(
-        servers: Vec<ConnectionInfo>,
-        master: Option<SentinelMaster>,
-        config: &RedisConfig,
-    ) -> Result<Self, Fault> {
-        let lost = watch::Sender::default();
-        let report = lost.clone();
-        let RedisConfig { connect_timeout, response_timeout, .. } = *config;
-        let resp2 =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(Some(response_timeout));
+    pub(super) fn new(config: RedisConfig, master: Option<NodeAddress>) -> Self {
+        let suspicion = watch::Sender::default();
+        let report = suspicion.clone();
+        // Calls and attempts to connect have timeouts of their own.
+        let resp2 = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let resp3 = resp2.clone().set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
                 report.send_replace(());
             }
             Ok::<_, Infallible>(())
         });
-        let (prefix, is_cluster) = (config.prefix.clone(), matches!(config.servers, Servers::Cluster));
-        let (hash, refused, loading) = Default::default();
-        let configs = [resp3, resp2];
-        Ok(Self { servers, master, configs, connect_timeout, prefix, is_cluster, refused, hash, loading, lost })
+        let (hash, refused, loading, round_trip, demotions) = Default::default();
+        Self { config, master, clients: [resp3, resp2], refused, hash, loading, round_trip, suspicion, demotions }
     }
 
     /// Returns why the server accepted no writes when the first connection was opened.
@@ -95,16 +95,22 @@ impl Connector {
         self.hash.get().map_or("", |hash| hash)
     }
 
-    /// Opens a connection, and loads the script if the server does not have it.
-    pub(super) async fn connect(&self) -> Result<Connection, Fault> {
-        let mut connection = self.open_any().await?;
-        self.load(&mut connection).await?;
-        Ok(connection)
+    /// Returns the time after which a reply is overdue: by default, half of the default deadline, so that the next
+    /// request finds another connection.
+    pub(super) fn patience(&self) -> Duration {
+        (self.config.response_timeout / 20).max(Duration::from_micros(2 * self.round_trip.load(Ordering::Relaxed)))
     }
 
-    /// Opens a connection through the first of the servers with which this succeeds.
-    async fn open_any(&self) -> Result<Connection, Fault> {
-        let attempts = self.servers.iter().map(|server| timeout(self.connect_timeout, self.open_through(server)));
+    /// Opens a connection through the first of the servers with which this succeeds, and loads the script if the server
+    /// does not have it.
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
+        let (mut servers, sentinel) = self.config.prepared().await?.servers()?;
+        if let Some(master) = &self.master {
+            servers = vec![at_address(&servers[0], master.host().to_owned(), master.port())];
+        }
+        let attempts = servers
+            .into_iter()
+            .map(|server| timeout(self.config.connect_timeout, self.open_through(server, sentinel.as_ref())));
         let mut attempts = FuturesUnordered::from_iter(attempts);
         let mut fault = None;
         while let Some(attempt) = attempts.next().await {
@@ -119,33 +125,38 @@ impl Connector {
     }
 
     /// Opens a connection to a server, or to the master that it names as a Sentinel.
-    async fn open_through(&self, server: &ConnectionInfo) -> Result<Connection, Fault> {
+    async fn open_through(
+        &self,
+        server: ConnectionInfo,
+        sentinel: Option<&SentinelMaster>,
+    ) -> Result<MultiplexedConnection, Fault> {
         let mut connection = self.open(server).await?;
-        let Some((name, master)) = &self.master else { return Ok(connection) };
-        let address: Result<Option<(String, u16)>, _> =
-            cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut *connection).await;
-        // The pool would keep it open.
-        drop(Connection::take(connection));
-        let (host, port) = address.map_err(Fault::from_connect_error)?.ok_or(Fault::NoMaster)?;
-        let mut connection = self.open(&at_address(master, host, port)).await?;
-        match cmd("ROLE").query_async(&mut *connection).await.map_err(Fault::from_connect_error)? {
-            Role::Primary { .. } => Ok(connection),
-            // The Sentinel does not know of a failover yet.
-            _ => Err(Fault::NoMaster),
+        if let Some((name, master)) = sentinel {
+            let address: Result<Option<(String, u16)>, _> =
+                cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name).query_async(&mut connection).await;
+            let (host, port) = address.map_err(Fault::from_connect_error)?.ok_or(Fault::NoMaster)?;
+            connection = self.open(at_address(master, host, port)).await?;
+            match cmd("ROLE").query_async(&mut connection).await.map_err(Fault::from_connect_error)? {
+                Role::Primary { .. } => {}
+                // The Sentinel does not know of a failover yet.
+                _ => return Err(Fault::NoMaster),
+            }
         }
+        self.load(&mut connection).await?;
+        Ok(connection)
     }
 
     /// Opens a connection, in RESP2 if the server does not know RESP3.
-    async fn open(&self, info: &ConnectionInfo) -> Result<Connection, Fault> {
+    async fn open(&self, info: ConnectionInfo) -> Result<MultiplexedConnection, Fault> {
         let settings = info.redis_settings().clone();
-        let [resp3, resp2] = &self.configs;
+        let [resp3, resp2] = &self.clients;
         if settings.protocol() != ProtocolVersion::RESP2 {
             let opened = open(info.clone(), resp3).await;
             if !opened.as_ref().is_err_and(Fault::lacks_resp3) {
                 return opened;
             }
         }
-        open(info.clone().set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2)), resp2).await
+        open(info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2)), resp2).await
     }
 
     /// Returns whether the server has the script. This also checks a connection, because `PING` requires another
@@ -158,9 +169,11 @@ impl Connector {
     /// Loads the script, unless the server has it. The first time, checks the commands that it needs.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
+        let asked = Instant::now();
         // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
         // text.
         let is_loaded = self.is_loaded(connection).await;
+        self.round_trip.store(asked.elapsed().as_micros() as u64, Ordering::Relaxed);
         if is_loaded.as_ref().is_err_and(Fault::is_denied)
             && let Ok(Role::Sentinel { .. }) = cmd("ROLE").query_async(connection).await
         {
@@ -173,9 +186,11 @@ impl Connector {
         }
         if self.hash.get().is_none() {
             let check = load_text(connection, CHECK).await?;
-            let refused: String = cmd("EVALSHA").arg(check).arg(0).arg(&self.prefix).query_async(connection).await?;
+            let refused: String =
+                cmd("EVALSHA").arg(check).arg(0).arg(&self.config.prefix).query_async(connection).await?;
             // The key belongs to one master of a Cluster.
-            let is_elsewhere = self.is_cluster && refused.contains("attempted to access");
+            let is_elsewhere =
+                matches!(self.config.servers, Servers::Cluster) && refused.contains("attempted to access");
             if !refused.is_empty() && !is_elsewhere {
                 let _ = self.refused.set(Fault::script(refused));
             }
@@ -192,18 +207,20 @@ async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result
     Ok(cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await?)
 }
 
-/// Opens a connection through a pool of its own, which is dropped. (A pool would check a connection that comes back by
-/// commands that need other permissions.)
-async fn open(info: ConnectionInfo, config: &AsyncConnectionConfig) -> Result<Connection, Fault> {
+/// Opens a connection by a pool, which does not keep it. (It would check the connection by commands that need other
+/// permissions.)
+async fn open(info: ConnectionInfo, client: &AsyncConnectionConfig) -> Result<MultiplexedConnection, Fault> {
     // `CLIENT SETINFO`, which redis-rs sends by default, requires a permission that rate limits do not need.
     let settings = info.redis_settings().clone().set_skip_set_lib_name();
-    // A call does not wait for the acknowledgement of earlier ones.
-    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let manager = Manager::new_with_config(info, config.clone()).map_err(Fault::invalid_url)?;
+    // A call does not wait for the acknowledgement of earlier ones. The kernel, too, detects dead connections.
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(TcpKeepalive::new().with_time(KEEPALIVE));
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(2 * KEEPALIVE);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
+    let manager = Manager::new_with_config(info, client.clone()).map_err(Fault::invalid_url)?;
     // This fails only for timeouts of the pool, which are not set.
-    let pool = Pool::builder(manager).max_size(1).build();
-    let pool = pool.map_err(|_| Fault::setting("the connection pool is misconfigured"))?;
-    pool.get().await.map_err(|error| match error {
+    let pool = Pool::builder(manager).build().map_err(|_| Fault::setting("the connection pool is misconfigured"))?;
+    pool.get().await.map(Connection::take).map_err(|error| match error {
         PoolError::Backend(error) => Fault::from_connect_error(error),
         other => Fault::setting(format_args!("the connection pool failed: {other}")),
     })

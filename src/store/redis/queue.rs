@@ -144,15 +144,15 @@ impl Queue {
         self.next_ticket
     }
 
-    /// Begins a call, if anything waits. Returns its jobs, and the number of their requests. One that is larger
-    /// than a call should be has a call of its own.
+    /// Begins a call of up to `most` requests, if anything waits. Returns its jobs, and the number of their requests.
+    /// One that is larger than a call should be has a call of its own.
     ///
     /// A call takes up to half of all requests, those under way included. Requests that were answered together are
     /// often followed by others together. So a short call beside a long one would remain short, and the server would be
     /// idle after each of them. If one call took all, it would remain the only one. (Beside a call that hangs, each
     /// call takes half of the waiting requests until it times out.)
-    pub(super) fn begin_call(&mut self) -> (Vec<Job>, usize) {
-        let most = (self.waiting.len() + self.under_way).div_ceil(CALLS);
+    pub(super) fn begin_call(&mut self, most: usize) -> (Vec<Job>, usize) {
+        let most = (self.waiting.len() + self.under_way).div_ceil(CALLS).min(most);
         let mut jobs = Vec::<Job>::new();
         let (mut requests, mut weight) = (0, 0);
         while requests < most
@@ -171,6 +171,11 @@ impl Queue {
         }
         self.under_way += requests;
         (jobs, requests)
+    }
+
+    /// Returns whether calls are under way.
+    pub(super) fn has_calls(&self) -> bool {
+        self.under_way > 0
     }
 
     /// Ends a call of so many requests.
@@ -203,7 +208,7 @@ mod tests {
 
     /// Returns the number of requests in the next call, which ends at once.
     fn next(queue: &mut Queue) -> usize {
-        let (_, requests) = queue.begin_call();
+        let (_, requests) = queue.begin_call(MAX_REQUESTS);
         if requests > 0 {
             queue.end_call(requests);
         }
@@ -214,18 +219,18 @@ mod tests {
     fn two_calls_share_the_requests_equally() {
         let mut queue = Queue::default();
         push(&mut queue, usual(60));
-        assert_eq!(queue.begin_call().1, 30);
+        assert_eq!(queue.begin_call(MAX_REQUESTS).1, 30);
         push(&mut queue, usual(4));
-        assert_eq!(queue.begin_call().1, 32);
+        assert_eq!(queue.begin_call(MAX_REQUESTS).1, 32);
         // All requests that were answered are followed by new ones.
         queue.end_call(30);
         push(&mut queue, usual(30));
-        assert_eq!(queue.begin_call().1, 32);
+        assert_eq!(queue.begin_call(MAX_REQUESTS).1, 32);
         // Both calls end before the next one begins.
         queue.end_call(32);
         queue.end_call(32);
         push(&mut queue, usual(64));
-        assert_eq!([queue.begin_call().1, queue.begin_call().1], [32, 32]);
+        assert_eq!([queue.begin_call(MAX_REQUESTS).1, queue.begin_call(MAX_REQUESTS).1], [32, 32]);
     }
 
     /// Behind a slow network, a request that waited for another call's reply would take two round trips.
@@ -234,9 +239,9 @@ mod tests {
         let mut queue = Queue::default();
         for _ in 0..8 {
             push(&mut queue, usual(1));
-            assert_eq!(queue.begin_call().1, 1);
+            assert_eq!(queue.begin_call(MAX_REQUESTS).1, 1);
         }
-        assert_eq!(queue.begin_call().1, 0);
+        assert_eq!(queue.begin_call(MAX_REQUESTS).1, 0);
     }
 
     #[test]
@@ -297,7 +302,7 @@ mod tests {
     fn requests_share_a_command_with_those_of_their_slot() {
         let mut queue = Queue::default();
         push(&mut queue, [7, 8, 7, 9, 7].into_iter().chain(0..5).map(|slot| Job { slot, ..job(1, 1) }));
-        let (jobs, requests) = queue.begin_call();
+        let (jobs, requests) = queue.begin_call(MAX_REQUESTS);
         let callers: Vec<_> = jobs.iter().map(|job| (job.slot, job.callers.len())).collect();
         assert_eq!((requests, callers), (5, vec![(7, 3), (8, 1), (9, 1)]));
     }

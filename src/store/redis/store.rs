@@ -239,7 +239,7 @@ impl RedisConfig {
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
         match &store.deployment {
-            Deployment::Single(workers) => workers.start(usize::MAX, Vec::new()),
+            Deployment::Single(workers) => workers.start(self.connections, Vec::new()),
             Deployment::Cluster(cluster) => cluster.refresh(),
         }
         Ok(store)
@@ -251,10 +251,10 @@ impl RedisConfig {
     ///
     /// Returns [`Fault::Setting`] if the configuration is invalid.
     fn build(&self) -> Result<RedisStore, Fault> {
-        let (servers, master) = self.servers()?;
+        let (servers, _) = self.servers()?;
         let deployment = match &self.servers {
             Servers::Cluster => Deployment::Cluster(Arc::new(Cluster::new(servers, self.clone())?)),
-            _ => Deployment::Single(Arc::new(Workers::new(servers, master, self)?)),
+            _ => Deployment::Single(Arc::new(Workers::new(self, None))),
         };
         Ok(RedisStore {
             deployment,

@@ -3,35 +3,27 @@
 use std::mem::take;
 use std::panic::resume_unwind;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use deadpool_redis::Connection;
 use futures_util::future::{Either, select, try_join_all};
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionInfo, Pipeline};
+use redis::cluster::NodeAddress;
 use smallvec::smallvec;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::config::{RedisConfig, SentinelMaster};
+use super::calls::{Link, PAUSE, Shared, State, WorkerState};
+use super::config::RedisConfig;
 use super::connector::Connector;
 use super::error::Fault;
-use super::queue::{CALLS, Command, CommandReply, Job, MAX_REQUESTS, Queue};
+use super::queue::{CALLS, Command, CommandReply, Job, Queue};
 use crate::time::jittered;
 
-/// The first pause between two attempts to connect, and the longest, before jitter.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between two attempts to connect, before jitter.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-
-/// A connection that a call breaks within this time, before any answer, counts as a failed attempt. So do all
-/// connections to a replica. For one that is lost while idle, [`PAUSE`] is enough.
-const STABLE_AFTER: Duration = Duration::from_secs(1);
-
-/// The most times that a command is sent if the server does not know the script: more than twice only if the script is
-/// flushed repeatedly.
-const MAX_SENDS: usize = 3;
 
 /// The queue of a server, and the workers that send what waits in it. A worker opens its connection, replaces it when
 /// it breaks, and ends with the runtime that it runs on.
@@ -41,35 +33,14 @@ pub(super) struct Workers {
     tasks: Mutex<JoinSet<()>>,
 }
 
-struct Shared {
-    connector: Connector,
-    /// The most jobs that wait.
-    capacity: usize,
-    state: Mutex<State>,
-    /// Wakes a worker that waits for jobs.
-    work: Notify,
-}
-
-struct State {
-    queue: Queue,
-    /// For each worker that has no connection and opens none, why: it could not connect, and will try again after a
-    /// pause; or [`Fault::NoRuntime`], if it was never needed, or its runtime has ended.
-    faults: Vec<Option<Fault>>,
-}
-
 impl Workers {
-    /// Creates the queue of the only server, or of the `master` that the servers name as Sentinels, and a worker for
-    /// each connection. They are started when they are needed.
-    pub(super) fn new(
-        servers: Vec<ConnectionInfo>,
-        master: Option<SentinelMaster>,
-        config: &RedisConfig,
-    ) -> Result<Self, Fault> {
-        let connector = Connector::new(servers, master, config)?;
-        let state = State { queue: Queue::default(), faults: vec![Some(Fault::NoRuntime); config.connections] };
-        let shared =
-            Shared { connector, capacity: config.queue_capacity, state: Mutex::new(state), work: Notify::new() };
-        Ok(Self { shared: Arc::new(shared), tasks: Mutex::default() })
+    /// Creates the queue of the servers of a configuration, or of a `master` of its Cluster. A worker for each
+    /// connection is started when it is needed.
+    pub(super) fn new(config: &RedisConfig, master: Option<NodeAddress>) -> Self {
+        let state = State { queue: Queue::default(), workers: Vec::new(), started: 0 };
+        let connector = Connector::new(config.clone(), master);
+        let shared = Shared { connector, state: Mutex::new(state), work: Notify::new() };
+        Self { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
     /// Opens all connections, and starts the workers with them.
@@ -79,26 +50,28 @@ impl Workers {
     /// Returns an error if a connection can't be opened, if the server accepts no writes, or outside a Tokio runtime.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         Handle::try_current().map_err(|_| Fault::NoRuntime)?;
-        let connections = self.shared.state().faults.len();
+        let connections = self.shared.connector.config.connections;
         let opened = try_join_all((0..connections).map(|_| self.shared.connect())).await?;
         if let Some(fault) = self.shared.connector.refused() {
             return Err(fault);
         }
-        self.start(usize::MAX, opened);
+        self.start(connections, opened);
         Ok(())
     }
 
-    /// Starts up to `most` workers that are stopped, with the connections that are open already. Outside a Tokio
-    /// runtime, this is left to the next request.
-    pub(super) fn start(&self, most: usize, mut opened: Vec<Connection>) {
+    /// Starts workers until there are `count`, with the connections that are open already. Outside a Tokio runtime,
+    /// this is left to the next request.
+    pub(super) fn start(&self, count: usize, mut opened: Vec<MultiplexedConnection>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let mut workers = Vec::new();
-        for (index, fault) in self.shared.state().faults.iter_mut().enumerate() {
-            if matches!(fault, Some(Fault::NoRuntime)) && workers.len() < most {
-                *fault = None;
-                workers.push(Worker { shared: self.shared.clone(), index });
-            }
+        let mut state = self.shared.state();
+        for _ in state.workers.len()..count {
+            state.started += 1;
+            let id = state.started;
+            state.workers.push(WorkerState { id, runtime: Some(runtime.id()), fault: None });
+            workers.push(Worker { shared: self.shared.clone(), id });
         }
+        drop(state);
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // Those whose runtime has ended.
         while tasks.try_join_next().is_some() {}
@@ -124,32 +97,48 @@ impl Workers {
     /// no attempt to connect is under way.
     pub(super) async fn send(&self, slot: u16, command: Command, asking: bool) -> Result<CommandReply, Fault> {
         let (caller, answer) = oneshot::channel();
-        let ticket = self.enter(Job { command, slot, asking, callers: smallvec![caller] })?;
+        let (ticket, is_driven) = self.enter(Job { command, slot, asking, callers: smallvec![caller] })?;
         let mut waiting = Waiting { shared: &self.shared, ticket, answer };
+        // The runtimes of all workers may stand still.
+        if !is_driven {
+            match Box::pin(timeout(self.shared.connector.patience(), &mut waiting.answer)).await {
+                Ok(answer) => return answer.unwrap_or(Err(Fault::Interrupted)),
+                Err(_) => {
+                    let state = self.shared.state();
+                    let count = state.workers.len() + usize::from(!state.is_driven());
+                    drop(state);
+                    self.start(count, Vec::new());
+                }
+            }
+        }
         // A worker is dropped with the runtime that it runs on, and its call with it.
         (&mut waiting.answer).await.unwrap_or(Err(Fault::Interrupted))
     }
 
-    fn enter(&self, job: Job) -> Result<u64, Fault> {
+    /// Queues a job. Returns its ticket, and whether a worker runs on the runtime of the caller.
+    fn enter(&self, job: Job) -> Result<(u64, bool), Fault> {
+        let Shared { connector, work, .. } = &*self.shared;
         let mut state = self.shared.state();
         let waiting = state.queue.waiting.len();
         // It always has room for a refund, which returns the charge of an earlier request; otherwise, charges of denied
         // requests would remain under overload.
-        if waiting >= self.shared.capacity && !job.is_refund() {
+        if waiting >= connector.config.queue_capacity && !job.is_refund() {
             return Err(Fault::QueueFull { waiting });
         }
-        if state.faults.iter().any(|fault| matches!(fault, Some(Fault::NoRuntime))) {
+        let workers = state.workers.len();
+        if workers < connector.config.connections {
             drop(state);
-            self.start(1, Vec::new());
+            self.start(workers + 1, Vec::new());
             state = self.shared.state();
         }
         if let Some(fault) = state.fault() {
             return Err(fault);
         }
-        let ticket = state.queue.push(job);
+        let entered = (state.queue.push(job), state.is_driven());
         drop(state);
-        self.shared.work.notify_one();
-        Ok(ticket)
+        // The last one that has begun to wait, because the runtimes of others may stand still.
+        work.notify_last();
+        Ok(entered)
     }
 }
 
@@ -173,143 +162,25 @@ impl Drop for Waiting<'_> {
 impl State {
     /// Returns why no worker is running.
     fn fault(&self) -> Option<Fault> {
-        let faults = self.faults.iter().map(Option::as_ref).collect::<Option<Vec<_>>>()?;
-        faults.into_iter().min_by_key(|fault| matches!(fault, Fault::NoRuntime)).cloned()
-    }
-}
-
-impl Shared {
-    async fn connect(&self) -> Result<Connection, Fault> {
-        self.connector.connect().await.map_err(|fault| Fault::Connect(Arc::new(fault)))
+        let faults = self.workers.iter().map(|worker| worker.fault.as_ref()).collect::<Option<Vec<_>>>()?;
+        Some(faults.first().map_or(Fault::NoRuntime, |fault| Fault::clone(fault)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a call, in one round trip, and answers all callers. A command is sent again only if the server replied
-    /// that it does not know the script, or that it has not all keys. Returns the fault that breaks the connection.
-    async fn perform(
-        &self,
-        connection: &mut MultiplexedConnection,
-        mut jobs: Vec<Job>,
-        call: &mut Call<'_>,
-    ) -> Option<Fault> {
-        let mut broken = None;
-        for sends in 1.. {
-            let mut pipeline = Pipeline::with_capacity(jobs.len());
-            for job in &jobs {
-                if job.asking {
-                    pipeline.cmd("ASKING");
-                }
-                pipeline.add_command(job.to_command(self.connector.hash()));
-            }
-            let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).await.map_err(Fault::from);
-            // Before callers are answered, which may ask again.
-            call.end();
-            let (replies, missing) = match replies {
-                Ok(replies) => (replies, Fault::Reply("another number of requests")),
-                Err(fault) => (Vec::new(), fault),
-            };
-            let mut replies = replies.into_iter().map(|reply| reply.extract_error().map_err(Fault::from));
-            let mut is_flushed = false;
-            for job in take(&mut jobs) {
-                // If `ASKING` fails, the second reply is only a redirection.
-                let reply = replies.by_ref().take(1 + usize::from(job.asking)).reduce(Result::and);
-                match reply.unwrap_or_else(|| Err(missing.clone())) {
-                    Err(Fault::Flushed) if sends < MAX_SENDS => {
-                        is_flushed = true;
-                        jobs.push(job);
-                    }
-                    // The keys of a slot that is being migrated are on two servers. If all requests were redirected
-                    // together, keys that have not been migrated yet would lose their state.
-                    Err(fault) if job.callers.len() > 1 && fault.is_half_moved() => jobs.extend(job.split()),
-                    reply => broken = broken.or(job.answer(reply)),
-                }
-            }
-            if jobs.is_empty() {
-                break;
-            }
-            if is_flushed && let Err(fault) = self.connector.load(connection).await {
-                jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
-                return broken.or(Some(fault).filter(Fault::breaks));
-            }
-        }
-        broken
-    }
-
-    /// Makes one call after the other, until the connection is `broken`. Returns whether it was stable before.
-    async fn make_calls(self: Arc<Self>, mut connection: MultiplexedConnection, broken: Arc<OnceLock<Fault>>) -> bool {
-        let mut call = Call { shared: &self, requests: 0 };
-        let mut losses = self.connector.lost.subscribe();
-        let (opened, mut stable_after, mut is_proven) = (Instant::now(), STABLE_AFTER, false);
-        while broken.get().is_none() {
-            let jobs = call.begin();
-            let fault = if !jobs.is_empty() {
-                let fault = self.perform(&mut connection, jobs, &mut call).await;
-                // Callers that were just answered may ask again: these requests share the next call, unless it is full.
-                if self.state().queue.waiting.len() < MAX_REQUESTS {
-                    tokio::task::yield_now().await;
-                }
-                fault
-            } else if let Either::Left(_) = select(pin!(self.work.notified()), pin!(losses.changed())).await {
-                continue;
-            } else {
-                // Some connection was lost, maybe this one. Any reply shows that it works.
-                stable_after = PAUSE;
-                self.connector.is_loaded(&mut connection).await.err().filter(Fault::breaks)
-            };
-            match fault {
-                None => is_proven = true,
-                // The call that ends wakes the other one of the connection.
-                Some(fault) => _ = broken.set(fault),
-            }
-        }
-        is_proven || opened.elapsed() > stable_after
-    }
-}
-
-/// Counts a call until it ends or is dropped.
-struct Call<'a> {
-    shared: &'a Shared,
-    requests: usize,
-}
-
-impl Call<'_> {
-    /// Begins the next call, if anything waits, and wakes another worker if more does.
-    fn begin(&mut self) -> Vec<Job> {
-        let mut state = self.shared.state();
-        let (jobs, requests) = state.queue.begin_call();
-        self.requests = requests;
-        if !state.queue.waiting.is_empty() {
-            self.shared.work.notify_one();
-        }
-        jobs
-    }
-
-    fn end(&mut self) {
-        if self.requests > 0 {
-            self.shared.state().queue.end_call(take(&mut self.requests));
-        }
-    }
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        self.end();
-        // This worker will not begin another call.
-        self.shared.work.notify_one();
+    /// Returns whether a worker runs on the current runtime, and so makes progress together with the caller.
+    fn is_driven(&self) -> bool {
+        let runs_on = |runtime: Handle| self.workers.iter().any(|worker| worker.runtime == Some(runtime.id()));
+        Handle::try_current().map_or(true, runs_on)
     }
 }
 
 struct Worker {
     shared: Arc<Shared>,
-    index: usize,
+    id: u64,
 }
 
 impl Worker {
     /// Makes calls over a connection until it breaks, then over another one, however many attempts that takes.
-    async fn run(self, mut opened: Option<Connection>) {
+    async fn run(self, mut opened: Option<MultiplexedConnection>) {
         let mut failures = 0_u32;
         loop {
             let connection = match opened.take() {
@@ -317,7 +188,13 @@ impl Worker {
                 None => self.shared.connect().await,
             };
             let (fault, is_stable) = match connection {
-                Ok(connection) => self.serve(&connection).await,
+                Ok(connection) => match self.serve(connection).await {
+                    Ok(successor) => {
+                        opened = Some(successor);
+                        continue;
+                    }
+                    Err(ended) => ended,
+                },
                 Err(fault) => (fault, false),
             };
             failures = if is_stable { 0 } else { failures.saturating_add(1) };
@@ -329,30 +206,63 @@ impl Worker {
         }
     }
 
-    /// Makes calls until the connection breaks. Returns why, and whether it was stable before.
-    async fn serve(&self, connection: &MultiplexedConnection) -> (Fault, bool) {
-        let broken = Arc::new(OnceLock::new());
+    /// Makes calls until the connection breaks, and opens another one when a reply is overdue. Returns that one once it
+    /// is open, while calls under way may still be answered. Otherwise, returns why the connection broke, and whether
+    /// it was stable before.
+    async fn serve(&self, connection: MultiplexedConnection) -> Result<MultiplexedConnection, (Fault, bool)> {
+        let (is_overdue, broken) = (watch::Sender::default(), OnceLock::new());
+        let link = Arc::new(Link { shared: self.shared.clone(), is_overdue, broken });
         // A single connection carries two calls at a time.
-        let calls = CALLS.div_ceil(self.shared.state().faults.len());
-        let calls = (0..calls).map(|_| self.shared.clone().make_calls(connection.clone(), broken.clone()));
-        let (mut calls, mut is_stable) = (calls.collect::<JoinSet<_>>(), false);
-        while let Some(ended) = calls.join_next().await {
-            match ended {
-                Ok(was_stable) => is_stable |= was_stable,
-                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-                // The runtime shuts down.
-                Err(_) => {}
+        let calls = CALLS.div_ceil(self.shared.connector.config.connections);
+        let calls = (0..calls).map(|_| link.clone().make_calls(connection.clone()));
+        let mut calls = calls.collect::<JoinSet<_>>();
+        let ended = async {
+            let mut is_stable = false;
+            while let Some(ended) = calls.join_next().await {
+                match ended {
+                    Ok(was_stable) => is_stable |= was_stable,
+                    Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                    // The runtime shuts down.
+                    Err(_) => {}
+                }
             }
-        }
-        let broken = broken.get().cloned().unwrap_or(Fault::NoRuntime);
-        let is_stable = is_stable && !broken.is_of_replica();
-        (Fault::Connect(Arc::new(broken)), is_stable)
+            is_stable
+        };
+        let successor = match select(pin!(ended), pin!(self.succeed(&link))).await {
+            Either::Left((is_stable, _)) => {
+                let broken = link.broken.get().cloned().unwrap_or(Fault::NoRuntime);
+                let is_stable = is_stable && !broken.is_of_replica();
+                return Err((Fault::Connect(Arc::new(broken)), is_stable));
+            }
+            Either::Right((successor, _)) => successor,
+        };
+        _ = link.broken.set(Fault::Interrupted);
+        calls.detach_all();
+        successor.map_err(|fault| (fault, false))
     }
 
-    /// Sets why it has no connection and opens none. If no worker is running after that, the jobs that wait fail.
+    /// Opens another connection when a reply is overdue, unless it arrives meanwhile.
+    async fn succeed(&self, link: &Link) -> Result<MultiplexedConnection, Fault> {
+        let (mut overdue, mut replied) = (link.is_overdue.subscribe(), link.is_overdue.subscribe());
+        loop {
+            _ = overdue.wait_for(|is_overdue| *is_overdue).await;
+            let (opened, replied) = (pin!(self.shared.connect()), pin!(replied.wait_for(|is_overdue| !is_overdue)));
+            if let Either::Left((opened, _)) = select(opened, replied).await {
+                return opened;
+            }
+        }
+    }
+
+    /// Sets why it has no connection and opens none, or removes it if it has no runtime. If no worker is running after
+    /// that, the jobs that wait fail.
     fn set(&self, fault: Option<Fault>) {
         let mut state = self.shared.state();
-        state.faults[self.index] = fault;
+        state.workers.retain_mut(|worker| {
+            if worker.id == self.id {
+                worker.fault = fault.clone();
+            }
+            !matches!(worker.fault, Some(Fault::NoRuntime))
+        });
         if let Some(fault) = state.fault() {
             let abandoned = take(&mut state.queue.waiting);
             drop(state);
@@ -369,19 +279,20 @@ impl Drop for Worker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use futures_util::future::FutureExt;
-    use redis::{AsyncConnectionConfig, IntoConnectionInfo, RedisConnectionInfo};
+    use redis::{AsyncConnectionConfig, RedisConnectionInfo};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     use super::*;
+    use crate::store::redis::calls::Call;
     use crate::store::redis::request::{Request, Task, encode_clock};
 
     /// Creates workers that never send anything.
     fn busy(capacity: usize) -> Workers {
-        let info = "redis://127.0.0.1:1".into_connection_info().unwrap();
-        let config = RedisConfig::node("").queue_capacity(capacity);
-        let workers = Workers::new(vec![info], None, &config).unwrap();
-        workers.shared.state().faults.fill(None);
+        let workers = Workers::new(&RedisConfig::node("redis://127.0.0.1:1").queue_capacity(capacity), None);
+        workers.shared.state().workers.extend([0, 1].map(|id| WorkerState { id, runtime: None, fault: None }));
         workers
     }
 
@@ -451,7 +362,7 @@ mod tests {
         for _ in 0..=CALLS {
             let _waiting = wait(&workers, 6);
             let mut call = Call { shared: &workers.shared, requests: 0 };
-            assert_eq!(call.begin().len(), 1, "a command for all");
+            assert_eq!(call.begin(false).unwrap().len(), 1, "a command for all");
             assert_eq!((call.requests, workers.waiting()), (3, 3));
         }
     }
@@ -467,10 +378,10 @@ mod tests {
         let _second = wait(&workers, 1);
         assert!(is_woken());
         let mut call = Call { shared: &workers.shared, requests: 0 };
-        assert_eq!((call.begin().len(), workers.waiting()), (1, 1));
+        assert_eq!((call.begin(false).unwrap().len(), workers.waiting()), (1, 1));
         assert!(is_woken());
         let mut other = Call { shared: &workers.shared, requests: 0 };
-        assert_eq!((other.begin().len(), workers.waiting()), (1, 0));
+        assert_eq!((other.begin(false).unwrap().len(), workers.waiting()), (1, 0));
         assert!(!is_woken());
     }
 
@@ -482,7 +393,7 @@ mod tests {
         let calls = [(); CALLS].map(|()| {
             let _waiting = wait(&workers, 1);
             let mut call = Call { shared: &workers.shared, requests: 0 };
-            assert_eq!(call.begin().len(), 1);
+            assert_eq!(call.begin(false).unwrap().len(), 1);
             call
         });
         let _waiting = wait(&workers, 1);
@@ -496,13 +407,54 @@ mod tests {
         let workers = busy(100);
         let mut waiting = wait(&workers, 2);
         let fault = Fault::Connect(Arc::new(Fault::NoRuntime));
-        let [one, other] = [0, 1].map(|index| Worker { shared: workers.shared.clone(), index });
+        let [one, other] = [0, 1].map(|id| Worker { shared: workers.shared.clone(), id });
         one.set(Some(fault));
         assert_eq!(workers.waiting(), 2, "the other worker runs");
         drop(other);
         assert_eq!(workers.waiting(), 0);
         let answer = waiting.remove(0).now_or_never();
         assert!(matches!(answer, Some(Err(Fault::Connect(_)))));
+    }
+
+    fn link(workers: &Workers) -> Link {
+        Link { shared: workers.shared.clone(), is_overdue: watch::Sender::default(), broken: OnceLock::new() }
+    }
+
+    /// A connection to a server that replies to so many calls as if it had the script, and is silent then. Returns the
+    /// number of calls, too.
+    async fn connection(replies: usize) -> (MultiplexedConnection, Arc<AtomicUsize>) {
+        let (client, mut server) = duplex(1 << 16);
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new();
+        let opened = MultiplexedConnection::new_with_config(&settings, client, config).await;
+        let (connection, driver) = opened.unwrap();
+        tokio::spawn(driver);
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        tokio::spawn(async move {
+            while server.read_buf(&mut Vec::new()).await.unwrap() > 0 {
+                if counted.fetch_add(1, Ordering::Relaxed) < replies {
+                    server.write_all(LOADED).await.unwrap();
+                }
+            }
+        });
+        (connection, calls)
+    }
+
+    /// A network may have forgotten it.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_checked_four_times_a_minute_until_it_is_silent() {
+        let workers = busy(100);
+        let (connection, calls) = connection(4).await;
+        let link = Arc::new(link(&workers));
+        let (began, mut is_overdue) = (tokio::time::Instant::now(), link.is_overdue.subscribe());
+        let idle = tokio::spawn(link.clone().make_calls(connection));
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        assert_eq!(calls.load(Ordering::Relaxed), 4);
+        is_overdue.wait_for(|is_overdue| *is_overdue).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 75);
+        assert!(idle.await.unwrap(), "the connection was stable");
+        assert!(matches!(link.broken.get(), Some(Fault::TimedOut(_))));
     }
 
     const NOSCRIPT: &[u8] = b"-NOSCRIPT No matching script.\r\n";
@@ -527,8 +479,8 @@ mod tests {
         let workers = busy(100);
         let mut waiting = wait(&workers, 1);
         let mut call = Call { shared: &workers.shared, requests: 0 };
-        let jobs = call.begin();
-        let broken = workers.shared.perform(&mut connection, jobs, &mut call).await;
+        let jobs = call.begin(false).unwrap();
+        let broken = link(&workers).perform(&mut connection, jobs, &mut call).await;
         (waiting.remove(0).await, broken)
     }
 
@@ -552,7 +504,7 @@ mod tests {
         let workers = busy(100);
         let mut waiting = wait(&workers, 1);
         let mut call = Call { shared: &workers.shared, requests: 0 };
-        drop(call.begin());
+        drop(call.begin(false).unwrap());
         let Some(Err(fault)) = waiting.remove(0).now_or_never() else { panic!("no answer") };
         assert!(fault.to_string().contains("may have charged the request"), "{fault}");
         assert!(!fault.is_unsent());

@@ -354,7 +354,7 @@ proptest! {
                     (Some(nested), single) => prop_assert_eq!(nested, single),
                     (None, single) => prop_assert!(single.starts_with("429"), "{}", single),
                 }
-                [&single, &nested].map(|layers| layers.clock.advance(Duration::from_secs(wait)));
+                [&single, &nested].iter().for_each(|layers| layers.clock.advance(Duration::from_secs(wait)));
             }
             Ok::<_, TestCaseError>(())
         })?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::error::Error;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
@@ -10,7 +11,7 @@ use tower_ratelimit::{
     SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
-use crate::connections::{DEADLINE, charge, limiter, until};
+use crate::connections::{DEADLINE, charge, limiter, resume, until};
 use support::patient::Patient;
 use support::permissions::{documented, documented_for, each_missing, names_the_remedy, refused, set_user};
 use support::redis_server::RedisServer;
@@ -112,6 +113,38 @@ async fn documented_permissions_suffice_in_another_database() {
     let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
     let error = format!("{:?}", config.connect().await.expect_err("it may not select a database"));
     assert!(names_the_remedy(&error), "{error}");
+}
+
+/// As with the tokens of cloud providers, which are valid for some minutes.
+#[tokio::test]
+async fn passwords_are_renewed_for_each_connection() {
+    let server = RedisServer::start();
+    let password = Arc::new(Mutex::new("first".to_owned()));
+    let rotate = |to: &str| {
+        let mut command = set_user("limits", &documented());
+        let () = server.ask(command.arg("resetpass").arg(format!(">{to}")));
+        *password.lock().expect("the password") = to.to_owned();
+        let _: u32 = server.ask(cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]));
+    };
+    rotate("first");
+    let current = password.clone();
+    let config = RedisConfig::node(server.url()).patient().before_connect(move |config| {
+        let password = current.lock().expect("the password").clone();
+        async move { Ok(config.credentials("limits", password)) }
+    });
+    let limiter = limiter(config.connect().await.expect("a connection")).build();
+    let before = charge(&limiter).await;
+    for password in ["second", "third"] {
+        rotate(password);
+        resume(&limiter).await;
+    }
+    assert!(charge(&limiter).await >= before + 3);
+    assert_eq!(refused_by(&server), [""; 0]);
+
+    let config = RedisConfig::node(server.url()).before_connect(async |_| Err("the token service is down".into()));
+    assert!(!format!("{config:?}").contains("token"), "{config:?}");
+    let error = config.connect().await.expect_err("no token").to_string();
+    assert!(error.contains("`RedisConfig::before_connect` failed: the token service is down"), "{error}");
 }
 
 /// A connection is checked when a caller cancels its request, and when another connection is cut.

@@ -2,6 +2,7 @@
 
 mod access;
 mod breaks;
+mod forgotten;
 mod proxy;
 mod refusals;
 mod sentinels;

@@ -1,7 +1,7 @@
 //! A proxy in front of a server, whose connections can die silently.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,9 +11,15 @@ use tokio::task::JoinHandle;
 
 pub(crate) struct Proxy {
     port: u16,
-    /// Stops the forwarding on existing connections.
-    living: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    target: Arc<AtomicU16>,
+    connections: Arc<Mutex<Vec<Forwarded>>>,
     pub(crate) opened: Arc<AtomicU32>,
+}
+
+/// A connection, whose ends stay open when it is dead.
+struct Forwarded {
+    forwarding: JoinHandle<()>,
+    ends: Arc<Mutex<(TcpStream, TcpStream)>>,
 }
 
 impl Proxy {
@@ -21,38 +27,68 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
-            living: Arc::default(),
+            target: Arc::new(port.into()),
+            connections: Arc::default(),
             opened: Arc::default(),
         };
-        let (living, opened) = (proxy.living.clone(), proxy.opened.clone());
+        let (target, connections) = (proxy.target.clone(), proxy.connections.clone());
+        let opened = proxy.opened.clone();
         tokio::spawn(async move {
-            // Both ends of a dead connection stay open.
-            let mut ends = Vec::new();
             while let Ok((client, _)) = listener.accept().await {
                 opened.fetch_add(1, Ordering::Relaxed);
-                let server = TcpStream::connect(("127.0.0.1", port)).await.expect("a server");
-                let end = Arc::new(Mutex::new((client, server)));
-                ends.push(end.clone());
-                living.lock().await.push(tokio::spawn(async move {
-                    let (client, server) = &mut *end.lock().await;
+                let target = ("127.0.0.1", target.load(Ordering::Relaxed));
+                let server = TcpStream::connect(target).await.expect("a server");
+                let ends = Arc::new(Mutex::new((client, server)));
+                let forwarded = ends.clone();
+                let forwarding = tokio::spawn(async move {
+                    let (client, server) = &mut *forwarded.lock().await;
                     let _ = copy_bidirectional(client, server).await;
                     // A connection that one side closes is closed for the other.
                     let _ = (client.shutdown().await, server.shutdown().await);
-                }));
+                });
+                connections.lock().await.push(Forwarded { forwarding, ends });
             }
         });
         proxy
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Forwards new connections to another server.
+    pub(crate) fn set_target(&self, port: u16) {
+        self.target.store(port, Ordering::Relaxed);
+    }
+
     /// Makes all existing connections die silently. New ones work.
     pub(crate) async fn kill(&self) {
-        for living in self.living.lock().await.drain(..) {
-            living.abort();
-            let _ = living.await;
+        self.kill_some(usize::MAX).await;
+    }
+
+    /// Makes so many of the connections die silently.
+    pub(crate) async fn kill_some(&self, most: usize) {
+        for connection in self.connections.lock().await.iter_mut().filter(|it| !it.forwarding.is_finished()).take(most)
+        {
+            connection.forwarding.abort();
+            let _ = (&mut connection.forwarding).await;
+        }
+    }
+
+    /// Makes all existing connections die silently, until something is sent over them: then they are reset.
+    pub(crate) async fn kill_with_resets(&self) {
+        self.kill().await;
+        for connection in self.connections.lock().await.drain(..) {
+            tokio::spawn(async move {
+                let (client, _) = &mut *connection.ends.lock().await;
+                let _ = client.read(&mut [0; 1]).await;
+                // Closing a connection whose data was not read resets it.
+                let _ = client.set_zero_linger();
+            });
         }
     }
 }

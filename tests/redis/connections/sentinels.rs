@@ -183,7 +183,9 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     ]));
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
     refused(&config, "rejected the user or the password").await;
-    connected(config.sentinel_credentials("asker", "asks")).await;
+    connected(config.clone().sentinel_credentials("asker", "asks")).await;
+    let renewed = config.before_connect(async |config| Ok(config.sentinel_credentials("asker", "asks")));
+    connected(renewed).await;
     let url = format!("redis://asker:asks@127.0.0.1:{}", sentinels.servers[0].port());
     let config = RedisConfig::sentinel("guarded", [url]).credentials("default", "masters");
     assert!(!format!("{config:?}").contains("asks") && !format!("{config:?}").contains("masters"), "{config:?}");

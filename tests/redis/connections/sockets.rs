@@ -2,7 +2,9 @@
 
 use std::fs::read_dir;
 use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use tower_ratelimit::RedisConfig;
 
@@ -12,16 +14,34 @@ use support::redis_cluster::RedisCluster;
 use support::redis_server::{RedisServer, free_port};
 use support::sentinel::{MASTER, Sentinels};
 
-/// Returns the option TCP_NODELAY of each connection of this process to a port.
-pub(crate) fn nodelay_to(port: u16) -> Vec<bool> {
+/// Returns copies of all connections of this process to a port.
+fn streams_to(port: u16) -> Vec<TcpStream> {
     let process = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process");
     let descriptors = read_dir("/proc/self/fd").expect("descriptors").flatten();
     let numbers = descriptors.filter_map(|descriptor| descriptor.file_name().to_str()?.parse().ok());
     // Other tests may close theirs meanwhile.
     let copies = numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok());
     let streams = copies.map(TcpStream::from);
-    let to_port = streams.filter(|stream| stream.peer_addr().is_ok_and(|peer| peer.port() == port));
-    to_port.map(|stream| stream.nodelay().expect("an option")).collect()
+    streams.filter(|stream| stream.peer_addr().is_ok_and(|peer| peer.port() == port)).collect()
+}
+
+/// Returns the option TCP_NODELAY of each connection of this process to a port.
+pub(crate) fn nodelay_to(port: u16) -> Vec<bool> {
+    streams_to(port).iter().map(|stream| stream.nodelay().expect("an option")).collect()
+}
+
+/// A network may forget idle connections.
+#[tokio::test]
+async fn the_kernel_probes_idle_connections() {
+    let server = RedisServer::start();
+    let _store = connect(&server).await;
+    let streams = streams_to(server.port());
+    assert_eq!(streams.len(), 2);
+    for stream in streams {
+        assert!(sockopt::socket_keepalive(&stream).expect("an option"));
+        assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), Duration::from_secs(15));
+        assert_eq!(sockopt::tcp_user_timeout(&stream).expect("an option"), 30_000);
+    }
 }
 
 #[tokio::test]

@@ -61,6 +61,12 @@ async fn the_client_certificate_is_presented_on_request() {
     let Certificate { pem, key } = authority.certify("client");
     let store = config.clone().client_certificate(&*pem, &*key).connect().await.expect("a connection");
     assert_eq!(charge(&limiter(store).build()).await, 1);
+    let (renewed_pem, renewed_key) = (pem.clone(), key.clone());
+    let renewed = config.clone().before_connect(move |config| {
+        let certified = config.client_certificate(&*renewed_pem, &*renewed_key);
+        async { Ok(certified) }
+    });
+    assert_eq!(charge(&limiter(renewed.connect().await.expect("a connection")).build()).await, 2);
     let config = config.client_certificate(&*pem, &*key);
     assert!(!format!("{config:?}").contains("PRIVATE"), "{config:?}");
 }

@@ -70,6 +70,53 @@ fn a_store_decides_in_each_of_consecutive_runtimes() {
     }
 }
 
+/// As after `block_on(connect())`, before requests run on another runtime.
+#[test]
+fn a_store_works_while_the_runtime_that_opened_it_stands_still() {
+    let (server, master, cluster) = (RedisServer::start(), RedisServer::start(), RedisCluster::start(0));
+    let sentinels = Sentinels::watch(1, &master, 0);
+    for config in [
+        RedisConfig::node(server.url()),
+        RedisConfig::sentinel(MASTER, sentinels.urls()),
+        RedisConfig::cluster(cluster.urls()),
+    ] {
+        let still = runtime();
+        let limiter = limiter(still.block_on(connected(config.patient()))).build();
+        let others = [runtime(), runtime()];
+        for _ in 0..20 {
+            for other in &others {
+                let before = other.block_on(charged(&limiter));
+                assert_eq!(other.block_on(charge(&limiter)), before + 1);
+            }
+        }
+        let before = still.block_on(charged(&limiter));
+        assert_eq!(still.block_on(charge(&limiter)), before + 1, "it works again where it was opened");
+    }
+}
+
+/// Otherwise, a process with a runtime for each processor would open more and more connections.
+#[test]
+fn each_runtime_that_would_wait_opens_one_connection() {
+    let server = RedisServer::start();
+    let still = runtime();
+    let limiter = limiter(still.block_on(connect(&server))).build();
+    for _ in 0..3 {
+        let other = runtime();
+        other.block_on(async {
+            let requests = (0..50).map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { limiter.acquire("key", 1).await.map(drop) })
+            });
+            for request in requests.collect::<Vec<_>>() {
+                request.await.expect("a task").expect("a decision");
+            }
+        });
+        let clients: String = server.ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
+        let ours = clients.lines().filter(|line| !line.contains("cmd=client")).count();
+        assert_eq!(ours, 3, "two on the runtime that stands still, and one here");
+    }
+}
+
 /// As in `select!` with another, slow branch.
 #[tokio::test]
 async fn an_unpolled_request_delays_nobody() {

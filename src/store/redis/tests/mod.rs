@@ -15,9 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
-use deadpool_redis::Connection;
+use deadpool_redis::redis;
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{self, IntoConnectionInfo};
 
 use self::batches::Batches;
 use self::fake::{Fake, Held};
@@ -56,13 +55,12 @@ enum Redis {
 impl Redis {
     fn real(server: &RedisServer) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let info = server.url().into_connection_info().unwrap();
         // A loaded machine may stop for longer than the default timeout.
         let long = Duration::from_secs(30);
-        let config = RedisConfig::node("").connect_timeout(long).response_timeout(long);
-        let connector = Connector::new(vec![info], None, &config).unwrap();
+        let config = RedisConfig::node(server.url()).connect_timeout(long).response_timeout(long);
+        let connector = Connector::new(config, None);
         let connection = runtime.block_on(connector.connect()).unwrap();
-        Self::Real(connector.hash().to_owned(), Connection::take(connection), runtime)
+        Self::Real(connector.hash().to_owned(), connection, runtime)
     }
 
     fn run(&self, clock: &[u8], requests: &[Request]) -> (u64, Vec<Result<Reply, Fault>>) {
