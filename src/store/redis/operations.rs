@@ -16,6 +16,7 @@ use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
 use super::store::{Deployment, RedisStore};
+use crate::algorithm::KeyState;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::{Cell, Veto, allows, enforce_quotas};
 use crate::store::denials::Change;
@@ -186,8 +187,12 @@ impl CrossSlotRequest {
                 Err(fault) => failed = Some(fault),
             }
         }
+        // A denial stands, whatever the slots without an answer contain: they count as unused.
+        for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
+            cell.peek(&KeyState::UNUSED, self.at);
+            cell.complete(&mut KeyState::UNUSED, self.at, false);
+        }
         let is_allowed = allows(&self.cells);
-        // A denial stands, whatever the slots without an answer contain.
         if let Some(fault) = failed.filter(|_| is_allowed) {
             return Err(fault);
         }

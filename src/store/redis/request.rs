@@ -250,7 +250,7 @@ pub(super) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
 #[derive(Clone, Debug)]
 pub(super) struct Reply {
     pub(super) is_allowed: bool,
-    /// Whether Redis refused to write a strike, so that none counts.
+    /// Whether Redis refused to write a strike of a denied request, so that none counts.
     lost_strikes: bool,
     /// The state that each key held before the request: for each cell the override of its key, if it can have one, and
     /// its own. A state is empty for a key without one. Most requests have at most two limits.
@@ -279,10 +279,7 @@ impl Reply {
         if found.next().is_some() {
             return Err(Fault::Reply("another number of keys"));
         }
-        if self.lost_strikes {
-            cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
-        }
-        let charges_nothing = task == Task::PeekWithStrikes && self.is_allowed;
+        let charges_nothing = self.lost_strikes || task == Task::PeekWithStrikes && self.is_allowed;
         decide(cells, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
         if cells.iter().any(Cell::denies) == self.is_allowed {
             return Err(Fault::Reply("a verdict that contradicts its states"));
@@ -294,7 +291,7 @@ impl Reply {
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
         let verdict = *bytes.split_off_first()?;
         let is_allowed = match verdict {
-            b'y' | b'Y' => true,
+            b'y' => true,
             b'n' | b'N' => false,
             b'e' => {
                 let length = bytes.split_off(..2)?.get_u16_le();
@@ -309,7 +306,7 @@ impl Reply {
             bytes.split_off(..length.into()).map(SmallVec::from_slice)
         };
         let states = (0..keys).map(|_| state()).collect::<Option<_>>()?;
-        Some(Ok(Self { is_allowed, lost_strikes: verdict.is_ascii_uppercase(), states }))
+        Some(Ok(Self { is_allowed, lost_strikes: verdict == b'N', states }))
     }
 }
 

@@ -52,7 +52,10 @@ async fn cut_connections_neither_lose_nor_repeat_charges() {
                 .map(|_| limiter.clone())
                 .map(|it| tokio::spawn(async move { it.acquire("key", 1).await }))
                 .collect();
-            tokio::task::yield_now().await;
+            // Until the workers have sent them.
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
             let _: u32 = server.ask(cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]));
             for call in calls {
                 match call.await.expect("a task") {

@@ -159,8 +159,8 @@ local function perform(progress, now, task, count, keys, same)
           elseif not pcall(write, key, cell.kept, cell.charge(
             now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
           )) then
-            -- The decision stands although Redis refuses writes.
-            reply[verdict] = char(is_allowed and 89 or 78, keys_read)
+            -- The denial stands although Redis refuses writes.
+            reply[verdict] = char(78, keys_read) -- N
           end
         end
       end

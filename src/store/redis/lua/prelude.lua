@@ -15,10 +15,10 @@
 -- A penalty is the cell behind its limit's. Or a request is `=`: the same as the one before it, with other keys.
 --
 -- The reply is one string, which is cheaper for both sides than an array: the present instant (7 bytes), then for each
--- request `y` if it is allowed or `n`, the number of keys that were read, and for each the length of the state that it
--- held before, and that. The letter is a capital if a strike could not be written. `e` is an error: its length (2
--- bytes), and its text. It concerns only its request: a key that holds something else, a command that Redis rejects, an
--- unknown tag.
+-- request `y` if it is allowed, `n` if it is denied, or `N` if it is denied and a strike could not be written, the number
+-- of keys that were read, and for each the length of the state that it held before, and that. `e` is an error: its length
+-- (2 bytes), and its text. It concerns only its request: a key that holds something else, a command that Redis rejects,
+-- an unknown tag.
 --
 -- The state of a key is 22 bytes: two instants in µs, the first of which is its expiry, and two counts under 2^32. The
 -- instant until which Redis keeps the key may follow. Otherwise, it is the expiry. Logs are lists.
