@@ -322,8 +322,9 @@ async fn a_receipt_of_another_store_is_an_error() {
 #[tokio::test]
 async fn a_limit_that_a_store_does_not_answer_is_an_error() {
     /// Changes answered clones of the cells, and returns them in a future. `None` returns those in place.
+    type Answering = fn(&mut [Cell]) -> Option<Vec<Cell>>;
     #[derive(Clone, Copy, Debug)]
-    struct Answers(fn(&mut [Cell]) -> Option<Vec<Cell>>);
+    struct Answers(Answering);
     impl Store for Answers {
         fn hasher(&self) -> KeyHasher {
             KeyHasher::with_secret([0; 16])
@@ -354,7 +355,7 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
         cells
     }
     let all = r#"["one", "other"]"#;
-    let wrong: [(fn(&mut [Cell]) -> Option<Vec<Cell>>, &str); 9] = [
+    let wrong: [(Answering, &str); 9] = [
         (|_| None, all),
         (|cells| Some(cells.to_vec()), all),
         (|_| Some(Vec::new()), all),
@@ -395,8 +396,8 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
                 assert!(error.to_string().starts_with(&expected), "{number}: {error}");
                 errors.push(error.to_string());
             }
-            let events = events.lock().unwrap();
-            assert!(events.is_empty() || *events == errors, "{events:?}");
+            let events = std::mem::take(&mut *events.lock().unwrap());
+            assert!(events.is_empty() || events == errors, "{events:?}");
             let explanation = limiter.explain("key", 1).await.to_string();
             assert!(!explanation.starts_with("allowed"), "{explanation}");
         }

@@ -189,8 +189,9 @@ impl CrossSlotRequest {
         }
         // A denial stands, whatever the slots without an answer contain: they count as unused.
         for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
-            cell.peek(&KeyState::UNUSED, self.at);
-            cell.complete(&mut KeyState::UNUSED, self.at, false);
+            let mut unused = KeyState::UNUSED;
+            cell.peek(&unused, self.at);
+            cell.complete(&mut unused, self.at, false);
         }
         let is_allowed = allows(&self.cells);
         if let Some(fault) = failed.filter(|_| is_allowed) {
