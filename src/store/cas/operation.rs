@@ -77,7 +77,7 @@ impl Retries {
     ///
     /// Returns an error outside a Tokio runtime, whose timers pauses need.
     pub(super) fn new(longest: Duration) -> Result<Self, StoreError> {
-        Handle::try_current().map_err(|_| StoreError::of_one_request(NO_RUNTIME))?;
+        StoreError::check_runtime()?;
         Ok(Self { attempts: 0, began: Instant::now(), longest })
     }
 
@@ -85,17 +85,17 @@ impl Retries {
     ///
     /// # Errors
     ///
-    /// Returns an error if that takes too long, or outside a Tokio runtime.
+    /// Returns an error if the time for attempts is over.
     pub(super) async fn wait<T>(&self, turn: impl Future<Output = T>) -> Result<T, StoreError> {
-        StoreError::check_runtime()?;
-        timeout(self.longest, turn).await.map_err(|_| StoreError::contention())
+        let left = self.longest.saturating_sub(self.began.elapsed());
+        timeout(left, turn).await.map_err(|_| StoreError::contention())
     }
 
     /// Waits before each attempt but the first ones. The pause is random, up to a maximum that grows to 4 ms.
     ///
     /// # Errors
     ///
-    /// Returns an error if the time for attempts is over, or if a pause is needed outside a Tokio runtime.
+    /// Returns an error if the time for attempts is over.
     pub(super) async fn next_attempt(&mut self) -> Result<(), StoreError> {
         let pause = random_up_to(Duration::from_millis(self.attempts.saturating_sub(IMMEDIATE).min(4)));
         if self.attempts > 0 && self.began.elapsed() + pause >= self.longest {
@@ -103,15 +103,11 @@ impl Retries {
         }
         self.attempts += 1;
         if !pause.is_zero() {
-            StoreError::check_runtime()?;
             sleep(pause).await;
         }
         Ok(())
     }
 }
-
-const NO_RUNTIME: &str =
-    "there is no Tokio runtime, which a store with compare-and-swap needs: call it in a task of one, or by `block_on`";
 
 /// The longest time to complete an operation whose caller gave up. Otherwise, tasks would accumulate while a database
 /// hangs. It is also the longest time to revert an operation, and to retry one without a deadline.

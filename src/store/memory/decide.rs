@@ -154,7 +154,9 @@ impl MemoryStore {
         let own: SmallVec<[u128; 8]> = cells.iter().map(Cell::fingerprint).collect();
         for (index, state) in states.iter_mut().enumerate().filter(|(_, state)| state.expires_at() > 0) {
             let (rank, cell, state) = (rank(cells, index), &mut cells[index], mem::replace(state, KeyState::UNUSED));
-            let is_kept = self.shard_among(locked, cell.key()).add(own[index], state, rank, &own, self.max_keys, now);
+            let is_kept =
+                self.shard_among(locked, cell.key())
+                    .add(own[index], state, rank, &own, self.max_keys, || self.expiry_limit());
             if !is_kept && cell.is_of_penalty() {
                 // A strike that is not kept has no effect.
                 *cell = cell.asked_again(cell.cost());

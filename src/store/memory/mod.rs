@@ -168,7 +168,7 @@ impl MemoryStore {
     /// much the `locked` shards sweep.
     #[cold]
     fn sweep(&self, slots: usize, locked: &mut [(usize, MutexGuard<'_, Shard>)]) {
-        let now = self.clock.now().min(self.clock.wall_time()).as_micros().saturating_sub(KEPT_LONGER);
+        let now = self.expiry_limit();
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         let has_removed = match locked.iter_mut().find(|(index, _)| *index == next) {
             Some((_, shard)) => shard.table.sweep(slots, now),
@@ -181,6 +181,11 @@ impl MemoryStore {
     fn override_of(&self, cell: &Cell, now: u64) -> Option<StoredOverride> {
         let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
         overrides.get(&cell.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
+    }
+
+    /// Returns the instant (in µs) up to which states that have expired can be dropped, whatever their clock.
+    fn expiry_limit(&self) -> u64 {
+        self.clock.now().min(self.clock.wall_time()).as_micros().saturating_sub(KEPT_LONGER)
     }
 
     /// Refunds a charge, as far as it still counts.

@@ -47,10 +47,10 @@ impl Shard {
         rank: Option<EvictionRank>,
         spared: &[u128],
         max_keys: usize,
-        now: u64,
+        expiry_limit: impl Fn() -> u64,
     ) -> bool {
         if self.table.len() >= max_keys {
-            match self.table.candidate(spared, now) {
+            match self.table.candidate(spared, expiry_limit()) {
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
                 }

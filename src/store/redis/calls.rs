@@ -81,14 +81,18 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Awaits a reply. If it is overdue, other connections are checked before their next call.
-    async fn reply<T>(&self, reply: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    /// Awaits a reply. If it is overdue, another connection is opened, and calls `overdue`.
+    async fn reply<T>(
+        &self,
+        reply: impl Future<Output = Result<T, Fault>>,
+        overdue: impl FnOnce(),
+    ) -> Result<T, Fault> {
         let (mut reply, connector) = (pin!(reply), &self.shared.connector);
         let patience = connector.patience();
         if let Ok(replied) = timeout(patience, &mut reply).await {
             return replied;
         }
-        connector.suspicion.send_replace(());
+        overdue();
         self.is_overdue.send_replace(true);
         let replied = timeout(connector.config.response_timeout.saturating_sub(patience), reply).await;
         self.is_overdue.send_replace(false);
@@ -113,7 +117,8 @@ impl Link {
                 pipeline.add_command(job.to_command(self.shared.connector.hash()));
             }
             let replies = connection.send_packed_commands(&pipeline, 0, pipeline.len()).map_err(Fault::from);
-            let replies = self.reply(replies).await;
+            // The other connections are checked before their next call.
+            let replies = self.reply(replies, || self.shared.connector.suspicion.send_replace(())).await;
             // Before callers are answered, which may ask again.
             call.end();
             let (replies, missing) = match replies {
@@ -139,7 +144,7 @@ impl Link {
             if jobs.is_empty() {
                 break;
             }
-            if is_flushed && let Err(fault) = self.reply(self.shared.connector.load(connection)).await {
+            if is_flushed && let Err(fault) = self.reply(self.shared.connector.load(connection), || ()).await {
                 jobs.into_iter().for_each(|job| drop(job.answer(Err(fault.clone()))));
                 return broken.or(Some(fault).filter(Fault::breaks));
             }
@@ -182,16 +187,18 @@ impl Link {
                 fault
             } else {
                 (stable_after, is_suspect) = (PAUSE, false);
-                suspicions.mark_unchanged();
                 // For what waits meanwhile.
                 if !self.shared.state().queue.waiting.is_empty() {
                     work.notify_last();
                 }
-                // Any reply shows that the connection works.
-                self.reply(connector.is_loaded(&mut connection)).await.err().filter(Fault::breaks)
+                self.reply(connector.check(&mut connection), || ()).await.err().filter(Fault::breaks)
             };
             match fault {
-                None => (replied, is_proven) = (Instant::now(), true),
+                // Any reply shows that the connection works, whatever is suspected of others.
+                None => {
+                    (replied, is_proven) = (Instant::now(), true);
+                    suspicions.mark_unchanged();
+                }
                 // The call that ends wakes the other one of the connection.
                 Some(fault) => _ = self.broken.set(fault),
             }

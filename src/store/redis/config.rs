@@ -410,20 +410,18 @@ fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     let Some(url) = parse_redis_url(url) else { return Ok(info) };
     let parameters = if url.has_host() { "protocol" } else { "protocol db user pass" };
     let is_unknown = |name: &str| parameters.split(' ').all(|known| known != name);
-    if let Some((name, _)) = url.query_pairs().find(|(name, _)| is_unknown(name)) {
+    let unknown = url.query_pairs().map(|(name, _)| name).find(|name| is_unknown(name));
+    // redis-rs checks a fragment for TLS only. Neither is shown if it may be the end of a password.
+    if (url.fragment().is_some() && !uses_tls(&info)) || unknown.as_ref().is_some_and(|name| name.contains('@')) {
+        return Err(Fault::setting("a URL has a # or a ? that has no effect: write %23 or %3F in a password"));
+    }
+    if let Some(name) = unknown {
         return Err(Fault::setting(format_args!(
             "a URL has the parameter {name:?}, which has no effect: leave it out"
         )));
     }
-    // redis-rs checks it for TLS only.
-    if let Some(fragment) = url.fragment().filter(|_| !uses_tls(&info)) {
-        return Err(Fault::setting(format_args!("a URL ends with #{fragment}, which has no effect: leave it out")));
-    }
-    let settings = info.redis_settings().clone();
-    if settings.username().is_some() && settings.password().is_none() {
-        return Err(Fault::setting("a URL has a user without a password, who can't log in: write user:password@host"));
-    }
     let is_chosen = url.query_pairs().any(|(name, _)| name == "protocol");
+    let settings = info.redis_settings().clone();
     Ok(if is_chosen { info } else { info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3)) })
 }
 

@@ -60,7 +60,7 @@ pub(super) struct Connector {
     hash: OnceLock<Box<str>>,
     /// Held while the script is loaded, so that it is sent once.
     loading: Mutex<()>,
-    /// The time of the round trip when a connection was last opened, in µs.
+    /// The time of the round trip when a connection was last opened or checked, in µs.
     round_trip: AtomicU64,
     /// Changes when a connection is lost, which the client reports without a call, or silent: others may be
     /// dead, too.
@@ -98,7 +98,8 @@ impl Connector {
     /// Returns the time after which a reply is overdue: by default, half of the default deadline, so that the next
     /// request finds another connection.
     pub(super) fn patience(&self) -> Duration {
-        (self.config.response_timeout / 20).max(Duration::from_micros(2 * self.round_trip.load(Ordering::Relaxed)))
+        let round_trip = Duration::from_micros(self.round_trip.load(Ordering::Relaxed));
+        (2 * round_trip).clamp(self.config.response_timeout / 20, self.config.response_timeout)
     }
 
     /// Opens a connection through the first of the servers with which this succeeds, and loads the script if the server
@@ -159,21 +160,22 @@ impl Connector {
         open(info.set_redis_settings(settings.set_protocol(ProtocolVersion::RESP2)), resp2).await
     }
 
-    /// Returns whether the server has the script. This also checks a connection, because `PING` requires another
-    /// permission.
-    pub(super) async fn is_loaded(&self, connection: &mut MultiplexedConnection) -> Result<bool, Fault> {
-        let (is_loaded,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
+    /// Checks a connection, and measures its round trip. Returns whether the server has the script, because `PING`
+    /// requires another permission.
+    pub(super) async fn check(&self, connection: &mut MultiplexedConnection) -> Result<bool, Fault> {
+        let asked = Instant::now();
+        let reply = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await;
+        self.round_trip.store(asked.elapsed().as_micros() as u64, Ordering::Relaxed);
+        let (is_loaded,): (bool,) = reply?;
         Ok(is_loaded)
     }
 
     /// Loads the script, unless the server has it. The first time, checks the commands that it needs.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
-        let asked = Instant::now();
         // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
         // text.
-        let is_loaded = self.is_loaded(connection).await;
-        self.round_trip.store(asked.elapsed().as_micros() as u64, Ordering::Relaxed);
+        let is_loaded = self.check(connection).await;
         if is_loaded.as_ref().is_err_and(Fault::is_denied)
             && let Ok(Role::Sentinel { .. }) = cmd("ROLE").query_async(connection).await
         {

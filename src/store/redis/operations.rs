@@ -187,16 +187,17 @@ impl CrossSlotRequest {
                 Err(fault) => failed = Some(fault),
             }
         }
-        // A denial stands, whatever the slots without an answer contain: they count as unused.
-        for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
-            let mut unused = KeyState::UNUSED;
-            cell.peek(&unused, self.at);
-            cell.complete(&mut unused, self.at, false);
+        // A denial stands, whatever the slots without an answer contain: they report that they are unused.
+        if let Some(fault) = failed {
+            if !self.cells.iter().any(|cell| cell.is_answered() && cell.denies()) {
+                return Err(fault);
+            }
+            for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
+                cell.complete(&mut KeyState::UNUSED.clone(), self.at, false);
+                cell.wait = 0;
+            }
         }
         let is_allowed = allows(&self.cells);
-        if let Some(fault) = failed.filter(|_| is_allowed) {
-            return Err(fault);
-        }
         if purpose == Purpose::Take && is_allowed {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();

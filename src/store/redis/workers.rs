@@ -238,18 +238,21 @@ impl Worker {
         };
         _ = link.broken.set(Fault::Interrupted);
         calls.detach_all();
-        successor.map_err(|fault| (fault, false))
+        Ok(successor)
     }
 
     /// Opens another connection when a reply is overdue, unless it arrives meanwhile.
-    async fn succeed(&self, link: &Link) -> Result<MultiplexedConnection, Fault> {
+    async fn succeed(&self, link: &Link) -> MultiplexedConnection {
         let (mut overdue, mut replied) = (link.is_overdue.subscribe(), link.is_overdue.subscribe());
         loop {
             _ = overdue.wait_for(|is_overdue| *is_overdue).await;
-            let (opened, replied) = (pin!(self.shared.connect()), pin!(replied.wait_for(|is_overdue| !is_overdue)));
-            if let Either::Left((opened, _)) = select(opened, replied).await {
-                return opened;
+            let opened = pin!(self.shared.connect());
+            match select(opened, pin!(replied.wait_for(|is_overdue| !is_overdue))).await {
+                Either::Left((Ok(opened), _)) => return opened,
+                Either::Left((Err(_), _)) | Either::Right(_) => {}
             }
+            // If no other connection can be opened, the reply may still come. Otherwise, its timeout ends this one.
+            _ = replied.wait_for(|is_overdue| !is_overdue).await;
         }
     }
 

@@ -89,6 +89,25 @@ async fn a_single_forgotten_connection_fails_at_most_the_first_request() {
     }
 }
 
+/// Its replies are overdue, but arrive.
+#[tokio::test]
+async fn a_server_that_has_become_slow_decides_all_requests() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port()).await;
+    let config = RedisConfig::node(proxy.url()).connect_timeout(LONG).response_timeout(Duration::from_secs(2));
+    let store = config.connect().await.expect("a connection");
+    let limit = Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)));
+    let limiter = Limiter::builder([limit]).deadline(LONG).store(store).build();
+    proxy.set_latency(150);
+    let requests = (0..8).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { undecided(&limiter, 5).await })
+    });
+    for request in requests.collect::<Vec<_>>() {
+        assert_eq!(request.await.expect("a task"), []);
+    }
+}
+
 /// The reply to the first shows whether the connections work.
 #[tokio::test]
 async fn at_most_one_of_concurrent_requests_after_a_pause_is_decided_by_policy() {

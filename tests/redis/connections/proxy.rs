@@ -1,9 +1,10 @@
 //! A proxy in front of a server, whose connections can die silently.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Mutex, watch};
@@ -12,6 +13,8 @@ use tokio::task::JoinHandle;
 pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
+    /// The time, in ms, by which each reply is late.
+    latency: Arc<AtomicU64>,
     connections: Arc<Mutex<Vec<Forwarded>>>,
     pub(crate) opened: Arc<AtomicU32>,
 }
@@ -28,23 +31,35 @@ impl Proxy {
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
             target: Arc::new(port.into()),
+            latency: Arc::default(),
             connections: Arc::default(),
             opened: Arc::default(),
         };
         let (target, connections) = (proxy.target.clone(), proxy.connections.clone());
-        let opened = proxy.opened.clone();
+        let (opened, latency) = (proxy.opened.clone(), proxy.latency.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 opened.fetch_add(1, Ordering::Relaxed);
                 let target = ("127.0.0.1", target.load(Ordering::Relaxed));
                 let server = TcpStream::connect(target).await.expect("a server");
                 let ends = Arc::new(Mutex::new((client, server)));
-                let forwarded = ends.clone();
+                let (forwarded, latency) = (ends.clone(), latency.clone());
                 let forwarding = tokio::spawn(async move {
                     let (client, server) = &mut *forwarded.lock().await;
-                    let _ = copy_bidirectional(client, server).await;
+                    let ((mut asked, mut reply), (mut answer, mut ask)) = (client.split(), server.split());
                     // A connection that one side closes is closed for the other.
-                    let _ = (client.shutdown().await, server.shutdown().await);
+                    let calls = async {
+                        let _ = (copy(&mut asked, &mut ask).await, ask.shutdown().await);
+                    };
+                    let replies = async {
+                        let mut buffer = vec![0; 1 << 16];
+                        while let Ok(length @ 1..) = answer.read(&mut buffer).await {
+                            tokio::time::sleep(Duration::from_millis(latency.load(Ordering::Relaxed))).await;
+                            let _ = reply.write_all(&buffer[..length]).await;
+                        }
+                        let _ = reply.shutdown().await;
+                    };
+                    tokio::join!(calls, replies);
                 });
                 connections.lock().await.push(Forwarded { forwarding, ends });
             }
@@ -63,6 +78,11 @@ impl Proxy {
     /// Forwards new connections to another server.
     pub(crate) fn set_target(&self, port: u16) {
         self.target.store(port, Ordering::Relaxed);
+    }
+
+    /// Delays each reply by so many ms.
+    pub(crate) fn set_latency(&self, latency: u64) {
+        self.latency.store(latency, Ordering::Relaxed);
     }
 
     /// Makes all existing connections die silently. New ones work.

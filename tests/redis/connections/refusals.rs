@@ -255,8 +255,9 @@ fn settings_without_effect_are_errors() {
         (RedisConfig::node("redis://127.0.0.1/?db=5"), "the parameter \"db\""),
         (RedisConfig::node("redis://127.0.0.1/?protocol=resp4"), "Invalid protocol version"),
         (RedisConfig::node("redis+unix:///run/redis.sock?dbs=3"), "the parameter \"dbs\""),
-        (RedisConfig::node("redis://127.0.0.1#insecure"), "#insecure"),
-        (RedisConfig::node("redis://limits@127.0.0.1"), "a user without a password"),
+        (RedisConfig::node("redis://127.0.0.1#insecure"), "a # or a ? that has no effect"),
+        (RedisConfig::node("redis://limits:12#secret@127.0.0.1"), "a # or a ? that has no effect"),
+        (RedisConfig::node("redis://limits:12?secret@127.0.0.1"), "a # or a ? that has no effect"),
         (RedisConfig::cluster(["redis://127.0.0.1/?timeout=5"]), "timeout"),
         (RedisConfig::sentinel("limits", ["redis://127.0.0.1/?timeout=5"]), "timeout"),
         (node().sentinel_credentials("user", "secret"), "have no effect without Sentinel"),
@@ -272,6 +273,7 @@ fn settings_without_effect_are_errors() {
     }
     for config in [
         RedisConfig::node("redis+unix:///run/redis.sock?db=3&user=limits&pass=secret&protocol=resp2"),
+        RedisConfig::node("redis://limits@127.0.0.1").credentials("limits", "secret"),
         RedisConfig::cluster(["redis://:secret@a", "redis://b", "redis://:secret@c"]),
         RedisConfig::cluster(["redis://a", "redis://:secret@b"]).credentials("limits", "secret"),
         RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:other@b"]).master_database(3),

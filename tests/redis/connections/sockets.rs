@@ -25,9 +25,12 @@ fn streams_to(port: u16) -> Vec<TcpStream> {
     streams.filter(|stream| stream.peer_addr().is_ok_and(|peer| peer.port() == port)).collect()
 }
 
-/// Returns the option TCP_NODELAY of each connection of this process to a port.
-pub(crate) fn nodelay_to(port: u16) -> Vec<bool> {
-    streams_to(port).iter().map(|stream| stream.nodelay().expect("an option")).collect()
+/// Checks that all connections of this process to a port have the option TCP_NODELAY. There are more than two if a reply
+/// was late.
+#[track_caller]
+pub(crate) fn all_send_at_once(port: u16) {
+    let options: Vec<_> = streams_to(port).iter().map(|stream| stream.nodelay().expect("an option")).collect();
+    assert!(options.len() >= 2 && !options.contains(&false), "{options:?}");
 }
 
 /// A network may forget idle connections.
@@ -36,7 +39,7 @@ async fn the_kernel_probes_idle_connections() {
     let server = RedisServer::start();
     let _store = connect(&server).await;
     let streams = streams_to(server.port());
-    assert_eq!(streams.len(), 2);
+    assert!(streams.len() >= 2);
     for stream in streams {
         assert!(sockopt::socket_keepalive(&stream).expect("an option"));
         assert_eq!(sockopt::tcp_keepidle(&stream).expect("an option"), Duration::from_secs(15));
@@ -48,18 +51,17 @@ async fn the_kernel_probes_idle_connections() {
 async fn connections_send_each_call_at_once() {
     let server = RedisServer::start();
     let _store = connect(&server).await;
-    assert_eq!(nodelay_to(server.port()), [true; 2]);
+    all_send_at_once(server.port());
 
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
     let _store = connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await;
-    let options = nodelay_to(master.port());
-    assert!(options.len() >= 2 && !options.contains(&false), "behind Sentinel: {options:?}");
+    all_send_at_once(master.port());
 
     let cluster = RedisCluster::start(0);
     let _store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
     for master in 0..3 {
-        assert_eq!(nodelay_to(cluster.port(master)), [true; 2], "in a Cluster");
+        all_send_at_once(cluster.port(master));
     }
 }
 

@@ -3,7 +3,7 @@
 use tower_ratelimit::RedisConfig;
 
 #[cfg(target_os = "linux")]
-use crate::connections::sockets::nodelay_to;
+use crate::connections::sockets::all_send_at_once;
 use crate::connections::{charge, limiter, resume};
 use support::certificates::{Authority, Certificate, url};
 use support::patient::{Patient, connected};
@@ -19,7 +19,7 @@ async fn a_server_is_trusted_only_by_the_configured_authority() {
         limiter(config.clone().ca_certificates(&*authority.pem).connect().await.expect("a connection")).build();
     assert_eq!(charge(&limiter).await, 1);
     #[cfg(target_os = "linux")]
-    assert_eq!(nodelay_to(server.port()), [true; 2]);
+    all_send_at_once(server.port());
     server.restart();
     resume(&limiter).await;
 
@@ -109,7 +109,7 @@ async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority(
         let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
         assert!(charge(&limiter(store.clone()).build()).await > 0);
         #[cfg(target_os = "linux")]
-        assert!(!nodelay_to(master.port()).contains(&false));
+        all_send_at_once(master.port());
         let another = Authority::new();
         let error = config.ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
         assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");
