@@ -3,7 +3,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp};
+use tower_ratelimit::{
+    CalendarWindow, Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp,
+};
 
 use super::{MIDNIGHT, SECOND, allowed_of, tokens};
 use crate::rule::{Rule, one_of_each};
@@ -173,6 +175,36 @@ fn a_denied_request_makes_its_keys_outlive_others() {
     assert!(acquire(&one, "cleo", 1));
     let remaining = |key| one.peek(key, 0).into_ready().unwrap().unwrap().outcomes()[0].remaining();
     assert_eq!(["ann", "bob", "cleo"].map(remaining), [100, 40, 99]);
+}
+
+/// Calendar windows follow the wall clock, by which keys of other limits seemed to have expired.
+#[tokio::test]
+async fn a_wall_clock_that_is_ahead_evicts_no_denied_key() {
+    #[derive(Debug)]
+    struct Ahead;
+    impl Clock for Ahead {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(MIDNIGHT)
+        }
+
+        fn wall_time(&self) -> Timestamp {
+            Timestamp::from_micros(MIDNIGHT + 2 * 86_400 * SECOND)
+        }
+    }
+    let store = Arc::new(MemoryStore::new().max_keys(16).clock(Ahead));
+    let limiter = |limit: Limit| Limiter::builder([limit]).store(store.clone()).build();
+    let denied = limiter(Limit::new("window", FixedWindow::per_day(1)));
+    let calendar = limiter(Limit::new("calendar", CalendarWindow::daily(9)));
+    for key in 0..4 {
+        assert!(denied.acquire(key, 1).await.unwrap().is_allowed());
+        assert!(!denied.acquire(key, 1).await.unwrap().is_allowed());
+    }
+    for key in 0..1_000 {
+        assert!(calendar.acquire(key, 1).await.unwrap().is_allowed());
+    }
+    for key in 0..4 {
+        assert!(!denied.acquire(key, 1).await.unwrap().is_allowed(), "{key}");
+    }
 }
 
 /// A key whose charge was refunded is evicted before those that use more.
