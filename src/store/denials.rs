@@ -41,7 +41,7 @@ const COUNTERS: usize = 4_096;
 pub(super) struct Denials {
     /// The time for which a denial is repeated. Zero if none is.
     lifetime: Duration,
-    /// It goes on while the machine is suspended, as the database's clock does.
+    /// On Linux, it goes on while the machine is suspended, as the database's clock does.
     clock: SystemClock,
     epochs: Box<[AtomicU64]>,
     /// Allocated by the first denial. Concurrent readers do not block each other.

@@ -28,7 +28,7 @@ pub(super) enum Fault {
     Call(RedisError),
     /// The runtime that was to connect has ended, or there is none.
     NoRuntime,
-    /// The runtime that made the call has ended. The request may have run.
+    /// The runtime that made the call has ended, or its connection was replaced. The request may have run.
     Interrupted,
     /// The script could not perform a request: a key of another type, no memory left, a replica.
     Script(String),

@@ -31,8 +31,8 @@ use crate::time::SystemClock;
 /// share round trips.
 ///
 /// A key is named `prefix:{hash}:limit:rule` and holds 22 or 29 bytes; a sliding log 15 bytes per request, a sliding
-/// window 15 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of
-/// a bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
+/// window 15 bytes per bucket in use. Redis deletes a key a second after its state equals that of an unused key. The key
+/// of a bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
 ///
 /// Clones share connections and remembered denials.
 ///
