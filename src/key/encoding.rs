@@ -12,7 +12,7 @@ use super::hash::{KeyHash, KeyHasher};
 /// A value that names a bucket: text, bytes, an integer, an IP address, or a tuple of up to four keys.
 ///
 /// Values that write the same bytes name the same bucket, even if their types differ: a `HeaderValue` and a `&str`, for
-/// example. A number is the same key in every integer type (16 little-endian bytes), but another one than its digits as text.
+/// example. A number is the same key in every integer type (16 little-endian bytes and a zero), but another one than its digits as text.
 /// An address is another key than its text. Within one limit, use keys of one kind, or add a part that names the kind:
 /// `("user", id)`.
 /// [Alternatives](crate::key::KeyExtractor::or) of an extractor do so themselves.
@@ -69,14 +69,20 @@ macro_rules! key_of_one_part {
     };
 }
 key_of_one_part!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue; text => text.as_ref());
-// A number is the same key in all types.
-key_of_one_part!(u8, u16, u32, u64, i8, i16, i32, i64; number => &i128::from(*number).to_le_bytes());
-key_of_one_part!(u128, i128; number => &number.to_le_bytes());
-key_of_one_part!(usize; number => &(*number as i128).to_le_bytes());
+key_of_one_part!(u8, u16, u32, u64, i8, i16, i32, i64; number => &integer(i128::from(*number).to_le_bytes()));
+key_of_one_part!(u128, i128; number => &integer(number.to_le_bytes()));
+key_of_one_part!(usize; number => &integer((*number as i128).to_le_bytes()));
 key_of_one_part!(Ipv4Addr, Ipv6Addr; address => &address.octets());
 // One empty part.
 key_of_one_part!((); _unit => &[]);
 key_of_one_part!(Cow<'_, str>; text => text.as_bytes());
+
+/// Returns the key of a number, which is the same in all types. It is longer than an address.
+fn integer(bytes: [u8; 16]) -> [u8; 17] {
+    let mut key = [0; 17];
+    key[..16].copy_from_slice(&bytes);
+    key
+}
 
 impl<const N: usize> Key for [u8; N] {
     #[inline]
@@ -302,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_number_is_one_key_in_every_integer_type() {
-        assert_eq!(hash(0x1234_u16), hash(0x1234_u128.to_le_bytes()));
+        assert_eq!(hash(0x1234_u16), hash(integer(0x1234_u128.to_le_bytes())));
         let of_seven = [hash(7_u8), hash(7_u16), hash(7_u32), hash(7_usize), hash(7_u128), hash(7_i8), hash(7_i16)];
         assert_eq!(of_seven, [hash(7_u64); 7]);
         assert_eq!([hash(7_i32), hash(7_i64), hash(7_i128)], [hash(7_u64); 3]);
