@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 #[cfg(target_os = "linux")]
 use rustix::time::{ClockId, clock_gettime};
@@ -132,7 +132,7 @@ impl SystemClock {
         Self {
             start,
             #[cfg(target_os = "linux")]
-            offset: start.wrapping_sub(micros_since_boot()),
+            offset: start.wrapping_sub(micros_of(ClockId::Boottime)),
             created,
         }
     }
@@ -156,7 +156,7 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         #[cfg(target_os = "linux")]
         if tokio_clock::runs() {
-            return timestamp(self.offset, micros_since_boot());
+            return timestamp(self.offset, micros_of(ClockId::Boottime));
         }
         timestamp(self.start, micros(self.created.elapsed()))
     }
@@ -166,17 +166,22 @@ impl Clock for SystemClock {
     }
 }
 
-/// Returns the time since boot, in µs, including the time for which the machine was suspended.
+/// Reads a clock, in µs. The wall clock may have been set to a time before the epoch.
 #[cfg(target_os = "linux")]
 #[inline]
-fn micros_since_boot() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec as u64 / 1_000
+fn micros_of(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    now.tv_sec.max(0).cast_unsigned() * 1_000_000 + now.tv_nsec as u64 / 1_000
 }
 
-/// Reads the wall clock. It may have been set to a time before the epoch.
+/// Reads the wall clock.
+#[inline]
 fn wall_time() -> Timestamp {
-    timestamp(0, micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+    #[cfg(target_os = "linux")]
+    let now = micros_of(ClockId::Realtime);
+    #[cfg(not(target_os = "linux"))]
+    let now = micros(std::time::UNIX_EPOCH.elapsed().unwrap_or_default());
+    timestamp(0, now)
 }
 
 /// Converts to µs: cheaper than `as_micros`, which computes 128 bits.
@@ -452,7 +457,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_time_since_boot_runs_at_the_rate_of_instants() {
-        assert_constant_rate(micros_since_boot, 0);
+        assert_constant_rate(|| micros_of(ClockId::Boottime), 0);
     }
 
     #[cfg(feature = "cycle-clock")]
