@@ -30,12 +30,11 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
 }
 
 #[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     // If the clock has stepped back behind the last charge, time stands still.
     let now = now.max(state.at);
     let level = level(algorithm, state, now) + units(algorithm, cost);
     *state = encode(level, now, algorithm.amount);
-    div_ceil(level, algorithm.span)
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded

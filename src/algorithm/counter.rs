@@ -41,11 +41,10 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
 }
 
 #[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let mut windows = windows(algorithm, state, now);
     windows.current += cost;
     *state = encode(algorithm, windows);
-    used_of(algorithm, windows, now)
 }
 
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {

@@ -23,10 +23,9 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
 }
 
 #[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     let (missing, refill) = missing(algorithm, state, present(algorithm, state, now));
     *state = encode(missing + cost, refill, algorithm.amount, algorithm.span);
-    missing + cost
 }
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:

@@ -64,15 +64,14 @@ impl KeyState {
         }
     }
 
-    /// Charges `cost`, which is at least 1 and fits. Returns the tokens in use.
+    /// Charges `cost`, which is at least 1 and fits.
     #[inline(always)]
-    pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+    pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) {
         match self {
             Self::Compact(_) if algorithm.keeps_log() => {
                 let mut log = Box::<Log>::default();
-                let used = log.charge(algorithm, now, cost);
+                log.charge(algorithm, now, cost);
                 *self = Self::Log(log);
-                used
             }
             Self::Compact(state) => state.charge(algorithm, now, cost),
             Self::Log(log) => log.charge(algorithm, now, cost),
@@ -127,12 +126,13 @@ impl KeyState {
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Algorithm {
-    /// Returns the time until `cost` can be charged if nothing else is charged until then: 0 if it can be now, or
-    /// [`NEVER`]. A cost of 0 always can.
+    /// Returns the time until `cost` can be charged if nothing else is charged until then: 0 if it can be now that `used`
+    /// tokens are in use, or [`NEVER`]. A cost of 0 always can.
     #[inline(always)]
-    pub(crate) fn wait(&self, state: &KeyState, now: u64, cost: u64) -> u64 {
+    pub(crate) fn wait(&self, state: &KeyState, now: u64, cost: u64, used: u64) -> u64 {
         match self.hard_capacity().checked_sub(cost) {
             _ if cost == 0 => 0,
+            Some(most) if used <= most => 0,
             Some(most) => state.wait(self, now, most),
             None => NEVER,
         }
@@ -175,7 +175,7 @@ impl CompactState {
             Kind::Bucket(_) => bucket::used(algorithm, self, now),
             Kind::Window(_) => window::used(self, now),
             Kind::Counter(_) => counter::used(algorithm, self, now),
-            Kind::Penalty { .. } => 0,
+            Kind::Penalty { .. } => penalty::used(algorithm, self, now),
             // `self` is the summary of a log.
             Kind::Log(_) => self.detail,
         }
@@ -195,7 +195,7 @@ impl CompactState {
     }
 
     #[inline(always)]
-    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::charge(algorithm, self, now, cost),
             Kind::Bucket(_) => bucket::charge(algorithm, self, now, cost),
@@ -326,7 +326,7 @@ mod tests {
                         algorithm.more_after(&summary, now, used);
                         algorithm.reset_after(&summary, now);
                         algorithm.delay(&state, now, cost);
-                        if algorithm.wait(&state, now, cost) == 0 && cost > 0 {
+                        if algorithm.wait(&state, now, cost, used) == 0 && cost > 0 {
                             state.clone().charge(&algorithm, now, cost);
                         }
                         for at in [0, NOON, 1 << 53] {

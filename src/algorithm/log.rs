@@ -85,7 +85,7 @@ impl Log {
         }
     }
 
-    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> u64 {
+    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) {
         let View { current, base, entries, used } = self.view(algorithm, now);
         let expired = self.entries.len() - entries.len();
         // Once there are enough of them to pay for moving the others.
@@ -94,7 +94,6 @@ impl Log {
         }
         // No more than the limit, which fits.
         self.record(algorithm, current, base.wrapping_add((used + cost) as u32));
-        used + cost
     }
 
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
@@ -237,8 +236,8 @@ mod tests {
         for now in 1_000..1_040 {
             log.charge(&algorithm, now, 1);
         }
-        // The first two have expired.
-        assert_eq!(log.charge(&algorithm, 1_101, 1), 39);
+        log.charge(&algorithm, 1_101, 1);
+        assert_eq!(log.used(&algorithm, 1_101), 39, "the first two have expired");
         let mark = log.summary(&algorithm, 1_101);
         log.refund(&algorithm, mark, 1_101, 1);
         for now in [1_101, 1_050] {

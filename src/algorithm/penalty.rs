@@ -207,9 +207,14 @@ pub(super) fn wait(state: &CompactState, now: u64) -> u64 {
     }
 }
 
-/// Counts a denial of a key that is not locked out. Returns 0, as strikes use no tokens.
-pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) -> u64 {
-    let Kind::Penalty { longest, memory } = penalty.kind else { return 0 };
+/// Returns all tokens while a key is locked out, and otherwise none.
+pub(super) fn used(penalty: &Algorithm, state: &CompactState, now: u64) -> u64 {
+    if wait(state, now) > 0 { penalty.capacity } else { 0 }
+}
+
+/// Counts a denial of a key that is not locked out.
+pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) {
+    let Kind::Penalty { longest, memory } = penalty.kind else { return };
     let [level, strikes] = state.halves();
     let (strikes_end, level_end) = match strikes > 0 && level < LEVEL_IS_LATER {
         true => (state.expires_at, state.at),
@@ -227,7 +232,6 @@ pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) ->
     } else {
         CompactState { expires_at: strikes_end, at: level_end, detail: level << 32 | strikes }
     };
-    0
 }
 
 /// A lockout that a strike has begun.

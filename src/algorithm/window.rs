@@ -19,7 +19,7 @@ pub(super) fn wait(state: &CompactState, now: u64, most: u64) -> u64 {
 }
 
 #[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) -> u64 {
+pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
     if state.expires_at <= now {
         let expires_at = match algorithm.kind {
             Kind::Window(Some(calendar)) => calendar.window((now / SECOND) as i64).1 as u64 * SECOND,
@@ -28,7 +28,6 @@ pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, 
         *state = CompactState { expires_at, at: 0, detail: 0 };
     }
     state.detail += cost;
-    state.detail
 }
 
 pub(super) fn refund(state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {

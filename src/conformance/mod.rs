@@ -277,7 +277,7 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     assert_eq!(get(key).await, None, "an override was removed");
 }
 
-/// Checks that a denial that the store [remembers](Store::remembered) applies to no other limit, key or smaller cost.
+/// Checks that a denial that the store [remembers](Store::decide_at_once) applies to no other limit, key or smaller cost.
 ///
 /// # Panics
 ///

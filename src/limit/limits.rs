@@ -94,13 +94,12 @@ impl Limits {
 
     /// Derives the cells for a store, which may wait for so long (in µs) for other requests. Puts all limits into shadow
     /// mode if `is_shadow` is set.
-    pub(crate) fn set_store(&mut self, store: &dyn Store, longest_wait: u64, is_shadow: bool) {
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
         (self.hasher, self.has_names) = (store.hasher(), store.has_readable_keys());
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         }
         self.derive_cells();
-        self.cells.iter_mut().for_each(|cell| cell.longest_wait = longest_wait);
     }
 
     fn derive_cells(&mut self) {

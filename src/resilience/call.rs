@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
 use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::store::{Answer, Purpose, Store, StoreFuture};
-use crate::time::{Timestamp, ceil_micros};
+use crate::time::Timestamp;
 
 tokio::task_local! {
     /// When the deadline of the current calls began, if it did not begin with each.
@@ -213,7 +213,7 @@ pub enum Decider {
         name: Option<String>,
     },
     /// This process, which remembers a denial of the store until its wait is over. See
-    /// [`Store::remembered`].
+    /// [`Store::decide_at_once`].
     RememberedDenial,
     /// The local store of this process, by its share of the limits. See
     /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
@@ -247,34 +247,24 @@ impl GuardedStore {
         if cells.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
-        if !self.breakers.are_closed() {
-            return self.decide_if_admitted(cells, purpose);
-        }
         let began = self.start_recording(purpose);
-        let answer = match self.store.decide(&mut cells, purpose).into_ready() {
-            Ok(Ok(answer)) => {
-                let source =
-                    if answer.is_remembered { DecisionSource::RememberedDenial } else { DecisionSource::Memory };
-                match self.finish(answer, &mut cells) {
-                    // As `decision` does, which would move the cells: that takes 40 instructions ("token bucket" in
-                    // `.ci/instructions`).
-                    Ok(at) if began.is_none() => {
-                        Decision::merge_penalties(&mut cells);
-                        let decision = Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells);
-                        return StoreFuture::ready(Ok(decision));
-                    }
-                    Ok(at) => {
-                        let decision = decision(at, cells, purpose);
-                        self.record(began, source, &decision);
-                        return StoreFuture::ready(Ok(decision));
-                    }
-                    Err(error) => StoreFuture::ready(Err(error)),
-                }
-            }
-            Ok(Err(error)) => StoreFuture::ready(Err(error)),
-            Err(pending) => pending,
+        let Some(at) = self.store.decide_at_once(&mut cells, purpose) else {
+            return self.decide_in_store(cells, purpose, began);
         };
-        self.complete(self.breakers.begin(), answer, cells, purpose, began)
+        if !cells.iter().all(Cell::is_answered) {
+            let unanswered = StoreFuture::ready(Err(self.unanswered(&cells)));
+            return self.complete(self.breakers.begin(), unanswered, cells, purpose, began);
+        }
+        Decision::merge_penalties(&mut cells);
+        let takes = purpose == Purpose::Take;
+        // Only a decision that is recorded is moved once more, which takes 29 instructions ("token bucket" in
+        // `.ci/instructions`).
+        if began.is_none() {
+            return StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, takes, cells)));
+        }
+        let decision = Decision::of(at, DecidedBy::Store, takes, cells);
+        self.record(began, self.source_at_once, &decision);
+        StoreFuture::ready(Ok(decision))
     }
 
     /// Copies the answers into the cells of a request, and returns the instant of the decision.
@@ -294,22 +284,22 @@ impl GuardedStore {
         let unanswered = cells.iter().filter(|cell| !cell.is_answered());
         let names: Vec<_> = unanswered.filter_map(|cell| self.limits.names.get(cell.limit())).collect();
         StoreError::of_one_request(format!(
-            "it did not answer the limits {names:?}: answer all cells that `decide` or `remembered` is given, or \
+            "it did not answer the limits {names:?}: answer all cells that `decide` or `decide_at_once` is given, or \
              return answered clones of all of them, in their order, with `Answer::with_cells`"
         ))
     }
 
-    /// Decides while a breaker exists.
+    /// Decides a request by a call, unless a breaker is open.
     #[cold]
-    fn decide_if_admitted(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
-        let began = self.start_recording(purpose);
-        if let Some(at) = self.store.remembered(&mut cells) {
-            let answer = StoreFuture::ready(Ok(Answer::new(at).from_memory()));
-            return self.complete(self.breakers.begin(), answer, cells, purpose, began);
-        }
+    fn decide_in_store(
+        self: &Arc<Self>,
+        mut cells: Cells,
+        purpose: Purpose,
+        began: Option<Instant>,
+    ) -> StoreFuture<Decision> {
         match self.begin(&cells) {
             Ok(call) => {
-                let answer = self.store.decide(&mut cells, purpose);
+                let answer = self.store.decide(&mut cells, purpose, self.time_left() / 2);
                 self.complete(call, answer, cells, purpose, began)
             }
             Err(error) => StoreFuture::ready(self.decide_locally(Some(error), cells, purpose, began)),
@@ -326,16 +316,9 @@ impl GuardedStore {
         purpose: Purpose,
         began: Option<Instant>,
     ) -> StoreFuture<Decision> {
-        self.follow(answer, move |guarded, answer, mut source| {
-            let is_remembered = answer.as_ref().is_ok_and(|answer| answer.is_remembered);
-            let mut answer = answer.and_then(|answer| guarded.finish(answer, &mut cells));
-            if is_remembered && answer.is_ok() {
-                // The database was not asked, so this shows nothing about it.
-                source = DecisionSource::RememberedDenial;
-            } else {
-                answer = guarded.end(&call, &cells, answer, source);
-            }
-            match answer {
+        self.follow(answer, move |guarded, answer, source| {
+            let answer = answer.and_then(|answer| guarded.finish(answer, &mut cells));
+            match guarded.end(&call, &cells, answer, source) {
                 Ok(at) => {
                     let decision = decision(at, cells, purpose);
                     guarded.record(began, source, &decision);
@@ -347,15 +330,8 @@ impl GuardedStore {
     }
 
     /// Decides a request where an earlier decision about it was made.
-    pub(crate) fn decide_by(
-        self: &Arc<Self>,
-        by: DecidedBy,
-        mut cells: Cells,
-        purpose: Purpose,
-    ) -> StoreFuture<Decision> {
+    pub(crate) fn decide_by(self: &Arc<Self>, by: DecidedBy, cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
         if by == DecidedBy::Store || cells.is_empty() {
-            let longest_wait = ceil_micros(self.time_left() / 2);
-            cells.iter_mut().for_each(|cell| cell.longest_wait = longest_wait);
             return self.decide(cells, purpose);
         }
         let began = self.start_recording(purpose);
@@ -385,22 +361,25 @@ impl GuardedStore {
     /// failed.
     pub(crate) async fn explain(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
         let mut began = self.start_recording(purpose);
-        let mut decided_by = Decider::RememberedDenial;
-        let answer = if let Some(at) = self.store.remembered(&mut cells) {
-            began = None;
-            Ok(Answer::new(at))
-        } else {
-            decided_by = Decider::Store { name: self.store.name() };
-            match self.breakers.rejection(&self.nodes(&cells)) {
-                Some(error) => Err(error),
-                None => self.follow(self.store.decide(&mut cells, purpose), |_, answer, _| answer).await,
+        let at_once = self.store.decide_at_once(&mut cells, purpose);
+        let is_remembered = at_once.is_some() && self.source_at_once == DecisionSource::RememberedDenial;
+        let answer = match (at_once, self.breakers.rejection(&self.nodes(&cells))) {
+            (Some(at), _) => Ok(Answer::new(at)),
+            (None, Some(error)) => Err(error),
+            (None, None) => {
+                let answer = self.store.decide(&mut cells, purpose, self.time_left() / 2);
+                self.follow(answer, |_, answer, _| answer).await
             }
         };
+        if is_remembered {
+            began = None;
+        }
         let error = match answer.and_then(|answer| self.finish(answer, &mut cells)) {
             Ok(at) => {
                 let decision = decision(at, cells, purpose);
                 self.record(began, DecisionSource::Memory, &decision);
-                return (decided_by, Some(decision));
+                let store = Decider::Store { name: self.store.name() };
+                return (if is_remembered { Decider::RememberedDenial } else { store }, Some(decision));
             }
             Err(error) => error.to_string(),
         };

@@ -38,7 +38,7 @@ impl GuardedStore {
             shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
         }
         let memory = self.local.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
-        let at = ready(memory.decide(&mut shares, purpose)).finish(&mut shares);
+        let at = memory.decide_now(&mut shares, purpose);
         cells.iter_mut().zip(&shares).for_each(|(cell, share)| cell.take_answer(share));
         Decision::merge_penalties(&mut cells);
         let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, cells);

@@ -32,7 +32,6 @@ use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
 use crate::store::decision::Decision;
 use crate::store::{MemoryStore, Purpose, Store};
-use crate::time::ceil_micros;
 
 /// The settings for failures of a limiter's store, and its recorders.
 #[derive(Clone)]
@@ -45,13 +44,6 @@ pub(crate) struct GuardedStoreConfig {
     pub(crate) near_percent: u32,
     /// Whether all limits are in shadow mode.
     pub(crate) is_shadow: bool,
-}
-
-impl GuardedStoreConfig {
-    /// Returns the longest time (in µs) for which a request may wait for others in the store.
-    fn longest_wait(&self) -> u64 {
-        ceil_micros(self.deadline / 2)
-    }
 }
 
 impl Default for GuardedStoreConfig {
@@ -75,6 +67,9 @@ impl Default for GuardedStoreConfig {
 pub(crate) struct GuardedStore {
     pub(crate) limits: Limits,
     store: Arc<dyn Store>,
+    /// The source of decisions that take no call: only a store that keeps states in this process makes others than
+    /// denials.
+    source_at_once: DecisionSource,
     config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
     /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
@@ -103,8 +98,10 @@ impl GuardedStore {
         if !(1..=100).contains(&config.near_percent) {
             return Err(ConfigError::new(format!("near_limit is {} percent: use 1 to 100", config.near_percent)));
         }
-        limits.set_store(&*store, config.longest_wait(), config.is_shadow);
+        limits.set_store(&*store, config.is_shadow);
+        let keeps_states_here = store.usage().keys.is_some();
         Ok(Self {
+            source_at_once: if keeps_states_here { DecisionSource::Memory } else { DecisionSource::RememberedDenial },
             store,
             breakers: Breakers::new(config.breaker),
             local_hasher: KeyHasher::random(),
@@ -120,7 +117,7 @@ impl GuardedStore {
     /// Returns the same store for other limits: it shares the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut guarded = Self { limits: limits.clone(), ..self.clone() };
-        guarded.limits.set_store(&*self.store, self.config.longest_wait(), self.config.is_shadow);
+        guarded.limits.set_store(&*self.store, self.config.is_shadow);
         guarded.prepared()
     }
 

@@ -17,28 +17,20 @@ pub struct Answer {
     at: Timestamp,
     /// `None` if the answers are in the cells of the request.
     cells: Option<Vec<Cell>>,
-    pub(crate) is_remembered: bool,
 }
 
 impl Answer {
     /// Creates the answer of a store that has answered in the cells that it was given, at an instant of its clock.
     #[must_use]
     pub const fn new(at: Timestamp) -> Self {
-        Self { at, cells: None, is_remembered: false }
+        Self { at, cells: None }
     }
 
     /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of all
     /// of them, in their order.
     #[must_use]
     pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
-        Self { at, cells: Some(cells.into()), is_remembered: false }
-    }
-
-    /// Marks that the database was not asked, as for a denial whose wait is not over. A circuit breaker counts it
-    /// neither as a success nor as a failure.
-    #[must_use]
-    pub fn from_memory(self) -> Self {
-        Self { is_remembered: true, ..self }
+        Self { at, cells: Some(cells.into()) }
     }
 
     /// Copies the answers into the cells of the request, and returns the instant of the decision. If the answers are

@@ -65,7 +65,7 @@ use crate::time::{Timestamp, ceil_micros};
 ///         self.hasher
 ///     }
 ///
-///     fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
+///     fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
 ///         for cell in cells {
 ///             cell.answer(Verdict::NOW, cell.algorithm().capacity(), None, Duration::ZERO);
 ///         }
@@ -95,6 +95,7 @@ use crate::time::{Timestamp, ceil_micros};
 ///
 /// ```
 /// use std::sync::Arc;
+/// use std::time::Duration;
 /// use tokio::sync::Semaphore;
 /// use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
 /// use tower_ratelimit::{Store, StoreError};
@@ -110,11 +111,11 @@ use crate::time::{Timestamp, ceil_micros};
 ///         self.inner.hasher()
 ///     }
 ///
-///     fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+///     fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
 ///         let (inner, permits, mut cells) = (self.inner.clone(), self.permits.clone(), cells.to_vec());
 ///         StoreFuture::pending(async move {
 ///             let _permit = permits.acquire().await.map_err(StoreError::new)?;
-///             let at = inner.decide(&mut cells, purpose).await?.finish(&mut cells);
+///             let at = inner.decide(&mut cells, purpose, longest_wait).await?.finish(&mut cells);
 ///             Ok(Answer::with_cells(at, cells))
 ///         })
 ///     }
@@ -151,7 +152,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// [quota mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count.
     /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
     /// answers that it allows the request. If a cell is left without an answer, the decision is an error.
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer>;
+    ///
+    /// The request may wait for others for `longest_wait`, half of what is left of its deadline. The other half is for
+    /// the database.
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()>;
@@ -159,11 +163,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of cells, as if their keys had never been used.
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Answers a request that the store can decide without calling its database, such as a denial whose wait is not
-    /// over, and returns the instant of the decision. It applies even while a [circuit breaker](crate::CircuitBreaker)
-    /// is open. Defaults to `None`.
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
-        let _ = cells;
+    /// Decides a request if that takes no call of a database, and returns the instant of the decision: always in memory,
+    /// and for a denial whose wait is not over elsewhere. Otherwise, [`decide`](Self::decide) is called. It applies even
+    /// while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
+    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+        let _ = (cells, purpose);
         None
     }
 
@@ -211,8 +215,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        (**self).decide(cells, purpose)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        (**self).decide(cells, purpose, longest_wait)
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
@@ -223,8 +227,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).reset(cells)
     }
 
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
-        (**self).remembered(cells)
+    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+        (**self).decide_at_once(cells, purpose)
     }
 
     fn has_readable_keys(&self) -> bool {

@@ -324,21 +324,27 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
     /// Changes answered clones of the cells, and returns them in a future. `None` returns those in place.
     type Answering = fn(&mut [Cell]) -> Option<Vec<Cell>>;
     #[derive(Clone, Copy, Debug)]
-    struct Answers(Answering);
+    struct Answers {
+        answering: Answering,
+        at_once: bool,
+    }
     impl Store for Answers {
         fn hasher(&self) -> KeyHasher {
             KeyHasher::with_secret([0; 16])
         }
 
-        fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
-            match (self.0)(cells) {
+        fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
+            match (self.answering)(cells) {
                 None => StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH))),
                 Some(answered) => StoreFuture::pending(async { Ok(Answer::with_cells(Timestamp::EPOCH, answered)) }),
             }
         }
 
-        fn remembered(&self, _: &mut [Cell]) -> Option<Timestamp> {
-            Some(Timestamp::EPOCH)
+        fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
+            self.at_once.then(|| {
+                let _ = (self.answering)(cells);
+                Timestamp::EPOCH
+            })
         }
 
         fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
@@ -374,11 +380,14 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
     ];
     let limits = || ["one", "other"].map(|name| Limit::new(name, FixedWindow::per_day(10)));
     for (number, (answers, unanswered)) in wrong.into_iter().enumerate() {
-        // Recorders take another path.
-        for stats in [None, Some(Stats::new())] {
+        // Those who answer clones can't answer at once. Recorders take another path.
+        let in_place = [0, 8].contains(&number);
+        for (at_once, stats) in
+            [(false, None), (false, Some(Stats::new())), (in_place, None), (in_place, Some(Stats::new()))]
+        {
             let events = Arc::new(Mutex::new(Vec::new()));
             let observed = events.clone();
-            let mut builder = Limiter::builder(limits()).store(Answers(answers));
+            let mut builder = Limiter::builder(limits()).store(Answers { answering: answers, at_once });
             if let Some(stats) = stats {
                 builder = builder.recorder(stats).observe(move |event| {
                     if let Event::StoreFailed { error, .. } = event {
@@ -402,7 +411,7 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
             assert!(!explanation.starts_with("allowed"), "{explanation}");
         }
     }
-    let answers = Answers(|cells| Some(allow(cells)));
+    let answers = Answers { answering: |cells| Some(allow(cells)), at_once: false };
     assert!(Limiter::builder(limits()).store(answers).build().acquire("key", 1).await.unwrap().is_allowed());
 }
 

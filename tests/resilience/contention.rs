@@ -180,11 +180,11 @@ impl Store for Later {
         self.inner.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let (inner, mut cells, pause) = (self.inner.clone(), cells.to_vec(), self.pause);
         let deciding = async move {
             tokio::time::sleep(pause).await;
-            let at = inner.decide(&mut cells, purpose).await?.finish(&mut cells);
+            let at = inner.decide(&mut cells, purpose, longest_wait).await?.finish(&mut cells);
             Ok(Answer::with_cells(at, cells))
         };
         if !self.in_task {

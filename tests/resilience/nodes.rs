@@ -49,14 +49,19 @@ impl TwoNodes {
     }
 
     /// Lets each node decide its cells in turn.
-    fn ask_nodes(&self, cells: &[Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn ask_nodes(&self, cells: &[Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let mut answers = Vec::new();
         for place in 0..2 {
             let is_own = |index: &usize| self.place(cells[*index].key()) == place;
             let indexes: Vec<usize> = (0..cells.len()).filter(is_own).collect();
             let mut own: Vec<Cell> = indexes.iter().map(|index| cells[*index].clone()).collect();
             if !own.is_empty() {
-                answers.push((self.name(place), self.nodes[place].decide(&mut own, purpose), own, indexes));
+                answers.push((
+                    self.name(place),
+                    self.nodes[place].decide(&mut own, purpose, longest_wait),
+                    own,
+                    indexes,
+                ));
             }
         }
         let mut cells = cells.to_vec();
@@ -80,8 +85,8 @@ impl Store for TwoNodes {
         (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        self.ask_nodes(cells, purpose)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        self.ask_nodes(cells, purpose, longest_wait)
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {

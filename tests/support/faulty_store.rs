@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
-use tower_ratelimit::{MemoryStore, Store, StoreError};
+use tower_ratelimit::{MemoryStore, Store, StoreError, Timestamp};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
@@ -155,16 +155,19 @@ impl Store for FaultyStore {
         self.name.map(str::to_owned)
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         let operation = if purpose == Purpose::Take { Operation::Decide } else { Operation::Peek };
-        let is_remembered = self.state().modes[operation as usize] == Mode::Remembered;
         self.answer(operation, |memory| {
             let mut answered = cells.to_vec();
-            let answer = memory.decide(&mut answered, purpose).into_ready().expect("memory is ready");
-            let at = answer.expect("the memory store does not fail").finish(&mut answered);
-            let answer = Answer::with_cells(at, answered);
-            StoreFuture::ready(Ok(if is_remembered { answer.from_memory() } else { answer }))
+            let at = memory.decide_at_once(&mut answered, purpose).expect("memory decides at once");
+            StoreFuture::ready(Ok(Answer::with_cells(at, answered)))
         })
+    }
+
+    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+        let operation = if purpose == Purpose::Take { Operation::Decide } else { Operation::Peek };
+        let is_remembered = self.state().modes[operation as usize] == Mode::Remembered;
+        is_remembered.then(|| self.memory.decide_at_once(cells, purpose)).flatten()
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {

@@ -1,9 +1,10 @@
 //! A store that records the last decision of the store that it wraps.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tower_ratelimit::store::{
-    Answer, Cell, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture,
+    Answer, Cell, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture, StoreUsage,
 };
 use tower_ratelimit::{Decision, Store, Timestamp};
 
@@ -22,6 +23,12 @@ impl<S: Store> Recording<S> {
     pub fn take(&self) -> Option<Decision> {
         self.last.lock().unwrap().take()
     }
+
+    fn keep(&self, at: Timestamp, cells: &[Cell], purpose: Purpose) {
+        if purpose == Purpose::Take {
+            *self.last.lock().unwrap() = Some(Decision::new(at, cells.iter().cloned()));
+        }
+    }
 }
 
 impl<S: Store + Clone> Store for Recording<S> {
@@ -29,17 +36,12 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        let last = self.last.clone();
-        let keep = move |at, cells: &[Cell]| {
-            if purpose == Purpose::Take {
-                *last.lock().unwrap() = Some(Decision::new(at, cells.iter().cloned()));
-            }
-        };
-        match self.inner.decide(cells, purpose).into_ready() {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        let recording = self.clone();
+        match self.inner.decide(cells, purpose, longest_wait).into_ready() {
             Ok(Ok(answer)) => {
                 let at = answer.finish(cells);
-                keep(at, cells);
+                self.keep(at, cells, purpose);
                 StoreFuture::ready(Ok(Answer::new(at)))
             }
             Ok(Err(error)) => StoreFuture::ready(Err(error)),
@@ -47,7 +49,7 @@ impl<S: Store + Clone> Store for Recording<S> {
                 let mut cells = cells.to_vec();
                 StoreFuture::pending(async move {
                     let at = pending.await?.finish(&mut cells);
-                    keep(at, &cells);
+                    recording.keep(at, &cells, purpose);
                     Ok(Answer::with_cells(at, cells))
                 })
             }
@@ -62,8 +64,10 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.reset(cells)
     }
 
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
-        self.inner.remembered(cells)
+    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+        let at = self.inner.decide_at_once(cells, purpose)?;
+        self.keep(at, cells, purpose);
+        Some(at)
     }
 
     fn has_readable_keys(&self) -> bool {
@@ -76,6 +80,10 @@ impl<S: Store + Clone> Store for Recording<S> {
 
     fn name(&self) -> Option<String> {
         self.inner.name()
+    }
+
+    fn usage(&self) -> StoreUsage {
+        self.inner.usage()
     }
 
     fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {

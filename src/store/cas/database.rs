@@ -39,6 +39,9 @@ pub(super) struct Database<B> {
     pub(super) has_remote_clock: Arc<AtomicBool>,
 }
 
+/// The longest time to retry setting an override, with which only others of the same key compete.
+const OVERRIDE_RETRIES: Duration = Duration::from_millis(20);
+
 /// The state of a key, as it was read.
 #[derive(Debug)]
 pub(super) struct Row {
@@ -136,7 +139,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
                 Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(cell, now)))
             }
             OverrideOperation::Set(size) => {
-                let mut retries = Retries::new(Duration::from_micros(cell.longest_wait))?;
+                let mut retries = Retries::new(OVERRIDE_RETRIES)?;
                 let at = self.now().await?;
                 let stored = StoredOverride::new(size, at.as_micros());
                 let value = KeyState::Compact(stored.to_state()).to_bytes();

@@ -137,11 +137,8 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         self.0.hasher.get()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        match self.0.remembered(cells) {
-            Some(at) => StoreFuture::ready(Ok(Answer::new(at).from_memory())),
-            None => StoreFuture::pending(decide_request(self.0.clone(), cells.to_vec(), purpose)),
-        }
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        StoreFuture::pending(decide_request(self.0.clone(), cells.to_vec(), purpose, longest_wait))
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
@@ -163,7 +160,7 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         })
     }
 
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
         self.0.remembered(cells)
     }
 
@@ -188,12 +185,12 @@ async fn decide_request<B: CompareAndSwap>(
     database: Database<Arc<B>>,
     cells: Vec<Cell>,
     purpose: Purpose,
+    longest_wait: Duration,
 ) -> Result<Answer, StoreError> {
     let writes = Arc::new(AtomicBool::new(false));
     let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
     let written = cells.iter().map(|_| None).collect();
-    let longest_wait = cells.first().map_or(0, |cell| cell.longest_wait);
-    let retries = Retries::new(Duration::from_micros(longest_wait))?;
+    let retries = Retries::new(longest_wait)?;
     let request = Request { database, cells, purpose, writes: writes.clone(), written, denial: None, retries };
     let (answer, _) = if purpose == Purpose::Take && limits > 1 {
         complete(request.decide_in_turn(), writes, async |(_, mut unused)| unused.take_back().await).await?
@@ -245,7 +242,7 @@ impl<B: CompareAndSwap> Request<B> {
         let locks = self.retries.wait(self.database.locks.lock(keys)).await;
         // Of the requests that waited for their turn, or waited too long, one may have been denied meanwhile.
         if let Some(at) = self.database.remembered(&mut self.cells) {
-            return Ok((Answer::with_cells(at, mem::take(&mut self.cells)).from_memory(), self));
+            return Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self));
         }
         // Without its turn, a request makes no strike, but it is denied. (Denials without strikes are remembered.)
         if locks.is_err() && self.cells.iter().any(Cell::is_of_penalty) {

@@ -68,26 +68,29 @@ impl Cell {
     /// Answers whether the cost is available.
     #[inline(always)]
     pub(crate) fn peek(&mut self, state: &KeyState, now: u64) {
+        self.now = now;
         let (algorithm, cost) = (&self.algorithm, self.cost);
-        self.wait = algorithm.wait(state, now, cost);
+        self.used = state.used(algorithm, now);
+        self.wait = algorithm.wait(state, now, cost, self.used);
         if self.wait == 0 {
             self.delay = algorithm.delay(state, now, cost);
         }
     }
 
-    /// Completes the answer. Charges the cost if `takes`, which requires that it is available.
+    /// Completes the answer after a [`peek`](Self::peek). Charges the cost if `takes`, which requires that it is available.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, state: &mut KeyState, now: u64, takes: bool) {
-        let algorithm = &self.algorithm;
+    pub(crate) fn complete(&mut self, state: &mut KeyState, takes: bool) {
+        let (algorithm, now) = (&self.algorithm, self.now);
         let takes = takes && self.cost > 0;
-        self.used = if takes { state.charge(algorithm, now, self.cost) } else { state.used(algorithm, now) };
-        let used_with_cost = self.used.saturating_add(if takes { 0 } else { self.cost });
-        self.uses_overage = self.cost > 0 && used_with_cost > algorithm.capacity;
+        self.uses_overage = self.cost > 0 && self.used.saturating_add(self.cost) > algorithm.capacity;
+        if takes {
+            state.charge(algorithm, now, self.cost);
+            self.used += self.cost;
+        }
         self.mark = state.summary(algorithm, now);
-        self.now = now;
         if takes && self.is_of_penalty() {
-            self.report_mut().lockout = Lockout::begun(&self.mark, now);
             self.peek(&KeyState::Compact(self.mark), now);
+            self.report_mut().lockout = Lockout::begun(&self.mark, now);
         }
     }
 
@@ -103,10 +106,11 @@ impl Cell {
         let mut state = KeyState::Compact(self.mark);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
+            self.now = now;
         } else {
             self.peek(&state, now);
         }
-        self.complete(&mut state, now, false);
+        self.complete(&mut state, false);
     }
 
     /// Returns the instant, in µs, until which the summary of the state answers as the state itself.

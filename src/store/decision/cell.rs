@@ -29,9 +29,6 @@ pub struct Cell {
     /// The [number](KeyHasher::store) of the store.
     pub(crate) store: u32,
     pub(crate) cost: u64,
-    /// The longest time (in µs) for which the store may wait for other requests: half of the deadline. The other half is
-    /// for the database.
-    pub(crate) longest_wait: u64,
     /// The limit with its overage, at the size that applies to the key.
     pub(crate) algorithm: Algorithm,
     /// The size of the limit without an override.
@@ -169,7 +166,6 @@ impl Cell {
             store: hasher.store,
             texts: None,
             cost: 0,
-            longest_wait: u64::MAX,
             algorithm,
             own_size: algorithm.size(),
             overage_percent: 0,

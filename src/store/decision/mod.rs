@@ -222,14 +222,22 @@ pub(crate) fn decide(cells: &mut [Cell], states: &mut [KeyState], now: impl Fn(&
     for (cell, state) in cells.iter_mut().zip(&*states) {
         cell.peek(state, now(cell));
     }
+    complete(cells, purpose, |cells, index, charges| cells[index].complete(&mut states[index], charges));
+}
+
+/// Decides a request after a [`peek`](Cell::peek) at all its states. Calls `complete` with the position of each cell, and
+/// whether it is charged.
+#[inline(always)]
+pub(crate) fn complete(cells: &mut [Cell], purpose: Purpose, mut complete: impl FnMut(&mut [Cell], usize, bool)) {
     let takes = purpose != Purpose::Peek;
     let is_allowed = takes && allows(cells);
     // Whether the cell before, which is that of the limit of a penalty, has no capacity.
     let mut is_denied = false;
-    for (cell, state) in cells.iter_mut().zip(states) {
+    for index in 0..cells.len() {
+        let cell = &cells[index];
         let is_strike = takes && mem::replace(&mut is_denied, !cell.is_allowed()) && cell.makes_strikes;
         let charges = cell.is_allowed() && if cell.is_of_penalty() { is_strike } else { is_allowed };
-        cell.complete(state, now(cell), charges);
+        complete(cells, index, charges);
     }
     enforce_quotas(cells);
 }

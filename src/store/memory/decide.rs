@@ -1,9 +1,9 @@
 //! Decides requests.
 
+use std::slice;
 use std::sync::MutexGuard;
-use std::{mem, slice};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::MemoryStore;
 use super::shard::{Locked, Shard};
@@ -11,14 +11,14 @@ use super::table::EvictionRank;
 use crate::algorithm::{KeyState, NEVER};
 use crate::key::hash::KeyHash;
 use crate::store::Purpose;
-use crate::store::decision::{Cell, decide};
+use crate::store::decision::{Cell, complete};
 use crate::time::Timestamp;
 
 impl MemoryStore {
     /// Decides a request. Most requests have one limit, and are decided without loops, which takes fewer instructions
     /// ("token bucket" in `.ci/instructions`).
     #[inline]
-    pub(super) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+    pub(crate) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
         match cells {
             [cell] if !cell.is_overridable() && purpose != Purpose::Preview => self.decide_one(cell, purpose),
             _ => self.decide_all(cells, purpose),
@@ -39,7 +39,7 @@ impl MemoryStore {
                 let entry = &mut shard.table.slots[slot];
                 let mut state = entry.take_state();
                 cell.peek(&state, now);
-                cell.complete(&mut state, now, takes && cell.is_allowed());
+                cell.complete(&mut state, takes && cell.is_allowed());
                 if takes || cell.algorithm().keeps_log() {
                     entry.set_state(state);
                 }
@@ -50,8 +50,10 @@ impl MemoryStore {
             Err(_) => {
                 let mut state = KeyState::UNUSED;
                 cell.peek(&state, now);
-                cell.complete(&mut state, now, takes && cell.is_allowed());
-                self.add(&mut locked, slice::from_mut(cell), slice::from_mut(&mut state), now);
+                cell.complete(&mut state, takes && cell.is_allowed());
+                if takes {
+                    self.add(&mut locked, slice::from_mut(cell), [(0, state)], now);
+                }
             }
         }
         at
@@ -78,44 +80,45 @@ impl MemoryStore {
         // The same instant, but on the wall clock.
         let at = calendar_cell.map_or(Timestamp::from_micros(now), |cell| self.now_of(cell));
         let now_of = |cell: &Cell| if cell.algorithm().is_calendar() { at.as_micros() } else { now };
-        let mut slots: SmallVec<[_; 8]> = smallvec![None; cells.len()];
-        let mut states: SmallVec<[_; 8]> = smallvec![KeyState::UNUSED; cells.len()];
-        for ((cell, found), state) in cells.iter_mut().zip(&mut *slots).zip(&mut *states) {
+        let mut slots: SmallVec<[_; 8]> = SmallVec::new();
+        for cell in cells.iter_mut() {
             if cell.is_overridable()
                 && let Some(kept) = self.override_of(cell, now)
             {
                 cell.resize(kept.size);
             }
-            let shard = self.shard_among(locked, cell.key());
-            if let Ok(slot) = shard.table.find(cell.fingerprint()) {
-                *found = Some(slot);
-                let entry = &mut shard.table.slots[slot];
-                *state = entry.take_state();
-                if purpose == Purpose::Preview {
-                    entry.set_state(state.clone());
+            let table = &mut self.shard_among(locked, cell.key()).table;
+            let slot = table.find(cell.fingerprint()).ok();
+            match slot.map(|slot| &mut table.slots[slot]) {
+                Some(entry) => {
+                    let state = entry.take_state();
+                    cell.peek(&state, now_of(cell));
+                    entry.set_state(state);
                 }
+                None => cell.peek(&KeyState::UNUSED, now_of(cell)),
             }
+            slots.push(slot);
         }
-        decide(cells, &mut states, now_of, purpose);
-        if purpose == Purpose::Preview {
-            return at;
-        }
-        let mut has_new = false;
-        for index in 0..cells.len() {
+        let mut new: SmallVec<[_; 2]> = SmallVec::new();
+        complete(cells, purpose, |cells, index, charges| {
             let Some(slot) = slots[index] else {
-                has_new |= states[index].expires_at() > 0;
-                continue;
+                let mut state = KeyState::UNUSED;
+                cells[index].complete(&mut state, charges);
+                return new.push((index, state));
             };
             let entry = &mut self.shard_among(locked, cells[index].key()).table.slots[slot];
-            entry.set_state(mem::replace(&mut states[index], KeyState::UNUSED));
+            let mut state = entry.take_state();
+            let before = (purpose == Purpose::Preview).then(|| state.clone());
+            cells[index].complete(&mut state, charges);
+            entry.set_state(before.unwrap_or(state));
             if purpose == Purpose::Take
                 && let Some(rank) = rank(cells, index)
             {
                 entry.set_rank(rank);
             }
-        }
-        if has_new {
-            self.add(locked, cells, &mut states, now);
+        });
+        if purpose == Purpose::Take && !new.is_empty() {
+            self.add(locked, cells, new, now);
         }
         at
     }
@@ -147,13 +150,19 @@ impl MemoryStore {
         if cell.algorithm().is_calendar() { self.clock.wall_time() } else { self.clock.now() }
     }
 
-    /// Adds the states that are not unused, which are those of new keys.
+    /// Adds the states of new keys, by the positions of their cells, unless they are unused.
     #[inline(never)]
-    fn add(&self, locked: &mut Locked<'_>, cells: &mut [Cell], states: &mut [KeyState], now: u64) {
+    fn add(
+        &self,
+        locked: &mut Locked<'_>,
+        cells: &mut [Cell],
+        new: impl IntoIterator<Item = (usize, KeyState)>,
+        now: u64,
+    ) {
         // A request never evicts its own keys.
         let own: SmallVec<[u128; 8]> = cells.iter().map(Cell::fingerprint).collect();
-        for (index, state) in states.iter_mut().enumerate().filter(|(_, state)| state.expires_at() > 0) {
-            let (rank, cell, state) = (rank(cells, index), &mut cells[index], mem::replace(state, KeyState::UNUSED));
+        for (index, state) in new.into_iter().filter(|(_, state)| state.expires_at() > 0) {
+            let (rank, cell) = (rank(cells, index), &mut cells[index]);
             let is_kept =
                 self.shard_among(locked, cell.key())
                     .add(own[index], state, rank, &own, self.max_keys, || self.expiry_limit());
@@ -161,7 +170,7 @@ impl MemoryStore {
                 // A strike that is not kept has no effect.
                 *cell = cell.asked_again(cell.cost());
                 cell.peek(&KeyState::UNUSED, now);
-                cell.complete(&mut KeyState::UNUSED.clone(), now, false);
+                cell.complete(&mut KeyState::UNUSED.clone(), false);
             }
         }
     }

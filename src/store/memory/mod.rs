@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use self::shard::Shard;
 use self::table::EvictionRank;
@@ -15,7 +16,7 @@ use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, St
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::decision::Cell;
-use crate::time::{Clock, SystemClock};
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
@@ -224,9 +225,13 @@ impl Store for MemoryStore {
         self.hasher
     }
 
-    #[inline]
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         StoreFuture::ready(Ok(Answer::new(self.decide_now(cells, purpose))))
+    }
+
+    #[inline]
+    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+        Some(self.decide_now(cells, purpose))
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
@@ -286,7 +291,7 @@ mod tests {
         let cell = Cell::new(0, "limit", TokenBucket::per_hour(10).into(), &store.hasher());
         let decide = |key: u32| {
             let mut cell = cell.with_key(store.hasher().hash(&key.to_le_bytes()), 1);
-            store.decide(std::slice::from_mut(&mut cell), Purpose::Take).into_ready().unwrap().unwrap();
+            store.decide_now(std::slice::from_mut(&mut cell), Purpose::Take);
             cell
         };
         let charged: Vec<_> = (0..500).map(decide).collect();

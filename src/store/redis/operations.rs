@@ -7,6 +7,7 @@
 //! to be denied, never to be admitted.
 
 use std::slice;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
@@ -32,10 +33,7 @@ impl Store for RedisStore {
         self.hasher.get().of_store_at(&format!("{} {}", self.name, self.prefix))
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        if let Some(at) = self.remembered(cells) {
-            return StoreFuture::ready(Ok(Answer::new(at).from_memory()));
-        }
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         let change = self.denials.begin(cells, purpose);
         // Those of one subject share a slot.
         if self.deployment.is_cluster() && cells.iter().any(|cell| cell.key() != cells[0].key()) {
@@ -59,7 +57,7 @@ impl Store for RedisStore {
         self.change(cells, Request::reset)
     }
 
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
         self.denials.answer(cells, self.test_clock())
     }
 
@@ -193,7 +191,8 @@ impl CrossSlotRequest {
                 return Err(fault);
             }
             for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
-                cell.complete(&mut KeyState::UNUSED.clone(), self.at, false);
+                cell.peek(&KeyState::UNUSED, self.at);
+                cell.complete(&mut KeyState::UNUSED.clone(), false);
                 cell.wait = 0;
             }
         }
@@ -313,7 +312,7 @@ mod tests {
             named("limit", limit, FixedWindow::per_day(1).into(), &hasher).with_key(hasher.hash(key), 1)
         };
         let mut cells = [cell(0, b"ann"), cell(1, b"bob")];
-        let answer = store.decide(&mut cells, Purpose::Take).now_or_never();
+        let answer = store.decide(&mut cells, Purpose::Take, std::time::Duration::MAX).now_or_never();
         assert!(matches!(answer, Some(Err(_))));
     }
 }

@@ -71,7 +71,7 @@ impl Store for Wrong {
         self.store.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let purpose = match self.mistake {
             Mistake::PeeksCharge if purpose == Purpose::Peek => Purpose::Take,
             Mistake::PreviewsCharge if purpose == Purpose::Preview => Purpose::Take,
@@ -79,7 +79,7 @@ impl Store for Wrong {
         };
         match self.mistake {
             Mistake::ChargesOneByOne if purpose == Purpose::Take => {
-                let decide = |cell: &mut Cell| self.store.decide(std::slice::from_mut(cell), purpose);
+                let decide = |cell: &mut Cell| self.store.decide(std::slice::from_mut(cell), purpose, longest_wait);
                 let answers: Vec<_> = cells.iter_mut().map(decide).collect();
                 answers.into_iter().next().unwrap()
             }
@@ -89,14 +89,14 @@ impl Store for Wrong {
                     let mut at = Timestamp::EPOCH;
                     for cell in &mut cells {
                         let cell = std::slice::from_mut(cell);
-                        at = store.decide(cell, purpose).await?.finish(cell);
+                        at = store.decide(cell, purpose, longest_wait).await?.finish(cell);
                         tokio::task::yield_now().await;
                     }
                     Ok(Answer::with_cells(at, cells))
                 })
             }
             Mistake::RemembersOtherLimits | Mistake::RemembersOtherKeys | Mistake::RemembersOtherCosts => {
-                let answer = self.store.decide(cells, purpose);
+                let answer = self.store.decide(cells, purpose, longest_wait);
                 if purpose == Purpose::Take {
                     let denied = cells.iter().filter(|cell| !cell.verdict().is_allowed());
                     self.denied.lock().unwrap().extend(denied.cloned());
@@ -106,13 +106,17 @@ impl Store for Wrong {
             Mistake::SeparatesRates => {
                 let mut stores = self.stores.lock().unwrap();
                 let new_store = || MemoryStore::new().clock(self.clock.clone());
-                stores.entry(format!("{:?}", cells[0].algorithm())).or_insert_with(new_store).decide(cells, purpose)
+                stores.entry(format!("{:?}", cells[0].algorithm())).or_insert_with(new_store).decide(
+                    cells,
+                    purpose,
+                    longest_wait,
+                )
             }
-            _ => self.store.decide(cells, purpose),
+            _ => self.store.decide(cells, purpose, longest_wait),
         }
     }
 
-    fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
+    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
         let denied = self.denied.lock().unwrap();
         let limit = |cell: &Cell| cell.fingerprint() ^ cell.key().as_u128();
         let is_denied = |cell: &Cell| {
@@ -126,10 +130,10 @@ impl Store for Wrong {
             return None;
         }
         let mut peeked = cells.to_vec();
-        let at = self.store.decide(&mut peeked, Purpose::Peek).into_ready().unwrap().unwrap().finish(&mut peeked);
+        let at = self.store.decide_at_once(&mut peeked, Purpose::Peek);
         let denial = Verdict::Deny { retry_after: None };
         cells.iter_mut().for_each(|cell| cell.answer(denial, 0, None, Duration::ZERO));
-        Some(at)
+        at
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {

@@ -23,7 +23,7 @@ impl Remote {
             }
         }
         let mut answered = cells.clone();
-        let at = store.decide(&mut answered, purpose).await?.finish(&mut answered);
+        let at = store.decide(&mut answered, purpose, Duration::MAX).await?.finish(&mut answered);
         // Creates the answers from the public parts of others.
         for (cell, known) in cells.iter_mut().zip(&answered) {
             if !known.is_of_penalty() {
@@ -46,7 +46,7 @@ impl Store for Remote {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         let task = tokio::spawn(Self::run(self.0.clone(), cells.to_vec(), purpose));
         StoreFuture::pending(async move { task.await.unwrap() })
     }
@@ -100,7 +100,7 @@ impl Store for LocksOut {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], _: Purpose) -> StoreFuture<Answer> {
+    fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
         for cell in cells {
             cell.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
             cell.set_new_lockout(2, LOCKOUT);
@@ -128,8 +128,8 @@ impl Store for LocksOutByPenalty {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        let answer = self.0.decide(cells, purpose);
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        let answer = self.0.decide(cells, purpose, longest_wait);
         for penalty in cells.iter_mut().filter(|cell| cell.is_of_penalty()) {
             penalty.answer(Verdict::Deny { retry_after: self.1 }, 0, None, LOCKOUT);
         }

@@ -1,6 +1,7 @@
 //! Stores without overrides.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{
@@ -18,8 +19,8 @@ impl Store for Plain {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose) -> StoreFuture<Answer> {
-        self.0.decide(cells, purpose)
+    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        self.0.decide(cells, purpose, longest_wait)
     }
 
     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {

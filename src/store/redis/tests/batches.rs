@@ -230,7 +230,7 @@ impl<'a> Batches<'a> {
                 let purpose = if *task == Task::Peek { Purpose::Peek } else { Purpose::Take };
                 let (mut cells, mut expected) = (self.asked(ask), self.asked(ask));
                 found.answer(*task, purpose, &mut cells, self.now()).unwrap();
-                self.memory.decide(&mut expected, purpose).into_ready().unwrap().unwrap();
+                self.memory.decide_now(&mut expected, purpose);
                 let is_allowed = self.compare(ask, &cells, &expected);
                 if is_allowed && purpose == Purpose::Take {
                     expected.retain(|cell| cell.is_allowed() && cell.cost() > 0 && !cell.is_of_penalty());

@@ -332,7 +332,10 @@ impl<'a> Trace<'a> {
         }
         let now = self.now;
         let verdict = |algorithm: &Algorithm, memory: &KeyState, cost| {
-            Verdict::of(algorithm.wait(memory, now, cost), algorithm.delay(memory, now, cost))
+            Verdict::of(
+                algorithm.wait(memory, now, cost, memory.used(algorithm, now)),
+                algorithm.delay(memory, now, cost),
+            )
         };
         let room =
             |(cell, memory): (&Cell, &KeyState)| verdict(&limit_and_ceiling(*cell.algorithm())[1], memory, cell.cost);
