@@ -156,7 +156,7 @@ impl LiveLimits {
     /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once,
     /// regardless of the number of layers.
     pub fn recorder(self, recorder: impl Recorder) -> Self {
-        recorder.prepare(&self.inner.limits.load().names, &[], None);
+        recorder.prepare(&self.inner.limits.load().names, None);
         self.state().recorders.push(Arc::new(recorder));
         self
     }

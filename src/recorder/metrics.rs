@@ -13,8 +13,7 @@ use super::{
 };
 use crate::error::printable;
 use crate::key::KeyError;
-use crate::store::decision::{Cell, Veto};
-use crate::store::{MemoryStore, Store};
+use crate::store::Store;
 use crate::time::Cooldown;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
@@ -43,7 +42,7 @@ use crate::time::Cooldown;
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
 ///
 /// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is
-/// decided, and by [`refresh`](Self::refresh). They are those of the limiter that was built last: for limiters with
+/// decided, and by [`refresh`](Self::refresh). They are those of the last limiter in use: for limiters with
 /// different stores, use a recorder with another [label](Self::label) for each.
 ///
 /// ```
@@ -63,8 +62,8 @@ pub struct MetricsRecorder {
     durations: [OnceLock<Histogram>; SOURCES],
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
-    /// The store of the limiter that was built last.
-    store: Mutex<Weak<dyn Store>>,
+    /// The stores of limiters, in the order in which they were built.
+    stores: Mutex<Vec<Weak<dyn Store>>>,
     usage_reading: Cooldown,
 }
 
@@ -78,7 +77,7 @@ impl MetricsRecorder {
             limits: PerLabel::default(),
             durations: Default::default(),
             counters: PerLabel::default(),
-            store: Mutex::new(Weak::<MemoryStore>::new()),
+            stores: Mutex::default(),
             usage_reading: Cooldown::default(),
         }
     }
@@ -109,8 +108,8 @@ impl MetricsRecorder {
     /// let app: Router = Router::new().route("/metrics", get(export));
     /// ```
     pub fn refresh(&self) {
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let usage = store.map(|store| store.usage()).unwrap_or_default();
+        let last = self.stores.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().find_map(Weak::upgrade);
+        let usage = last.map(|store| store.usage()).unwrap_or_default();
         let gauges = [
             ("ratelimit_keys", usage.keys),
             ("ratelimit_memory_bytes", usage.bytes),
@@ -121,8 +120,15 @@ impl MetricsRecorder {
         }
     }
 
-    fn limit(&self, name: &str) -> &LimitMetrics {
-        self.limits.get(name, |name| LimitMetrics::new(with_labels(&self.labels, [("limit", name)])))
+    /// Returns the metrics of a limit. At first, registers the counters of the outcomes that nearly all limits can have.
+    fn limit(&self, name: &str, source: DecisionSource) -> &LimitMetrics {
+        self.limits.get(name, |name| {
+            let metrics = LimitMetrics::new(with_labels(&self.labels, [("limit", name)]));
+            for outcome in [LimitOutcome::Allowed, LimitOutcome::Denied] {
+                metrics.increment(outcome, source, [0; 3]);
+            }
+            metrics
+        })
     }
 
     /// Increments the counter of a name for a value of its label.
@@ -141,27 +147,29 @@ impl Default for MetricsRecorder {
 impl Recorder for MetricsRecorder {
     /// Registers the counters of all labels that are known, because a query can't see the increment with which a series
     /// begins.
-    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
+    fn prepare(&self, names: &[Arc<str>], store: Option<&Arc<dyn Store>>) {
         for (counter, values) in COUNTERS {
             values.iter().for_each(|value| self.increment(counter, value, 0));
         }
         let Some(store) = store else {
             return gauge!("ratelimit_rules_info", self.labels.clone()).set(names.len() as f64);
         };
-        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(store);
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.retain(|store| store.strong_count() > 0);
+        stores.push(Arc::downgrade(store));
+        drop(stores);
         self.refresh();
-        for cell in cells {
-            match &names[cell.limit()] {
-                name if cell.is_of_penalty() => self.increment(PENALTIES, name, 0),
-                name => self.limit(name).register(cell, store.usage().keys.is_some()),
-            }
+        let is_in_memory = store.usage().keys.is_some();
+        let source = if is_in_memory { DecisionSource::Memory } else { DecisionSource::Store };
+        for name in names {
+            self.limit(name, source);
         }
     }
 
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let source = decision.source;
         for limit in decision.limits() {
-            self.limit(limit.name).count(&limit, source);
+            self.limit(limit.name, source).count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || with_labels(&self.labels, [("decided_by", source.as_str())]);
@@ -198,7 +206,7 @@ impl Recorder for MetricsRecorder {
                 };
                 (fallbacks.0, to)
             }
-            Event::PenaltyBegan { limit, .. } => (PENALTIES, *limit),
+            Event::PenaltyBegan { limit, .. } => (("ratelimit_penalties_total", "limit"), *limit),
             Event::ListMatched { action } => (matches.0, matches.1[*action as usize]),
             Event::BreakerChanged { state, node } => {
                 let node = node.map_or("store", |node| node.name());
@@ -216,8 +224,6 @@ impl Recorder for MetricsRecorder {
         self.increment(counter, value, 1);
     }
 }
-
-const PENALTIES: (&str, &str) = ("ratelimit_penalties_total", "limit");
 
 /// The other counters by name and label, with all values of the label, in the order of the variants of enums.
 #[rustfmt::skip]
@@ -276,23 +282,6 @@ impl LimitMetrics {
         decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(by[0]);
         tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(by[1]);
         near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone())).increment(by[2]);
-    }
-
-    /// Registers the counters of the outcomes that a limit can have.
-    fn register(&self, cell: &Cell, is_in_memory: bool) {
-        use LimitOutcome::{Allowed, Delayed, Denied, Overage, QuotaExceeded, ShadowDenied};
-        let source = if is_in_memory { DecisionSource::Memory } else { DecisionSource::Store };
-        let outcomes = [
-            (Allowed, true),
-            (Delayed, cell.algorithm().is_queue()),
-            (Overage, cell.algorithm().overage() > 0),
-            (ShadowDenied, cell.veto() == Veto::Shadow),
-            (QuotaExceeded, cell.veto() == Veto::Quota),
-            (Denied, cell.veto() != Veto::Shadow),
-        ];
-        for (outcome, _) in outcomes.into_iter().filter(|(_, can_occur)| *can_occur) {
-            self.increment(outcome, source, [0; 3]);
-        }
     }
 }
 

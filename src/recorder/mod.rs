@@ -58,11 +58,10 @@ use crate::store::decision::{Cell, Decision, Verdict, Veto};
 /// # let _ = limits;
 /// ```
 pub trait Recorder: Send + Sync + 'static {
-    /// Receives the limits of a limiter when it is built, and those that replace them, so that counters can exist before
-    /// they are first incremented: the names, and the cells of a request that all limits apply to. The second cell of a
-    /// limit is that of its penalty. For [`LiveLimits`](crate::LiveLimits), there are neither cells nor a store.
-    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
-        let _ = (names, cells, store);
+    /// Receives the names of a limiter's limits and its store when it is built, so that counters can exist before they
+    /// are first incremented. For [`LiveLimits`](crate::LiveLimits), there is no store.
+    fn prepare(&self, names: &[Arc<str>], store: Option<&Arc<dyn Store>>) {
+        let _ = (names, store);
     }
 
     /// Receives each decision that charges a request if it allows it: those of a layer, of
@@ -89,8 +88,8 @@ pub trait Recorder: Send + Sync + 'static {
 }
 
 impl<R: Recorder + ?Sized> Recorder for Arc<R> {
-    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
-        (**self).prepare(names, cells, store);
+    fn prepare(&self, names: &[Arc<str>], store: Option<&Arc<dyn Store>>) {
+        (**self).prepare(names, store);
     }
 
     fn decision(&self, decision: &DecisionRecord<'_>) {

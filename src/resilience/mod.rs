@@ -26,7 +26,7 @@ pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
 use crate::error::{ConfigError, StoreError};
-use crate::key::hash::{KeyHash, KeyHasher};
+use crate::key::hash::KeyHasher;
 use crate::key::head::RequestHead;
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
@@ -100,6 +100,7 @@ impl GuardedStore {
         }
         limits.set_store(&*store, config.is_shadow);
         let keeps_states_here = store.usage().keys.is_some();
+        config.recorders.iter().for_each(|recorder| recorder.prepare(&limits.names, Some(&store)));
         Ok(Self {
             source_at_once: if keeps_states_here { DecisionSource::Memory } else { DecisionSource::RememberedDenial },
             store,
@@ -110,22 +111,14 @@ impl GuardedStore {
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.hasher.store),
             limits,
-        }
-        .prepared())
+        })
     }
 
     /// Returns the same store for other limits: it shares the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
         let mut guarded = Self { limits: limits.clone(), ..self.clone() };
         guarded.limits.set_store(&*self.store, self.config.is_shadow);
-        guarded.prepared()
-    }
-
-    /// Shows the limits and the store to the recorders.
-    fn prepared(self) -> Self {
-        let cells = || self.limits.cells_of(KeyHash::ZERO, 0);
-        self.config.recorders.iter().for_each(|each| each.prepare(&self.limits.names, &cells(), Some(&self.store)));
-        self
+        guarded
     }
 
     #[inline]

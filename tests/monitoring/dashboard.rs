@@ -14,7 +14,6 @@ use support::redis_server::Folder;
 use support::repository;
 use tokio::net::TcpListener;
 use tower_ratelimit::rules::{self, Extractors};
-use tower_ratelimit::store::Cell;
 use tower_ratelimit::{
     CircuitBreaker, Event, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits,
     MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Recorder, Share, Store, TokenBucket, key,
@@ -109,8 +108,8 @@ async fn every_query_of_the_dashboard_and_every_alert_has_data() {
 struct Exported(MetricsRecorder, Arc<PrometheusRecorder>);
 
 impl Recorder for Exported {
-    fn prepare(&self, names: &[Arc<str>], cells: &[Cell], store: Option<&Arc<dyn Store>>) {
-        metrics::with_local_recorder(&*self.1, || self.0.prepare(names, cells, store));
+    fn prepare(&self, names: &[Arc<str>], store: Option<&Arc<dyn Store>>) {
+        metrics::with_local_recorder(&*self.1, || self.0.prepare(names, store));
     }
 
     fn event(&self, event: &Event<'_>) {
