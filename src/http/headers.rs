@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use sfv::{FieldType, Item, List, ListEntry, Parser};
 
 use crate::algorithm::{Algorithm, Kind};
-use crate::key::{content, split_unquoted};
 use crate::limit::Limit;
 use crate::store::decision::{Cell, Decision};
 use crate::time::{Timestamp, ceil_seconds};
@@ -339,8 +337,9 @@ impl Headers {
             insert_missing(headers, RETRY_AFTER, number(seconds));
         }
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
-            // The response may have a wait of its own.
-            let wait = headers.get(RETRY_AFTER).cloned().unwrap_or_else(|| number(seconds));
+            // The response may have a wait of its own, or a date.
+            let is_number = |wait: &&HeaderValue| wait.as_bytes().iter().all(u8::is_ascii_digit);
+            let wait = headers.get(RETRY_AFTER).filter(is_number).cloned().unwrap_or_else(|| number(seconds));
             insert_missing(headers, X_RETRY_AFTER[0].clone(), wait);
         }
     }
@@ -507,14 +506,18 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool
     headers.try_append(name, value).unwrap_or_default()
 }
 
-/// Removes repeated names from lists, after a layer has appended a line to each. Of several items with the same name in
-/// the last list, the one with the least remaining tokens is kept in all lists. If any other line is not a list of named
-/// items, the lines of the layer replace all others: clients would ignore a field that can't be parsed. Logs a repeated
-/// name, unless `is_reported` is set, and then sets that.
+/// Removes repeated names from lists (RFC 9651), after a layer has appended a line to each. Of several items with the same
+/// name in the last list, the one with the least remaining tokens is kept in all lists. If any field is not a list of
+/// named items, the lines of the layer replace all others: clients would ignore a field that can't be parsed. Logs a
+/// repeated name, unless `is_reported` is set, and then sets that.
 #[cold]
 fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBool) {
-    let items = |field| headers.get_all(field).iter().flat_map(|line| split_unquoted(line.as_bytes(), b','));
-    let lists: Option<Vec<Vec<_>>> = fields.iter().map(|field| items(field).map(Item::of).collect()).collect();
+    let list = |field| -> Option<List> {
+        let lines: Vec<_> = headers.get_all(field).iter().map(HeaderValue::as_bytes).collect();
+        let list: List = Parser::new(&lines.join(&b", "[..])).parse().ok()?;
+        list.iter().all(|item| name(item).is_some()).then_some(list)
+    };
+    let lists: Option<Vec<List>> = fields.iter().map(list).collect();
     let Some(lists @ [.., quotas]) = lists.as_deref() else {
         for field in fields {
             if let Some(own) = headers.get_all(field).iter().next_back().cloned() {
@@ -523,72 +526,42 @@ fn merge(fields: &[HeaderName], headers: &mut HeaderMap, is_reported: &AtomicBoo
         }
         return;
     };
-    let count = |items: &[Item<'_>], name| items.iter().filter(|item| item.name == name).count();
-    let mut repeated = lists.iter().flat_map(|items| items.iter().filter(|item| count(items, item.name) > 1));
+    let count = |items: &[ListEntry], of: &ListEntry| items.iter().filter(|item| name(item) == name(of)).count();
+    let mut repeated = lists.iter().flat_map(|items| items.iter().filter(|item| count(items, item) > 1));
     let Some(_repeated) = repeated.next() else { return };
     if !is_reported.swap(true, Ordering::Relaxed) {
         #[cfg(feature = "tracing")]
         tracing::warn!(
-            limit = %String::from_utf8_lossy(_repeated.name),
+            limit = name(_repeated),
             "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
              limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
         );
     }
-    let merged: Vec<HeaderValue> = lists
-        .iter()
-        .map(|items| {
-            // The item at the position of the one to keep, counted among those of the same name, or the last if there
-            // are fewer. The first of items that the last list lacks.
-            let kept = items.iter().enumerate().filter(|(index, item)| {
-                let quotas = quotas.iter().filter(|quota| quota.name == item.name).enumerate();
-                let least = quotas.min_by_key(|(_, quota)| quota.remaining).map_or(0, |(least, _)| least);
-                count(&items[..*index], item.name) == least.min(count(items, item.name) - 1)
-            });
-            join(kept.map(|(_, item)| item.text))
-        })
-        .collect();
-    for (field, list) in fields.iter().zip(merged) {
-        insert(headers, field.clone(), list);
+    for (field, items) in fields.iter().zip(lists) {
+        // The item at the position of the one to keep, counted among those of the same name, or the last if there are
+        // fewer. The first of items that the last list lacks.
+        let kept = items.iter().enumerate().filter(|(index, item)| {
+            let quotas = quotas.iter().filter(|quota| name(quota) == name(item)).enumerate();
+            let least = quotas.min_by_key(|(_, quota)| remaining(quota)).map_or(0, |(least, _)| least);
+            count(&items[..*index], item) == least.min(count(items, item) - 1)
+        });
+        let kept: List = kept.map(|(_, item)| item.clone()).collect();
+        if let Some(Ok(list)) = kept.serialize().map(HeaderValue::try_from) {
+            insert(headers, field.clone(), list);
+        }
     }
 }
 
-/// A member of a list: a name in quotes, and its parameters.
-struct Item<'a> {
-    text: &'a [u8],
-    /// The name, including its quotes.
-    name: &'a [u8],
-    /// The parameter `r`. Items without it sort last.
-    remaining: u64,
+/// Returns the name of an item, unless it is not named.
+fn name(item: &ListEntry) -> Option<&str> {
+    let ListEntry::Item(item) = item else { return None };
+    item.bare_item.as_string().map(|name| name.as_str())
 }
 
-impl<'a> Item<'a> {
-    /// Parses a string with parameters (RFC 9651), which are strings, byte sequences, or integers from 0.
-    fn of(text: &'a [u8]) -> Option<Self> {
-        let text = text.trim_ascii();
-        let unescaped = str::from_utf8(text).ok()?.replace(r"\\", "").replace("\\\"", "");
-        if !unescaped.bytes().all(|byte| byte != b'\\' && matches!(byte, b' '..=b'~')) {
-            return None;
-        }
-        let is_string = |text: &[u8]| text.starts_with(b"\"") && content(text).is_some();
-        let mut parts = split_unquoted(text, b';');
-        let name = parts.next().filter(|name| is_string(name))?;
-        let mut remaining = u64::MAX;
-        for parameter in parts {
-            let (key, value) = str::from_utf8(parameter).ok()?.trim_start_matches(' ').split_once('=')?;
-            let is_integer = (1..16).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_digit());
-            let bytes = value.strip_prefix(':').and_then(|value| value.strip_suffix(':'));
-            let is_bytes = || bytes.is_some_and(|bytes| STANDARD.decode(bytes).is_ok());
-            let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
-            if !key.split('-').all(is_word) || !(is_integer || is_string(value.as_bytes()) || is_bytes()) {
-                return None;
-            }
-            // The last of equal keys counts.
-            if key == "r" {
-                remaining = value.parse().unwrap_or(u64::MAX);
-            }
-        }
-        Some(Self { text, name, remaining })
-    }
+/// Returns the parameter `r`. Items without it sort last.
+fn remaining(item: &ListEntry) -> i64 {
+    let ListEntry::Item(Item { params, .. }) = item else { return i64::MAX };
+    params.get("r").and_then(|left| left.as_integer()).map_or(i64::MAX, i64::from)
 }
 
 #[cfg(test)]

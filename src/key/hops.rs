@@ -85,9 +85,8 @@ fn element_address(element: &[u8]) -> Option<IpAddr> {
     found
 }
 
-/// Splits at each `separator` that is not in a quoted string. Commas separate the members of a
-/// structured field's list (RFC 9651), and semicolons their parameters.
-pub(crate) fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+/// Splits at each `separator` that is not in a quoted string.
+fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.split(move |&byte| {
         is_quoted ^= byte == b'"' && !is_escaped;
@@ -97,7 +96,7 @@ pub(crate) fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item =
 }
 
 /// Returns the content of a value, still with the escapes of a quoted one, or `None` if the value is malformed.
-pub(crate) fn content(value: &[u8]) -> Option<&[u8]> {
+fn content(value: &[u8]) -> Option<&[u8]> {
     let Some(quoted) = value.strip_prefix(b"\"") else {
         let is_plain = !value.is_empty() && !value.iter().any(|byte| b"\"\\,= \t".contains(byte));
         return is_plain.then_some(value);

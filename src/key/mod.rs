@@ -87,7 +87,6 @@ pub use self::encoding::{Key, KeyBuf, Shared};
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
 pub(crate) use self::extractor::{Hashed, PendingKey};
 pub use self::head::{PeerAddr, RoutePattern, UnixPeer};
-pub(crate) use self::hops::{content, split_unquoted};
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;
 pub use self::proxies::{AddressError, TrustedProxies};
