@@ -298,10 +298,14 @@ impl LimitHandle {
 /// Returns a key as the extractor of the limit writes it: of an address or its text, the network.
 fn named(limit: &Limit, key: &impl Key) -> Result<KeyBuf, ConfigError> {
     let key = KeyBuf::of(key);
-    let prefixes = limit.key.as_ref().and_then(|extractor| extractor.prefixes());
-    let (Some(prefixes), Some(part)) = (prefixes, key.only_part()) else { return Ok(key) };
-    // Four characters are hardly an address, but sixteen may be.
-    let text = str::from_utf8(part).ok().filter(|text| text.len() > 4).and_then(|text| text.parse().ok());
+    let (Some(extractor), Some(part)) = (&limit.key, key.only_part()) else { return Ok(key) };
+    let Some(prefixes) = extractor.prefixes() else {
+        let mut named = KeyBuf::default();
+        named.push(&extractor.spelling().normalize(part));
+        return Ok(named);
+    };
+    // Four bytes are an address; sixteen may be the text of one.
+    let text = str::from_utf8(part).ok().filter(|text| text.len() != 4).and_then(|text| text.parse().ok());
     let address = text.or_else(|| address_of(part)).ok_or_else(|| {
         ConfigError::new(format!("the key of the limit {:?} is not an address: give one, or its text", limit.name()))
     })?;

@@ -22,6 +22,8 @@ fn request() -> Request<Body> {
     let mut request = Request::get("/orders/17")
         .header("x-customer", "42")
         .header("x-tenant", "shop")
+        .header("host", "example.org")
+        .header("authorization", "bearer aB")
         .header("x-forwarded-for", "2001:db8:1:2:3::4")
         .body(Body::empty())
         .unwrap();
@@ -57,6 +59,16 @@ async fn overrides_find_keys_of_each_source() {
     on_each_backend(async |backend| {
         let by_header = daily().by(key::header("x-customer"));
         is_of(backend, "header", by_header, "42", &[&42_u64, &"shop", &("42", ""), &"042"]).await;
+    })
+    .await;
+    on_each_backend(async |backend| {
+        let by_host = daily().by(key::host());
+        is_of(backend, "host", by_host, "Example.ORG:8080", &[&"example.com"]).await;
+    })
+    .await;
+    on_each_backend(async |backend| {
+        let by_credentials = daily().by(key::header("authorization"));
+        is_of(backend, "credentials", by_credentials, "Bearer  aB", &[&"Bearer ab", &"aB"]).await;
     })
     .await;
     on_each_backend(async |backend| {
