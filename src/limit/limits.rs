@@ -195,6 +195,10 @@ impl Limits {
             let limit = &self.limits[cells[index].limit()];
             let size = limit.sizes.iter().find_map(|size| size(head));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
+                let is_known = limit.has_several_states.load(Ordering::Relaxed);
+                if !is_known && !limit.algorithm.shares_state_with(&size) {
+                    limit.has_several_states.store(true, Ordering::Relaxed);
+                }
                 self.set_size(&mut cells[index..], size);
             }
             if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
@@ -210,7 +214,6 @@ impl Limits {
         cell.set_algorithm(size);
         if !limit.algorithm.shares_state_with(&size) {
             // Another algorithm or period has states of its own.
-            limit.has_several_states.store(true, Ordering::Relaxed);
             let sized = self.new_cell(cell.limit, limit, size);
             (cell.identity, cell.texts) = (sized.identity, sized.texts);
             if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {

@@ -77,8 +77,9 @@ impl InFlight {
     /// Counts one more request until the guard is dropped, for work that no layer sees.
     #[must_use = "the request counts until the guard is dropped"]
     pub fn enter(&self) -> InFlightGuard {
-        self.count.fetch_and(!UNCOUNTED, Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
+        if self.count.fetch_add(1, Ordering::Relaxed) >= UNCOUNTED {
+            self.count.fetch_and(!UNCOUNTED, Ordering::Relaxed);
+        }
         InFlightGuard(self.count.clone())
     }
 }
