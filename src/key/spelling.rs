@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::{HeaderName, header};
+use http::HeaderName;
 
 use crate::error::ConfigError;
 
@@ -23,34 +23,29 @@ pub enum Spelling {
     Host,
 }
 
-/// Headers whose values are case-insensitive.
-const TOKENS: [HeaderName; 17] = [
-    header::ACCEPT,
-    header::ACCEPT_CHARSET,
-    header::ACCEPT_ENCODING,
-    header::ACCEPT_LANGUAGE,
-    header::ACCESS_CONTROL_REQUEST_HEADERS,
-    header::CACHE_CONTROL,
-    header::CONNECTION,
-    header::CONTENT_ENCODING,
-    header::CONTENT_LANGUAGE,
-    header::EXPECT,
-    header::ORIGIN,
-    header::PRAGMA,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("x-forwarded-proto"),
-];
-
 impl Spelling {
     /// Returns the spelling of the values of a header, by the standard of the header.
     pub(crate) fn of(name: &HeaderName) -> Self {
-        match *name {
-            header::CONTENT_TYPE => Self::MediaType,
-            header::AUTHORIZATION | header::PROXY_AUTHORIZATION => Self::Credentials,
-            _ if TOKENS.contains(name) => Self::Tokens,
+        match name.as_str() {
+            "content-type" => Self::MediaType,
+            "authorization" | "proxy-authorization" => Self::Credentials,
+            "accept"
+            | "accept-charset"
+            | "accept-encoding"
+            | "accept-language"
+            | "access-control-request-headers"
+            | "cache-control"
+            | "connection"
+            | "content-encoding"
+            | "content-language"
+            | "expect"
+            | "origin"
+            | "pragma"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "x-forwarded-proto" => Self::Tokens,
             _ => Self::Exact,
         }
     }
@@ -66,18 +61,19 @@ impl Spelling {
     /// # Errors
     ///
     /// Returns an error if no request has the value.
-    pub(crate) fn parse(self, value: &str) -> Result<Cow<'_, [u8]>, ConfigError> {
-        if self == Self::Host && host(value.as_bytes()).is_none() {
+    pub(crate) fn parse(self, value: &[u8]) -> Result<Cow<'_, [u8]>, ConfigError> {
+        let text = String::from_utf8_lossy(value);
+        if self == Self::Host && host(value).is_none() {
             return Err(ConfigError::new(format!(
-                "{value:?} is not a host: write a name such as \"example.org\", without a port, or an IP address, such \
+                "{text:?} is not a host: write a name such as \"example.org\", without a port, or an IP address, such \
                  as \"[2001:db8::1]\""
             )));
         }
-        if self == Self::MediaType && value.contains(';') {
-            let message = format!("{value:?} is compared without parameters: leave out the semicolon and what follows");
+        if self == Self::MediaType && value.contains(&b';') {
+            let message = format!("{text:?} is compared without parameters: leave out the semicolon and what follows");
             return Err(ConfigError::new(message));
         }
-        Ok(self.normalize(value.as_bytes()))
+        Ok(self.normalize(value))
     }
 
     #[inline(never)]

@@ -15,6 +15,7 @@ use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
 use crate::limit::{IndexPosition, Limit, LimitIndex, OnMissingKey, check_name};
+use crate::select::when::is_credential;
 
 /// A descriptor of a path.
 #[derive(Clone, Copy)]
@@ -28,6 +29,15 @@ struct Descriptor<'a> {
     has_bucket_per_value: bool,
     detailed_metric: bool,
     value_to_metric: bool,
+}
+
+impl<'a> Descriptor<'a> {
+    /// Returns the value as names, metrics and explanations show it: credentials are hidden.
+    fn shown(&self) -> Option<&'a str> {
+        let name = self.key.strip_prefix("header.").or(self.key.strip_prefix("query."));
+        let is_hidden = self.key == "bearer" || name.is_some_and(is_credential);
+        self.value.map(|value| if is_hidden { "*" } else { value })
+    }
 }
 
 /// Compiles the descriptors of a document to limits, in the order of the document.
@@ -147,8 +157,6 @@ impl<'a> Compiler<'a> {
             detailed_metric: node.flag("detailed_metric")?,
             value_to_metric: node.flag("value_to_metric")?,
         });
-        let message = "a path has no method: nest this in a descriptor with `key: method`, and leave the method out";
-        node.reject_if(key == "path" && value.is_some_and(|value| value.contains(" /")), "value", message)?;
         let matcher = self.tree.extractors[extractor].format.matcher(value);
         let matcher = matcher.map_err(|message| Problem::new(value_at, message))?;
         if let Some(line) = lines.insert((extractor, matcher.clone()), key_at.line) {
@@ -207,7 +215,7 @@ impl<'a> Compiler<'a> {
         let extractor = |descriptor: &Descriptor<'_>| &self.tree.extractors[descriptor.extractor];
         let part = |descriptor: &Descriptor<'_>| {
             let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
-            let text = join(descriptor.key, "_", descriptor.value.filter(|_| !asks));
+            let text = join(descriptor.key, "_", descriptor.shown().filter(|_| !asks));
             (text, asks.then(|| extractor(descriptor).clone()))
         };
         let parts: Vec<_> = path.iter().map(part).collect();
@@ -248,7 +256,7 @@ impl<'a> Compiler<'a> {
 
 /// Writes the keys and values of a path.
 fn display(path: &[Descriptor<'_>], between: &str, separator: &str) -> String {
-    let parts = path.iter().map(|descriptor| join(descriptor.key, between, descriptor.value));
+    let parts = path.iter().map(|descriptor| join(descriptor.key, between, descriptor.shown()));
     parts.collect::<Vec<_>>().join(separator)
 }
 

@@ -204,17 +204,26 @@ impl ValueFormat {
     /// Returns an error if no extractor with this format can write the value.
     pub(super) fn matcher(self, value: Option<&str>) -> Result<Matcher, String> {
         let Some(text) = value else { return Ok(Matcher::Any) };
+        if self == Self::Path && text.contains(" /") {
+            let message =
+                "a path has no method: nest this in a descriptor with `key: method`, and leave the method out";
+            return Err(message.to_owned());
+        }
         if self == Self::Path && !text.starts_with('*') {
             // A `*` in a pattern is not a parameter.
             validation::path("path", text.split('*').next().unwrap_or(text)).map_err(|error| error.to_string())?;
         }
-        let parse = |spelling: Spelling, text| spelling.parse(text).map_err(|error| error.to_string());
+        let parse = |spelling: Spelling, text: &str| match spelling.parse(text.as_bytes()) {
+            Ok(value) => Ok(value.into_owned()),
+            Err(error) => Err(error.to_string()),
+        };
         if is_pattern(text) {
             let lower = text.to_ascii_lowercase();
             return Ok(Matcher::Pattern(match self {
                 Self::Text(Spelling::Host) => {
                     let sample = lower.replace('*', "0");
-                    if *parse(Spelling::Host, &sample)? != *sample.as_bytes() {
+                    // An address can be written in another way than its pattern.
+                    if *parse(Spelling::Host, &sample)? != *sample.as_bytes() && !lower.starts_with('[') {
                         return Err(format!("{text:?} matches no host: leave out the port and the last dot"));
                     }
                     lower.into()

@@ -132,8 +132,9 @@ impl fmt::Debug for AddressList {
 ///     .build();
 ///
 /// // Later, while requests are served:
-/// staff.replace([7_u64]);
+/// staff.replace([7_u64])?;
 /// # let _ = limits;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 ///
 /// An entry has the type that the extractor finds: text without whitespace around it for a header, the closure's result
@@ -162,7 +163,7 @@ impl KeyList {
     /// # Panics
     ///
     /// Panics if the extractor is [asynchronous](KeyExtractor::is_async), because lists are checked before anything
-    /// that waits. [`try_new`](Self::try_new) returns an error instead.
+    /// that waits, or if no request can have one of the keys. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
     pub fn new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Self {
@@ -173,7 +174,8 @@ impl KeyList {
     ///
     /// # Errors
     ///
-    /// Returns an error if the extractor is asynchronous.
+    /// Returns an error if the extractor is asynchronous, or if no request can have one of the keys: an invalid host, or a
+    /// content type with parameters.
     pub fn try_new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Result<Self, ConfigError> {
         if extractor.is_async() {
             return Err(ConfigError::new(
@@ -182,21 +184,31 @@ impl KeyList {
             ));
         }
         let hasher = KeyHasher::random();
-        let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, extractor.spelling(), keys)));
+        let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, extractor.spelling(), keys)?));
         Ok(Self { extractor: Arc::new(extractor), hasher, hashes })
     }
 
     /// Replaces all entries, for all clones and from the next request on.
-    pub fn replace(&self, keys: impl IntoIterator<Item: Key>) {
-        self.hashes.store(Arc::new(hashes(&self.hasher, self.extractor.spelling(), keys)));
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no request can have one of the keys; the list is then unchanged.
+    pub fn replace(&self, keys: impl IntoIterator<Item: Key>) -> Result<(), ConfigError> {
+        self.hashes.store(Arc::new(hashes(&self.hasher, self.extractor.spelling(), keys)?));
+        Ok(())
     }
 }
 
-fn hashes(hasher: &KeyHasher, spelling: Spelling, keys: impl IntoIterator<Item: Key>) -> HashSet<KeyHash> {
+fn hashes(
+    hasher: &KeyHasher,
+    spelling: Spelling,
+    keys: impl IntoIterator<Item: Key>,
+) -> Result<HashSet<KeyHash>, ConfigError> {
     let hash = |key: _| {
         let mut parts = KeyBuf::default();
         Key::write(&key, &mut parts);
-        parts.only_part().map_or_else(|| parts.hash(hasher), |part| hasher.hash(&spelling.normalize(part)))
+        let Some(part) = parts.only_part() else { return Ok(parts.hash(hasher)) };
+        Ok(hasher.hash(&spelling.parse(part)?))
     };
     keys.into_iter().map(hash).collect()
 }

@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::header::{CONNECTION, UPGRADE};
-use http::{HeaderName, Method, Version};
+use http::{Method, Version};
 
 use super::of_head;
 #[cfg(feature = "time-zones")]
@@ -44,8 +44,8 @@ pub fn method(method: Method) -> impl Condition {
 /// Matches requests by route, as it is written in the router (`/users/{id}`), including the prefixes of nested routers.
 /// If no router has matched the request, as with gRPC, compares the request's path.
 ///
-/// Logs a warning once if the route of a request differs only by a prefix, a trailing slash, case, or the names or the
-/// syntax of parameters, or if a route with parameters is compared with a path because the layer is outside the router.
+/// Logs a warning once if the route of a request differs only by a prefix, a trailing slash or case, or if a route with
+/// parameters is compared with a path because the layer is outside the router.
 /// Of the requests for other routes, the first 1,024 are examined.
 ///
 /// # Panics
@@ -92,13 +92,9 @@ pub(crate) fn report_near_miss<'r>(
 /// Returns whether a route that a request has missed was probably meant to match it.
 #[cold]
 fn resembles(route: &str, head: &RequestHead<'_>) -> bool {
-    let parts = |path: &str| -> Vec<_> {
-        let is_parameter = |part: &str| part.starts_with([':', '*', '{']);
-        let part = |part: &str| if is_parameter(part) { String::new() } else { part.to_lowercase() };
-        path.trim_end_matches('/').split('/').map(part).collect()
-    };
+    let comparable = |path: &str| path.trim_end_matches('/').to_lowercase();
     match head.matched_path() {
-        Some(matched) => head.path() == route || (route.len() > 1 && parts(matched).ends_with(&parts(route)[1..])),
+        Some(matched) => head.path() == route || route.len() > 1 && comparable(matched).ends_with(&comparable(route)),
         // Outside a router, parameters match nothing.
         None => route.contains('{') && head.original_uri().is_none(),
     }
@@ -143,7 +139,7 @@ pub fn path_prefix(prefix: impl Into<String>) -> impl Condition {
 #[must_use]
 #[track_caller]
 pub fn host(host: &str) -> impl Condition {
-    let host = or_panic(Spelling::Host.parse(host)).into_owned();
+    let host = or_panic(Spelling::Host.parse(host.as_bytes())).into_owned();
     of_head(format!("host is {}", String::from_utf8_lossy(&host)).into(), move |head, is_certain| {
         head.single_host().map_or(!is_certain, |found| found.is_some_and(|found| *found == *host))
     })
@@ -195,20 +191,23 @@ pub fn header(name: &str, value: impl Into<String>) -> impl Condition {
         spelling => spelling,
     };
     let value = spelling.normalize(value.trim_ascii().as_bytes()).into_owned();
-    let description = match is_credential(&name) {
+    let description = match is_credential(name.as_str()) {
         true => format!("header {name} has the configured value"),
         false => format!("header {name} is {:?}", String::from_utf8_lossy(&value)),
     };
     of_head(description.into(), move |head, is_certain| {
-        let matches = |line: &[u8]| *spelling.normalize(line) == *value;
-        let mut lines = head.header_lines(&name);
-        head.header_lines(&name).any(matches) && (!is_certain || lines.all(matches))
+        let mut lines = head.header_lines(&name).map(|line| *spelling.normalize(line) == *value);
+        match lines.next() {
+            Some(first) if is_certain => first && lines.all(|matches| matches),
+            Some(first) => first || lines.any(|matches| matches),
+            None => false,
+        }
     })
 }
 
-/// Returns whether a header's name suggests that its value is a credential.
-fn is_credential(name: &HeaderName) -> bool {
-    ["auth", "cookie", "key", "pass", "secret", "session", "token"].iter().any(|word| name.as_str().contains(word))
+/// Returns whether the name of a header or a parameter suggests that its value is a credential.
+pub(crate) fn is_credential(name: &str) -> bool {
+    ["auth", "cookie", "key", "pass", "secret", "session", "token"].iter().any(|word| name.contains(word))
 }
 
 /// Makes a condition of a closure that returns whether it holds.

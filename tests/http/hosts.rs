@@ -169,12 +169,16 @@ async fn lists_and_rules_contain_all_spellings_of_a_host() {
     };
     for entry in ["example.org", "Example.ORG", "example.org.", "example.org:443"] {
         let blocked = KeyList::new(key::host(), [] as [&str; 0]);
-        blocked.replace([entry]);
+        blocked.replace([entry]).unwrap();
         let service = RateLimitLayer::builder([one()]).always_reject(blocked).build().layer(Hello::default());
         for request in spellings() {
             assert_eq!(ask(&service, request).await.status, 403, "{entry}");
         }
     }
+    let invalid = KeyList::try_new(key::host(), ["a b"]).unwrap_err().to_string();
+    assert!(invalid.contains("\"a b\" is not a host"), "{invalid}");
+    let limits = rules::from_yaml(&yaml("[2001:DB8::*]"), &Extractors::new()).unwrap();
+    assert_eq!(ask(&limited(limits), to("/", &["[2001:db8::7]"])).await.remaining(), 98);
     for value in ["example.org", "Example.ORG.", "*.ORG", "example.*"] {
         let limits = rules::from_yaml(&yaml(value), &Extractors::new()).unwrap();
         let service = limited(limits);

@@ -72,6 +72,17 @@ fn each_bearer_token_has_a_bucket() {
     assert_eq!(limited.send(with(&[("authorization", "Bearer a b")])).status, 400);
 }
 
+/// They would be sent to all clients.
+#[test]
+fn names_hide_credentials_of_a_file() {
+    for key in ["bearer", "header.authorization", "header.x-api-key", "query.token"] {
+        let limit = "rate_limit: { unit: year, requests_per_unit: 9 }";
+        let yaml = format!("domain: d\ndescriptors:\n- {{ key: {key}, value: s3cr3t, {limit} }}\n");
+        let limits = tower_ratelimit::rules::from_yaml(&yaml, &Extractors::new()).unwrap();
+        assert_eq!(limits[0].name(), format!("d.{key}_*"));
+    }
+}
+
 #[test]
 fn each_host_has_a_bucket() {
     let limited = Limited::by(&file("host", ""));
