@@ -496,16 +496,24 @@ fn an_outage_of_a_store_that_limiters_share_is_reported_once_with_the_limits_of_
                 let _ = limiter.clone().acquire("key", 1).await;
             }
             let _ = limiter(0, &other).acquire("key", 1).await;
+            store.set(Mode::Works);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            for (closed, limiter) in limiters.iter().enumerate() {
+                assert_eq!(reports.0.lock().expect("no thread has panicked").len(), 3, "{closed} breakers have closed");
+                let _ = limiter.acquire("key", 1).await;
+            }
         });
     });
     let reports = reports.0.lock().expect("no thread has panicked");
-    assert_eq!(reports.len(), 3, "{reports:#?}");
+    assert_eq!(reports.len(), 4, "{reports:#?}");
     let first = "limits=\"limit 6.0, limit 6.1, limit 6.2, limit 6.3, limit 6.4\"";
     for (report, [start, limits]) in reports.iter().zip([
         [COULD_NOT_DECIDE, first],
         [OPENED, first],
         // Another store has an outage of its own.
         [COULD_NOT_DECIDE, "limits=\"limit 0.0\""],
+        // The last of them.
+        [CLOSED, first],
     ]) {
         assert!(report.starts_with(start) && report.contains(limits), "{limits}: {reports:#?}");
     }

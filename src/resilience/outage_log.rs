@@ -36,7 +36,8 @@ struct Lines {
 /// A node whose breaker is open, or was a short time ago.
 #[derive(Debug, Default)]
 struct Outage {
-    is_open: bool,
+    /// The number of breakers that are open: each limiter has its own.
+    open: usize,
     /// Whether a line showed that the node fails. If so, another shows the end.
     is_logged: bool,
     openings: Cooldown,
@@ -97,13 +98,16 @@ impl OutageLog {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let key = node.cloned();
         if outages.len() >= MAX_NODES && !outages.contains_key(&key) {
-            outages.retain(|_, outage| outage.is_open);
+            outages.retain(|_, outage| outage.open > 0);
         }
         let outage = outages.entry(key).or_default();
-        outage.is_open = state == BreakerState::Open;
+        outage.open = match state {
+            BreakerState::Open => outage.open + 1,
+            BreakerState::Closed => outage.open.saturating_sub(1),
+        };
         let (store, node, [limits, on_store_error]) = (store.name(), node.map(Node::name), limiter());
-        if !outage.is_open {
-            if take(&mut outage.is_logged) {
+        if state == BreakerState::Closed {
+            if outage.open == 0 && take(&mut outage.is_logged) {
                 // The lines of the next outage are due together, so that none shows it without the others.
                 outage.openings.restart(LOG_INTERVAL);
                 failures.restart(LOG_INTERVAL);

@@ -44,8 +44,8 @@ pub fn method(method: Method) -> impl Condition {
 /// Matches requests by route, as it is written in the router (`/users/{id}`), including the prefixes of nested routers.
 /// If no router has matched the request, as with gRPC, compares the request's path.
 ///
-/// Logs a warning once if the route of a request differs only by a prefix, a trailing slash or case, or if a route with
-/// parameters is compared with a path because the layer is outside the router.
+/// Logs a warning once if the route of a request differs only by a prefix, a trailing slash, case, or the names or the
+/// syntax of parameters, or if a route with parameters is compared with a path because the layer is outside the router.
 /// Of the requests for other routes, the first 1,024 are examined.
 ///
 /// # Panics
@@ -92,9 +92,13 @@ pub(crate) fn report_near_miss<'r>(
 /// Returns whether a route that a request has missed was probably meant to match it.
 #[cold]
 fn resembles(route: &str, head: &RequestHead<'_>) -> bool {
-    let comparable = |path: &str| path.trim_end_matches('/').to_lowercase();
+    let parts = |path: &str| -> Vec<_> {
+        let is_parameter = |part: &str| part.starts_with([':', '*', '{']);
+        let part = |part: &str| if is_parameter(part) { String::new() } else { part.to_lowercase() };
+        path.trim_end_matches('/').split('/').map(part).collect()
+    };
     match head.matched_path() {
-        Some(matched) => head.path() == route || route.len() > 1 && comparable(matched).ends_with(&comparable(route)),
+        Some(matched) => head.path() == route || (route.len() > 1 && parts(matched).ends_with(&parts(route)[1..])),
         // Outside a router, parameters match nothing.
         None => route.contains('{') && head.original_uri().is_none(),
     }
