@@ -59,7 +59,8 @@ impl Builder<HttpOptions> {
     /// [`KeyList`](crate::KeyList), or any condition of [`when`](crate::when). Adds to earlier calls.
     ///
     /// Exempt requests are forwarded before keys are extracted or the store is called. They are not charged, and their
-    /// responses have no headers about limits. A list of addresses that covers all of IPv4 or IPv6 is logged as a warning.
+    /// responses have no headers about limits. A list of addresses that covers all of IPv4, or all public addresses
+    /// of IPv6, is logged as a warning.
     ///
     /// [`always_reject`](Self::always_reject) takes precedence. To exclude exempt requests from it, negate the
     /// condition: `always_reject(blocked.and(when::not(offices)))`.

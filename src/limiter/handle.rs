@@ -92,14 +92,14 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 /// | extractor | the key of its bucket |
 /// |---|---|
 /// | [`header("x-customer")`](crate::key::header), [`cookie`](crate::key::cookie), [`query`](crate::key::query) | `"42"`, as text or bytes |
-/// | a header with [several spellings](crate::key#spellings) | in lower case, `"application/json"`, without whitespace, quotes and the parameters of a content type |
+/// | a header with [several spellings](crate::key#spellings) | any of them. In a tuple or an `or`, in lower case, `"application/json"`, without whitespace, quotes and the parameters of a content type |
 /// | [`bearer()`](crate::key::bearer) | `"mF_9.B5f-4.1JqM"`, without the scheme |
-/// | [`host()`](crate::key::host) | `"example.org"`, in lower case and without a port; `"[2001:db8::1]"` |
+/// | [`host()`](crate::key::host) | `"example.org"`, `"[2001:db8::1]"`. In a tuple or an `or`, in lower case and without a port |
 /// | [`matched_route()`](crate::key::matched_route) | `"/users/{id}"`, as in the router |
 /// | [`path()`](crate::key::path) | `"/users/17"`, as the client spelled it |
 /// | [`method()`](crate::key::method) | `"GET"`, also for HEAD; `"_OTHER"` for non-standard methods |
 /// | [`extension(\|user: &User\| user.id)`](crate::key::extension), [`from_fn`](crate::key::from_fn), [`from_async_fn`](crate::key::from_async_fn) | the closure's result; a number in any integer type |
-/// | [`peer_ip()`](crate::key::peer_ip), [`TrustedProxies`](crate::key::TrustedProxies) | an address of the network, or its text. In a tuple or an `or`: [`peer_ip().network(address)`](crate::key::ClientIp::network) |
+/// | [`peer_ip()`](crate::key::peer_ip), [`TrustedProxies`](crate::key::TrustedProxies) | an address of the network, or its text. In a tuple, an `or`, or a limit of a rules file: [`peer_ip().network(address)`](crate::key::ClientIp::network) |
 /// | a tuple | the tuple of their keys |
 /// | [`one.or(other)`](crate::key::KeyExtractor::or) | [`key::first(…)`](crate::key::first) or [`key::second(…)`](crate::key::second) |
 /// | none, or a missing key with [`OnMissingKey::Share`](crate::OnMissingKey::Share) | [`key::Shared`](crate::key::Shared) |
@@ -295,7 +295,8 @@ impl LimitHandle {
     }
 }
 
-/// Returns a key as the extractor of the limit writes it: of an address or its text, the network.
+/// Returns a key as the extractor of the limit writes it: of an address or its text, the network, and of a value with
+/// several spellings, the one that is compared. The extractors of a rules file are not known here.
 fn named(limit: &Limit, key: &impl Key) -> Result<KeyBuf, ConfigError> {
     let key = KeyBuf::of(key);
     let (Some(extractor), Some(part)) = (&limit.key, key.only_part()) else { return Ok(key) };
