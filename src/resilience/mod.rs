@@ -204,7 +204,7 @@ impl GuardedStore {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]
-            self.outage_log.breaker_changed(node.as_ref(), state, &*self.store, || self.describe());
+            self.outage_log.breaker_changed(&self.breakers, node.as_ref(), state, &*self.store, || self.describe());
         }
     }
 }

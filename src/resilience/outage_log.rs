@@ -9,6 +9,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use super::breaker::Breakers;
 use crate::error::{Node, StoreError, StoreErrorKind};
 use crate::recorder::BreakerState;
 use crate::store::Store;
@@ -36,8 +37,8 @@ struct Lines {
 /// A node whose breaker is open, or was a short time ago.
 #[derive(Debug, Default)]
 struct Outage {
-    /// The number of breakers that are open: each limiter has its own.
-    open: usize,
+    /// The breakers that are open: each limiter has its own.
+    open: Vec<Weak<Breakers>>,
     /// Whether a line showed that the node fails. If so, another shows the end.
     is_logged: bool,
     openings: Cooldown,
@@ -86,10 +87,11 @@ impl OutageLog {
         );
     }
 
-    /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that it closed if a line
-    /// showed the outage.
+    /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that the last one closed if a
+    /// line showed the outage.
     pub(super) fn breaker_changed(
         &self,
+        breakers: &Arc<Breakers>,
         node: Option<&Node>,
         state: BreakerState,
         store: &dyn Store,
@@ -98,16 +100,17 @@ impl OutageLog {
         let Lines { failures, suppressed, outages } = &mut *self.lock();
         let key = node.cloned();
         if outages.len() >= MAX_NODES && !outages.contains_key(&key) {
-            outages.retain(|_, outage| outage.open > 0);
+            outages.retain(|_, outage| !outage.open.is_empty());
         }
         let outage = outages.entry(key).or_default();
-        outage.open = match state {
-            BreakerState::Open => outage.open + 1,
-            BreakerState::Closed => outage.open.saturating_sub(1),
-        };
+        let own = Arc::downgrade(breakers);
+        outage.open.retain(|open| open.strong_count() > 0 && !open.ptr_eq(&own));
+        if state == BreakerState::Open {
+            outage.open.push(own);
+        }
         let (store, node, [limits, on_store_error]) = (store.name(), node.map(Node::name), limiter());
         if state == BreakerState::Closed {
-            if outage.open == 0 && take(&mut outage.is_logged) {
+            if outage.open.is_empty() && take(&mut outage.is_logged) {
                 // The lines of the next outage are due together, so that none shows it without the others.
                 outage.openings.restart(LOG_INTERVAL);
                 failures.restart(LOG_INTERVAL);
