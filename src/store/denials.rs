@@ -278,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn denials_of_many_limits_are_not_cached() {
+        for (limits, is_cached) in [(8, true), (9, false)] {
+            let denials = Denials::new(Duration::from_secs(600));
+            let cells: Vec<Cell> =
+                (0..limits).flat_map(|limit| cell(&format!("limit {limit}"), FixedWindow::per_day(1), 1)).collect();
+            deny(denials.begin(&cells, Purpose::Take), &cells);
+            assert_eq!(is_denied(&denials, &cells), is_cached, "of {limits} limits");
+        }
+    }
+
+    #[test]
     fn a_denial_is_not_cached_after_a_later_change() {
         let denials = Denials::new(Duration::from_secs(600));
         let cells = daily(1);
