@@ -160,7 +160,8 @@ impl<'a> Compiler<'a> {
         let matcher = self.tree.extractors[extractor].format.matcher(value);
         let matcher = matcher.map_err(|message| Problem::new(value_at, message))?;
         if let Some(line) = lines.insert((extractor, matcher.clone()), key_at.line) {
-            let value = value.map_or(String::new(), |value| format!(" = {value:?}"));
+            let shown = path.last().and_then(Descriptor::shown);
+            let value = shown.map_or(String::new(), |value| format!(" = {value:?}"));
             let message = format!("`{key}`{value} is the same as on line {line}: keep one{SECOND_LIMIT}");
             self.problems.push(Problem::new(value_at, message));
         }

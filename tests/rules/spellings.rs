@@ -80,6 +80,9 @@ fn names_hide_credentials_of_a_file() {
         let yaml = format!("domain: d\ndescriptors:\n- {{ key: {key}, value: s3cr3t, {limit} }}\n");
         let limits = tower_ratelimit::rules::from_yaml(&yaml, &Extractors::new()).unwrap();
         assert_eq!(limits[0].name(), format!("d.{key}_*"));
+        let twice = format!("{yaml}- {{ key: {key}, value: s3cr3t, {limit} }}\n");
+        let error = tower_ratelimit::rules::from_yaml(&twice, &Extractors::new()).unwrap_err().to_string();
+        assert!(error.contains("is the same as on line") && !error.contains("s3cr3t"), "{error}");
     }
 }
 
