@@ -338,9 +338,8 @@ impl Headers {
         }
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
             // The response may have a wait of its own, or a date.
-            let is_number = |wait: &&HeaderValue| wait.as_bytes().iter().all(u8::is_ascii_digit);
-            let wait = headers.get(RETRY_AFTER).filter(is_number).cloned().unwrap_or_else(|| number(seconds));
-            insert_missing(headers, X_RETRY_AFTER[0].clone(), wait);
+            let own = headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
+            insert_missing(headers, X_RETRY_AFTER[0].clone(), number(own.unwrap_or(seconds)));
         }
     }
 }

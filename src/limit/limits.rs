@@ -92,8 +92,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Derives the cells for a store, which may wait for so long (in µs) for other requests. Puts all limits into shadow
-    /// mode if `is_shadow` is set.
+    /// Derives the cells for a store. Puts all limits into shadow mode if `is_shadow` is set.
     pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
         (self.hasher, self.has_names) = (store.hasher(), store.has_readable_keys());
         if is_shadow {

@@ -222,8 +222,8 @@ impl ValueFormat {
             return Ok(Matcher::Pattern(match self {
                 Self::Text(Spelling::Host) => {
                     let sample = lower.replace('*', "0");
-                    // An address can be written in another way than its pattern.
-                    if *parse(Spelling::Host, &sample)? != *sample.as_bytes() && !lower.starts_with('[') {
+                    // A part of an IPv6 address is none.
+                    if !lower.starts_with('[') && *parse(Spelling::Host, &sample)? != *sample.as_bytes() {
                         return Err(format!("{text:?} matches no host: leave out the port and the last dot"));
                     }
                     lower.into()

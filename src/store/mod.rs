@@ -153,8 +153,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
     /// answers that it allows the request. If a cell is left without an answer, the decision is an error.
     ///
-    /// The request may wait for others for `longest_wait`, half of what is left of its deadline. The other half is for
-    /// the database.
+    /// `longest_wait` is how long the request may wait for other requests: half of the time until its deadline, so that
+    /// the other half is left for the database.
     fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer>;
 
     /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
@@ -163,9 +163,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of cells, as if their keys had never been used.
     fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
 
-    /// Decides a request if that takes no call of a database, and returns the instant of the decision: always in memory,
-    /// and for a denial whose wait is not over elsewhere. Otherwise, [`decide`](Self::decide) is called. It applies even
-    /// while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
+    /// Decides a request without calling a database, and returns the instant of the decision. A store in memory always
+    /// does so. Other stores repeat a denial whose wait is not over, and return `None` for all other requests.
+    ///
+    /// Called for each request, even while a [circuit breaker](crate::CircuitBreaker) is open. If it returns `None`,
+    /// [`decide`](Self::decide) is called. Defaults to `None`.
     fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
         let _ = (cells, purpose);
         None

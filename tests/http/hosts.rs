@@ -177,8 +177,10 @@ async fn lists_and_rules_contain_all_spellings_of_a_host() {
     }
     let invalid = KeyList::try_new(key::host(), ["a b"]).unwrap_err().to_string();
     assert!(invalid.contains("\"a b\" is not a host"), "{invalid}");
-    let limits = rules::from_yaml(&yaml("[2001:DB8::*]"), &Extractors::new()).unwrap();
-    assert_eq!(ask(&limited(limits), to("/", &["[2001:db8::7]"])).await.remaining(), 98);
+    for pattern in ["[2001:DB8::*]", "[2001:db8:*]", "[*]"] {
+        let limits = rules::from_yaml(&yaml(pattern), &Extractors::new()).unwrap();
+        assert_eq!(ask(&limited(limits), to("/", &["[2001:db8::7]"])).await.remaining(), 98, "{pattern}");
+    }
     for value in ["example.org", "Example.ORG.", "*.ORG", "example.*"] {
         let limits = rules::from_yaml(&yaml(value), &Extractors::new()).unwrap();
         let service = limited(limits);
