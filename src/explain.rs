@@ -62,14 +62,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::decision::{Charges, Outcome, Purpose, Verdict};
 use crate::error::printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 pub use crate::resilience::Decider;
 use crate::resilience::GuardedStore;
 use crate::select::{Condition, ListAction};
-use crate::store::Purpose;
-use crate::store::decision::{Cell, Cells, Verdict};
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -127,12 +126,12 @@ pub enum Conclusion {
 }
 
 impl Explanation {
-    /// Explains a request: by its head if there is a `conclusion`, and otherwise by a decision about its `cells`, for
+    /// Explains a request: by its head if there is a `conclusion`, and otherwise by a decision about its `charges`, for
     /// this purpose. `limits` are all limits, and say which of them apply.
     pub(crate) async fn new(
         guarded: &Arc<GuardedStore>,
         conclusion: Option<Conclusion>,
-        cells: Cells,
+        charges: Charges,
         limits: Vec<LimitExplanation>,
         purpose: Purpose,
     ) -> Self {
@@ -144,14 +143,14 @@ impl Explanation {
             limits,
         };
         this.key_parts().for_each(|part| part.set_fingerprint(guarded.hasher()));
-        this.describe(&cells, false);
+        this.describe(&charges, false);
         if let Some(conclusion) = conclusion {
             return Self { conclusion, ..this };
         }
-        if cells.is_empty() {
+        if charges.is_empty() {
             return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };
         }
-        let (decided_by, decision) = guarded.explain(cells, purpose).await;
+        let (decided_by, decision) = guarded.explain(charges, purpose).await;
         this.decided_by = decided_by;
         if let Some(decision) = decision {
             this.describe(decision.outcomes(), true);
@@ -160,15 +159,15 @@ impl Explanation {
         this
     }
 
-    /// Sets the costs and sizes of limits that apply, and their outcomes if the cells are decided.
-    fn describe(&mut self, cells: &[Cell], are_decided: bool) {
-        for cell in cells.iter().filter(|cell| !cell.is_of_penalty()) {
+    /// Sets the costs and sizes of limits that apply, and their outcomes if the charges are decided.
+    fn describe(&mut self, charges: &[Outcome], are_decided: bool) {
+        for outcome in charges.iter().filter(|outcome| !outcome.is_of_penalty()) {
             if let Some(LimitStatus::Applies(applied)) =
-                self.limits.get_mut(cell.limit()).map(|limit| &mut limit.status)
+                self.limits.get_mut(outcome.limit()).map(|limit| &mut limit.status)
             {
-                applied.fingerprint = format!("{:032x}", cell.fingerprint());
-                (applied.cost, applied.capacity) = (cell.cost(), cell.algorithm().capacity());
-                applied.outcome = are_decided.then(|| cell.into());
+                applied.fingerprint = format!("{:032x}", outcome.fingerprint());
+                (applied.cost, applied.capacity) = (outcome.cost(), outcome.algorithm().capacity());
+                applied.outcome = are_decided.then(|| outcome.clone());
             }
         }
     }
@@ -255,7 +254,7 @@ pub struct LimitExplanation {
 #[non_exhaustive]
 pub enum LimitStatus {
     /// The limit applies.
-    Applies(AppliedLimit),
+    Applies(Box<AppliedLimit>),
     /// The limit does not apply: its condition does not hold.
     ConditionNotMet,
     /// The limit does not apply: the request does not match its descriptor in the rules file.
@@ -303,14 +302,14 @@ impl LimitExplanation {
     /// Returns whether the limit denies the request, or rejects it for lack of a key.
     #[must_use]
     pub fn denies(&self) -> bool {
-        self.rejects() || self.outcome().is_some_and(ExpectedOutcome::denies)
+        self.rejects() || self.outcome().is_some_and(Outcome::denies)
     }
 
     pub(crate) fn rejects(&self) -> bool {
         matches!(self.status, LimitStatus::Rejects { .. })
     }
 
-    pub(crate) fn outcome(&self) -> Option<&ExpectedOutcome> {
+    pub(crate) fn outcome(&self) -> Option<&Outcome> {
         self.applied()?.outcome.as_ref()
     }
 }
@@ -331,61 +330,7 @@ pub struct AppliedLimit {
     /// The capacity that applies to the request and its key, without overage.
     pub capacity: u64,
     /// The outcome. `None` if the limit does not decide, because the store fails.
-    pub outcome: Option<ExpectedOutcome>,
-}
-
-/// The outcome that a limit would have for a request.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct ExpectedOutcome {
-    /// Whether the limit has capacity. See [`Cell::verdict`].
-    pub allowed: bool,
-    /// Whether the limit counts for the decision. See [`Cell::is_enforced`].
-    pub enforced: bool,
-    /// The delay of the request, if the limit is a queue. Otherwise zero.
-    #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "serialize_span"))]
-    pub delay: Duration,
-    /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
-    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "serialize_span"))]
-    pub retry_after: Option<Duration>,
-    /// The tokens that would be left. See [`Cell::remaining`].
-    pub remaining: u64,
-    /// The wait after which more tokens would be left. See [`Cell::more_after`].
-    #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "serialize_span"))]
-    pub more_after: Option<Duration>,
-    /// The time until the key is as if it had never been used. See [`Cell::reset_after`].
-    #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "serialize_span"))]
-    pub reset_after: Duration,
-    /// Whether there is capacity in the limit's overage only. See [`Cell::uses_overage`].
-    pub uses_overage: bool,
-    /// Whether a penalty locks the key out. See [`Cell::is_locked_out`].
-    pub locked_out: bool,
-}
-
-impl From<&Cell> for ExpectedOutcome {
-    fn from(outcome: &Cell) -> Self {
-        let verdict = outcome.verdict();
-        Self {
-            allowed: verdict.is_allowed(),
-            enforced: outcome.is_enforced(),
-            delay: verdict.delay(),
-            retry_after: verdict.retry_after(),
-            remaining: outcome.remaining(),
-            more_after: outcome.more_after(),
-            reset_after: outcome.reset_after(),
-            uses_overage: outcome.uses_overage(),
-            locked_out: outcome.is_locked_out(),
-        }
-    }
-}
-
-impl ExpectedOutcome {
-    /// Returns whether the limit denies the request.
-    #[must_use]
-    pub fn denies(&self) -> bool {
-        self.enforced && !self.allowed
-    }
+    pub outcome: Option<Outcome>,
 }
 
 /// A list of requests, and whether it contains this one.
@@ -483,9 +428,9 @@ impl fmt::Display for LimitExplanation {
                     None => write!(f, ": not decided, cost {}", applied.cost)?,
                     Some(outcome) => {
                         write_verdict(outcome, f)?;
-                        write!(f, ", {} of {} left, cost {}", outcome.remaining, applied.capacity, applied.cost)?;
-                        if !outcome.reset_after.is_zero() {
-                            write!(f, ", reset after {:?}", outcome.reset_after)?;
+                        write!(f, ", {} of {} left, cost {}", outcome.remaining(), applied.capacity, applied.cost)?;
+                        if !outcome.reset_after().is_zero() {
+                            write!(f, ", reset after {:?}", outcome.reset_after())?;
                         }
                     }
                 }
@@ -514,22 +459,23 @@ impl fmt::Display for Decider {
 }
 
 /// Writes the verdict of a limit.
-fn write_verdict(outcome: &ExpectedOutcome, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    f.write_str(match (outcome.allowed, outcome.enforced) {
+fn write_verdict(outcome: &Outcome, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let verdict = outcome.verdict();
+    f.write_str(match (verdict.is_allowed(), outcome.is_enforced()) {
         (true, _) => ": allowed",
         (false, true) => ": denied",
         (false, false) => ": would deny, but is not enforced",
     })?;
-    if outcome.uses_overage {
+    if outcome.uses_overage() {
         f.write_str(" within the overage")?;
     }
-    if !outcome.delay.is_zero() {
-        write!(f, " after a delay of {:?}", outcome.delay)?;
+    if !verdict.delay().is_zero() {
+        write!(f, " after a delay of {:?}", verdict.delay())?;
     }
-    if let Some(wait) = outcome.retry_after {
+    if let Some(wait) = verdict.retry_after() {
         write!(f, ", retry after {wait:?}")?;
     }
-    if outcome.locked_out { f.write_str(", locked out by a penalty") } else { Ok(()) }
+    if outcome.is_locked_out() { f.write_str(", locked out by a penalty") } else { Ok(()) }
 }
 
 /// A key as the end of a line.

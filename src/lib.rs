@@ -73,6 +73,7 @@
 pub mod algorithm;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod decision;
 mod error;
 pub mod explain;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
@@ -100,6 +101,7 @@ pub mod store;
 mod time;
 
 pub use algorithm::*;
+pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 #[doc(inline)]
 pub use http::dry_run;
@@ -116,7 +118,6 @@ pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
 pub use resilience::CircuitBreaker;
 pub use select::{AddressList, KeyList, ListAction, when};
-pub use store::decision::{AllowedDecision, DecidedBy, Decision, Receipt, Verdict};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

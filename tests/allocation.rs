@@ -408,12 +408,12 @@ fn kept_bodies_on_a_router_do_not_allocate() {
 
 #[test]
 fn recorders_do_not_allocate() {
-    use tower_ratelimit::{DecisionRecord, LimitOutcome, MetricsRecorder, Recorder, Stats, TraceRecorder};
+    use tower_ratelimit::{DecisionRecord, MetricsRecorder, OutcomeKind, Recorder, Stats, TraceRecorder};
 
     struct Denied(std::sync::atomic::AtomicU64);
     impl Recorder for Denied {
         fn decision(&self, decision: &DecisionRecord<'_>) {
-            let denied = decision.limits().filter(|limit| limit.outcome() == LimitOutcome::Denied).count();
+            let denied = decision.limits().filter(|limit| limit.outcome.kind() == OutcomeKind::Denied).count();
             self.0.fetch_add(denied as u64, std::sync::atomic::Ordering::Relaxed);
         }
     }

@@ -11,11 +11,16 @@
 //! another amount can recover the level in tokens, and drains it at its own rate.
 
 use super::settings::Algorithm;
-use super::state::{CompactState, div_ceil, product};
+use super::state::{Attempt, CompactState, div_ceil, product};
 
 #[inline(always)]
-pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    div_ceil(level(algorithm, state, now.max(state.at)), algorithm.span)
+pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
+    // If the clock has stepped back behind the last charge, time stands still.
+    let now = now.max(state.at);
+    let level = level(algorithm, state, now);
+    let used = div_ceil(level, algorithm.span);
+    let fits = algorithm.fits(used, cost);
+    Attempt { used, charged: if fits { encode(level + units(algorithm, cost), now, algorithm.amount) } else { *state } }
 }
 
 #[inline(always)]
@@ -27,14 +32,6 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
     }
     // At the rate of another limit, all of it may have drained earlier.
     from.saturating_add(div_ceil(level - most, algorithm.amount.into())).min(state.expires_at) - now
-}
-
-#[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
-    // If the clock has stepped back behind the last charge, time stands still.
-    let now = now.max(state.at);
-    let level = level(algorithm, state, now) + units(algorithm, cost);
-    *state = encode(level, now, algorithm.amount);
 }
 
 /// Takes the cost off the level that the last charge has left, but at most what is left of the level after the refunded
@@ -66,7 +63,7 @@ fn units(algorithm: &Algorithm, tokens: u64) -> u128 {
 }
 
 /// Returns the units of a state that have not drained at `now`.
-#[inline]
+#[inline(always)]
 fn level(algorithm: &Algorithm, state: &CompactState, now: u64) -> u128 {
     if state.expires_at <= now {
         return 0;
@@ -86,7 +83,7 @@ fn charged(state: &CompactState) -> u128 {
 }
 
 /// Encodes a level that is not 0 at `now`, as it drains at this amount.
-#[inline]
+#[inline(always)]
 fn encode(units: u128, now: u64, amount: u32) -> CompactState {
     let micros = div_ceil(units, amount.max(1).into());
     // The difference is less than the amount, so computing it modulo 2^32 is exact.

@@ -5,7 +5,7 @@
 //! as the current one.
 
 use super::settings::{Algorithm, Kind, Rounding};
-use super::state::{CompactState, div, product};
+use super::state::{Attempt, CompactState, div, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
 #[derive(Clone, Copy)]
@@ -16,11 +16,16 @@ struct Windows {
 }
 
 #[inline(always)]
-pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    used_of(algorithm, windows(algorithm, state, now), now)
+pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
+    let windows = windows(algorithm, state, now);
+    let used = used(algorithm, windows, now);
+    if !algorithm.fits(used, cost) {
+        return Attempt { used, charged: *state };
+    }
+    Attempt { used, charged: encode(algorithm, Windows { current: windows.current + cost, ..windows }) }
 }
 
-fn used_of(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
+fn used(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
     let covered = algorithm.span - now.saturating_sub(windows.start);
     let weighted = div(product(windows.previous, covered) + u128::from(rounding(algorithm)), algorithm.span);
@@ -30,7 +35,7 @@ fn used_of(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
 #[inline(always)]
 pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let windows = windows(algorithm, state, now);
-    if used_of(algorithm, windows, now) <= most {
+    if used(algorithm, windows, now) <= most {
         return 0;
     }
     let at = match most.checked_sub(windows.current) {
@@ -38,13 +43,6 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
         None => windows.start + algorithm.span + faded_to(algorithm, most, windows.current),
     };
     at - now
-}
-
-#[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
-    let mut windows = windows(algorithm, state, now);
-    windows.current += cost;
-    *state = encode(algorithm, windows);
 }
 
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {

@@ -5,11 +5,14 @@
 //! charged (the upper half).
 
 use super::settings::Algorithm;
-use super::state::CompactState;
+use super::state::{Attempt, CompactState};
 
 #[inline(always)]
-pub(super) fn used(algorithm: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    missing(algorithm, state, present(algorithm, state, now)).0
+pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
+    let (missing, refill) = missing(algorithm, state, present(algorithm, state, now));
+    let fits = algorithm.fits(missing, cost);
+    let charged = if fits { encode(missing + cost, refill, algorithm.amount, algorithm.span) } else { *state };
+    Attempt { used: missing, charged }
 }
 
 #[inline(always)]
@@ -20,12 +23,6 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
         // At the rate of another limit, the bucket may be full earlier.
         excess => full_at(excess, refill, algorithm.amount, algorithm.span).min(state.expires_at) - now,
     }
-}
-
-#[inline(always)]
-pub(super) fn charge(algorithm: &Algorithm, state: &mut CompactState, now: u64, cost: u64) {
-    let (missing, refill) = missing(algorithm, state, present(algorithm, state, now));
-    *state = encode(missing + cost, refill, algorithm.amount, algorithm.span);
 }
 
 /// Takes the cost, less all refills since the refunded charge, off the tokens that were missing after the last charge:

@@ -13,7 +13,7 @@
 
 use super::log::Log;
 use super::settings::{Algorithm, Kind};
-use super::state::CompactState;
+use super::state::{Attempt, CompactState};
 use super::{bucket, counter, interval_bucket, penalty, window};
 
 /// The state of a key under any algorithm, and the algorithm's operations on it, from which all decisions follow.
@@ -46,13 +46,18 @@ impl KeyState {
         }
     }
 
-    /// Returns the tokens in use, rounded up.
+    /// Looks at the state, once, and computes the state after a charge of `cost`. That of a log is left out.
     #[inline(always)]
-    pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+    pub(crate) fn attempt(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Attempt {
         match self {
-            Self::Compact(state) => state.used(algorithm, now),
-            Self::Log(log) => log.used(algorithm, now),
+            Self::Compact(state) => state.attempt(algorithm, now, cost),
+            Self::Log(log) => Attempt { used: log.used(algorithm, now), charged: CompactState::UNUSED },
         }
+    }
+
+    /// Returns the tokens in use, rounded up.
+    pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+        self.attempt(algorithm, now, 0).used
     }
 
     /// Returns the time until at most `most` tokens are in use, or 0 if no more are.
@@ -64,17 +69,17 @@ impl KeyState {
         }
     }
 
-    /// Charges `cost`, which is at least 1 and fits.
+    /// Charges `cost`, which is at least 1 and fits. `charged` is the state after that, unless it is a log.
     #[inline(always)]
-    pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) {
+    pub(crate) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64, charged: CompactState) {
         match self {
+            Self::Log(log) => log.charge(algorithm, now, cost),
             Self::Compact(_) if algorithm.keeps_log() => {
                 let mut log = Box::<Log>::default();
                 log.charge(algorithm, now, cost);
                 *self = Self::Log(log);
             }
-            Self::Compact(state) => state.charge(algorithm, now, cost),
-            Self::Log(log) => log.charge(algorithm, now, cost),
+            Self::Compact(state) => *state = charged,
         }
     }
 
@@ -138,6 +143,12 @@ impl Algorithm {
         }
     }
 
+    /// Returns whether `cost` can be charged when `used` tokens are in use. A cost of 0 need not be.
+    #[inline(always)]
+    pub(super) fn fits(&self, used: u64, cost: u64) -> bool {
+        cost > 0 && used.saturating_add(cost) <= self.hard_capacity()
+    }
+
     /// Returns the time for which a request that can be charged `cost` waits before it proceeds.
     #[inline(always)]
     pub(crate) fn delay(&self, state: &KeyState, now: u64, cost: u64) -> u64 {
@@ -159,7 +170,12 @@ impl Algorithm {
     /// Returns the time until the key is unused again.
     #[inline]
     pub(crate) fn reset_after(&self, state: &CompactState, now: u64) -> u64 {
-        if self.is_bucket() { state.wait(self, now, 0) } else { state.expires_at.saturating_sub(now) }
+        match self.kind {
+            // At another rate, it drains earlier or later.
+            Kind::Bucket(_) if state.detail >> 32 != u64::from(self.amount) => state.wait(self, now, 0),
+            Kind::IntervalBucket => state.wait(self, now, 0),
+            _ => state.expires_at.saturating_sub(now),
+        }
     }
 }
 
@@ -169,15 +185,15 @@ impl Algorithm {
 /// ("token bucket" in `.ci/instructions`).
 impl CompactState {
     #[inline(always)]
-    pub(crate) fn used(&self, algorithm: &Algorithm, now: u64) -> u64 {
+    fn attempt(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Attempt {
         match algorithm.kind {
-            Kind::IntervalBucket => interval_bucket::used(algorithm, self, now),
-            Kind::Bucket(_) => bucket::used(algorithm, self, now),
-            Kind::Window(_) => window::used(self, now),
-            Kind::Counter(_) => counter::used(algorithm, self, now),
-            Kind::Penalty { .. } => penalty::used(algorithm, self, now),
+            Kind::IntervalBucket => interval_bucket::attempt(algorithm, self, now, cost),
+            Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
+            Kind::Window(_) => window::attempt(algorithm, self, now, cost),
+            Kind::Counter(_) => counter::attempt(algorithm, self, now, cost),
+            Kind::Penalty { .. } => penalty::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
-            Kind::Log(_) => self.detail,
+            Kind::Log(_) => Attempt { used: self.detail, charged: *self },
         }
     }
 
@@ -191,18 +207,6 @@ impl CompactState {
             Kind::Penalty { .. } => penalty::wait(self, now),
             Kind::Log(_) if self.detail <= most => 0,
             Kind::Log(_) => self.at - now,
-        }
-    }
-
-    #[inline(always)]
-    pub(super) fn charge(&mut self, algorithm: &Algorithm, now: u64, cost: u64) {
-        match algorithm.kind {
-            Kind::IntervalBucket => interval_bucket::charge(algorithm, self, now, cost),
-            Kind::Bucket(_) => bucket::charge(algorithm, self, now, cost),
-            Kind::Window(_) => window::charge(algorithm, self, now, cost),
-            Kind::Counter(_) => counter::charge(algorithm, self, now, cost),
-            Kind::Penalty { .. } => penalty::charge(algorithm, self, now),
-            Kind::Log(_) => unreachable!("the state of {algorithm:?} is a log"),
         }
     }
 
@@ -245,7 +249,8 @@ mod tests {
     fn charged(algorithm: &Algorithm, charges: u64) -> KeyState {
         let mut state = KeyState::unused(algorithm);
         for at in 0..charges {
-            state.charge(algorithm, NOON + at, 1);
+            let charged = state.attempt(algorithm, NOON + at, 1).charged;
+            state.charge(algorithm, NOON + at, 1, charged);
         }
         state
     }
@@ -327,7 +332,8 @@ mod tests {
                         algorithm.reset_after(&summary, now);
                         algorithm.delay(&state, now, cost);
                         if algorithm.wait(&state, now, cost, used) == 0 && cost > 0 {
-                            state.clone().charge(&algorithm, now, cost);
+                            let charged = state.attempt(&algorithm, now, cost).charged;
+                            state.clone().charge(&algorithm, now, cost, charged);
                         }
                         for at in [0, NOON, 1 << 53] {
                             let mark = CompactState { expires_at: NOON, at, detail: NOON };

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::settings::{Algorithm, Kind};
-use super::state::CompactState;
+use super::state::{Attempt, CompactState};
 use crate::error::validation::{self, checked};
 use crate::error::{ConfigError, Fault};
 
@@ -207,14 +207,15 @@ pub(super) fn wait(state: &CompactState, now: u64) -> u64 {
     }
 }
 
-/// Returns all tokens while a key is locked out, and otherwise none.
-pub(super) fn used(penalty: &Algorithm, state: &CompactState, now: u64) -> u64 {
-    if wait(state, now) > 0 { penalty.capacity } else { 0 }
+/// Counts a denial of a key that is not locked out. All tokens are in use while a key is, and otherwise none.
+pub(super) fn attempt(penalty: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
+    let used = if wait(state, now) > 0 { penalty.capacity } else { 0 };
+    Attempt { used, charged: if penalty.fits(used, cost) { strike(penalty, state, now) } else { *state } }
 }
 
-/// Counts a denial of a key that is not locked out.
-pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) {
-    let Kind::Penalty { longest, memory } = penalty.kind else { return };
+/// Returns the state after a denial of a key that is not locked out.
+fn strike(penalty: &Algorithm, state: &CompactState, now: u64) -> CompactState {
+    let Kind::Penalty { longest, memory } = penalty.kind else { return *state };
     let [level, strikes] = state.halves();
     let (strikes_end, level_end) = match strikes > 0 && level < LEVEL_IS_LATER {
         true => (state.expires_at, state.at),
@@ -222,7 +223,7 @@ pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) {
     };
     let level = if now < level_end { level & MAX_LEVEL } else { 0 };
     let (strikes, strikes_end) = if now < strikes_end { (strikes + 1, strikes_end) } else { (1, now + penalty.span) };
-    *state = if strikes >= penalty.amount.into() {
+    if strikes >= penalty.amount.into() {
         let level = (level + 1).min(MAX_LEVEL);
         let span = penalty.capacity.saturating_mul(1 << (level - 1)).min(longest);
         let memory = if memory > 0 { memory } else { span };
@@ -231,7 +232,7 @@ pub(super) fn charge(penalty: &Algorithm, state: &mut CompactState, now: u64) {
         CompactState { expires_at: level_end, at: strikes_end, detail: (level + LEVEL_IS_LATER) << 32 | strikes }
     } else {
         CompactState { expires_at: strikes_end, at: level_end, detail: level << 32 | strikes }
-    };
+    }
 }
 
 /// A lockout that a strike has begun.

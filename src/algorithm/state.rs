@@ -35,6 +35,15 @@ impl CompactState {
     }
 }
 
+/// The result of a look at a state, for a charge.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    /// The tokens in use, rounded up.
+    pub(crate) used: u64,
+    /// The state after the charge, or as it is if the cost is 0 or does not fit.
+    pub(crate) charged: CompactState,
+}
+
 /// The end of the instants that states hold: arithmetic with periods cannot overflow before it.
 const END_OF_INSTANTS: u64 = 1 << 56;
 

@@ -36,11 +36,11 @@ use tokio::time::sleep;
 
 use self::trace::{Pair, Random, START, limiter, new_key};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, TokenBucket};
+use crate::decision::Decision;
 use crate::error::StoreErrorKind;
 use crate::error::validation::DAY;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::store::decision::Decision;
 use crate::store::{CasStore, CompareAndSwap, Store, StoreFuture};
 use crate::time::{ManualClock, Timestamp};
 

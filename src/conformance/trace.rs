@@ -8,12 +8,11 @@ use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
+use crate::decision::{Decision, Receipt};
 use crate::error::StoreError;
-use crate::explain::ExpectedOutcome;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::resilience::CircuitBreaker;
-use crate::store::decision::{Decision, Receipt};
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 
@@ -56,8 +55,9 @@ impl Pair {
         decide: impl AsyncFn(&Limiter) -> Result<Decision, StoreError>,
     ) -> [Receipt; 2] {
         let decisions = self.step(step, decide).await;
-        let [expected, actual] = decisions.each_ref().map(describe);
-        assert!(expected == actual, "{}\nexpected {expected}\nactual {actual}", self.history);
+        let [expected, actual] =
+            decisions.each_ref().map(|decision| (decision.verdict(), decision.at(), decision.outcomes()));
+        assert!(expected == actual, "{}\nexpected {expected:?}\nactual {actual:?}", self.history);
         decisions.map(Decision::into_receipt)
     }
 
@@ -88,16 +88,6 @@ impl Pair {
         self.note(&format!("at {micros}"));
         self.clock.set(Timestamp::from_micros(micros));
     }
-}
-
-/// Describes a decision, without marks and hashes, which may differ between stores.
-fn describe(decision: &Decision) -> String {
-    let mut text = format!("{:?} at {:?}", decision.verdict(), decision.at());
-    for outcome in decision.outcomes() {
-        let (limit, cost) = (outcome.limit(), outcome.cost());
-        let _ = write!(text, "\n  limit {limit}: cost {cost}, {:?}", ExpectedOutcome::from(outcome));
-    }
-    text
 }
 
 /// Creates a limiter that waits up to 30 s for its store.

@@ -3,13 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use super::config::LayerConfig;
+use crate::decision::Charges;
 use crate::explain::{AppliedLimit, Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
 use crate::key::hash::KeyHash;
 use crate::key::head::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, Values};
 use crate::store::Purpose;
-use crate::store::decision::Cells;
 
 /// Limits of a request that have yet to be found.
 pub(super) enum PendingLimits {
@@ -24,8 +24,8 @@ pub(super) enum PendingLimits {
 pub(super) struct Finder<'a> {
     config: &'a LayerConfig,
     head: &'a RequestHead<'a>,
-    /// The cells of the limits that apply.
-    pub(super) cells: Cells,
+    /// The charges of the limits that apply.
+    pub(super) charges: Charges,
     /// Why the request is rejected, if a limit rejects it.
     pub(super) missing_key: Option<KeyError>,
     /// The explanations of all limits. `None` for a request that is not explained.
@@ -35,7 +35,7 @@ pub(super) struct Finder<'a> {
 impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
-        Self { config, head, cells: Cells::new(), missing_key: None, explained: None }
+        Self { config, head, charges: config.guarded.limits.no_charges(), missing_key: None, explained: None }
     }
 
     /// Adds the limits that apply. Returns those that have yet to be found. Ends at the first limit that rejects the
@@ -98,12 +98,12 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Completes the cells of all limits that apply: brings them into the order of the limits, and gives them their
+    /// Completes the charges of all limits that apply: brings them into the order of the limits, and gives them their
     /// sizes for this request.
     #[inline]
     pub(super) fn complete(&mut self) {
-        self.cells.sort_by_key(|cell| cell.limit());
-        self.config.guarded.limits.fit(&mut self.cells, self.head);
+        self.charges.sort_by_key(|outcome| outcome.limit());
+        self.config.guarded.limits.fit(&mut self.charges, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
@@ -144,9 +144,9 @@ impl<'a> Finder<'a> {
             }
         };
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
-        limits.add(&mut self.cells, index, key, cost);
+        limits.add(&mut self.charges, index, key, cost);
         let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
-        self.note(index, LimitStatus::Applies(applied), looked_up);
+        self.note(index, LimitStatus::Applies(applied.into()), looked_up);
     }
 
     /// Notes in an explanation whether a limit applies.
@@ -238,8 +238,8 @@ pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpos
         }
     };
     finder.complete();
-    let cells = finder.cells;
-    let mut explanation = Explanation::new(guarded, conclusion, cells, explained, purpose).await;
+    let charges = finder.charges;
+    let mut explanation = Explanation::new(guarded, conclusion, charges, explained, purpose).await;
     explanation.lists = config.lists.explain(head);
     explanation
 }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::body::{IntoRejectionResponse, Reported};
 use super::headers::{HeaderStyle, Headers};
 use super::response::{Body, RejectionFormat};
+use crate::decision::Decision;
 use crate::error::ConfigError;
 use crate::explain::{ListExplanation, ListKind};
 use crate::key::head::RequestHead;
@@ -23,7 +24,6 @@ use crate::limiter::Builder;
 use crate::recorder::{Event, Reason, Rejection};
 use crate::resilience::GuardedStore;
 use crate::select::{Condition, ListAction};
-use crate::store::decision::Decision;
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
 /// [`builder`](crate::RateLimitLayer::builder).

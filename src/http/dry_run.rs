@@ -273,11 +273,11 @@ impl LimitReport {
         self.missing_key += u64::from(limit.rejects());
         let Some(outcome) = limit.outcome() else { return };
         self.requests += 1;
-        self.allowed += u64::from(outcome.allowed);
+        self.allowed += u64::from(outcome.is_allowed());
         self.denied += u64::from(outcome.denies());
-        self.shadow_denied += u64::from(!outcome.allowed && !outcome.enforced);
-        if !outcome.allowed && self.samples.len() < MAX_SAMPLES {
-            self.samples.push(SampleRequest::new(at, head, outcome.retry_after, vec![limit.clone()]));
+        self.shadow_denied += u64::from(!outcome.is_allowed() && !outcome.is_enforced());
+        if !outcome.is_allowed() && self.samples.len() < MAX_SAMPLES {
+            self.samples.push(SampleRequest::new(at, head, outcome.verdict().retry_after(), vec![limit.clone()]));
         }
     }
 }

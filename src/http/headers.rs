@@ -15,8 +15,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use sfv::{FieldType, Item, List, ListEntry, Parser};
 
 use crate::algorithm::{Algorithm, Kind};
+use crate::decision::{Decision, Outcome};
 use crate::limit::Limit;
-use crate::store::decision::{Cell, Decision};
 use crate::time::{Timestamp, ceil_seconds};
 
 /// A set of response headers that report the remaining tokens of limits.
@@ -175,7 +175,7 @@ struct LimitText {
 
 impl LimitText {
     /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
-    fn is_of(&self, outcome: &Cell) -> bool {
+    fn is_of(&self, outcome: &Outcome) -> bool {
         Algorithm { overage: 0, ..*outcome.algorithm() } == self.algorithm
     }
 }
@@ -299,7 +299,7 @@ impl Headers {
     }
 
     /// Limits a time to the longest wait, if a client would have to wait for it before it repeats the request.
-    fn limited(&self, outcome: &Cell, time: Duration) -> Duration {
+    fn limited(&self, outcome: &Outcome, time: Duration) -> Duration {
         if outcome.remaining() < outcome.cost().max(1) { time.min(self.longest_wait) } else { time }
     }
 
@@ -363,7 +363,7 @@ fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, &'a Algorithm)>, at
 
 /// Returns the time for which a client should make the remaining tokens last: see
 /// [`HeaderStyle::IetfDraft11`].
-fn effective_window(outcome: &Cell, at: Timestamp) -> Duration {
+fn effective_window(outcome: &Outcome, at: Timestamp) -> Duration {
     let algorithm = outcome.algorithm();
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
     let until_used = match algorithm.kind {
@@ -379,7 +379,7 @@ fn effective_window(outcome: &Cell, at: Timestamp) -> Duration {
 
 /// Returns the outcomes that are reported to clients. Limits that are not enforced are left out, because clients would
 /// slow down for them.
-fn reported(decision: &Decision) -> impl Iterator<Item = &Cell> {
+fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }
 
@@ -400,7 +400,7 @@ fn tightest(decision: &Decision) -> Decision {
 }
 
 /// Returns the order of limits from the tightest one: that which denies for longest, or else has the least remaining.
-fn looseness(outcome: &Cell) -> impl Ord {
+fn looseness(outcome: &Outcome) -> impl Ord {
     let wait = (!outcome.is_allowed()).then(|| outcome.verdict().retry_after().unwrap_or(Duration::MAX));
     (Reverse(wait), outcome.remaining(), Reverse(outcome.reset_after()))
 }

@@ -13,11 +13,11 @@ use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 
 use super::config::LayerConfig;
+use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Receipt, Veto};
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::{Event, Reason};
-use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt, Veto};
-use crate::store::{Purpose, StoreFuture};
+use crate::store::StoreFuture;
 use crate::time::Timestamp;
 
 /// A limiter's decisions about a request, among the request's extensions.
@@ -46,7 +46,7 @@ struct Entries {
 /// The charges of the request under one limit.
 pub(super) struct Account {
     /// The question of the first decision.
-    pub(super) asked: Cell,
+    pub(super) asked: Charge,
     /// The total of the payments.
     pub(super) paid: u64,
     /// Whether one of the payments has used overage.
@@ -58,7 +58,7 @@ pub(super) struct Account {
 #[derive(Clone)]
 struct Payment {
     by: DecidedBy,
-    charged: Cell,
+    charged: Outcome,
     /// The instant at which the charge no longer counts.
     end: Timestamp,
 }
@@ -81,7 +81,7 @@ impl Ledger {
         let head = if depends_on_head { head.to_request() } else { Request::new(()) };
         let by = first.decided_by();
         let account =
-            |first: &Cell| Account { asked: first.clone(), paid: 0, uses_overage: false, payments: SmallVec::new() };
+            |first: &Outcome| Account { asked: first.charge, paid: 0, uses_overage: false, payments: SmallVec::new() };
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.layer] };
         entries.add(first);
@@ -142,17 +142,17 @@ impl Ledger {
     }
 
     /// Asks for the tokens that are missing to a target cost.
-    fn missing(&self, target: &TargetCost<'_>) -> Cells {
-        self.cells(|account| target(account).saturating_sub(account.paid))
+    fn missing(&self, target: &TargetCost<'_>) -> Charges {
+        self.ask(|account| target(account).saturating_sub(account.paid))
     }
 
     /// Asks the limits that apply once more, with the cost that a function returns.
-    pub(super) fn cells(&self, cost: impl Fn(&Account) -> u64) -> Cells {
-        let mut cells = Cells::new();
+    pub(super) fn ask(&self, cost: impl Fn(&Account) -> u64) -> Charges {
+        let mut charges = self.config.guarded.limits.no_charges();
         for account in &self.entries().accounts {
-            self.config.guarded.limits.add_again(&mut cells, &account.asked, cost(account));
+            self.config.guarded.limits.add_again(&mut charges, &account.asked, cost(account));
         }
-        cells
+        charges
     }
 
     /// Removes the tokens paid in excess, from the last charge of each limit first. The caller must refund the payments
@@ -166,28 +166,30 @@ impl Ledger {
         payments
     }
 
+    /// Combines payments into receipts, of at most 64 each.
+    fn receipts(&self, payments: Vec<Payment>) -> Vec<Receipt> {
+        let mut receipts: Vec<Receipt> = Vec::new();
+        for Payment { by, charged, .. } in payments {
+            let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
+            if receipts.last_mut().filter(accepts).is_none() {
+                receipts.push(Receipt { by, charged: self.config.guarded.limits.no_charges() });
+            }
+            if let Some(last) = receipts.last_mut() {
+                last.charged.push(charged);
+            }
+        }
+        receipts
+    }
+
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Combines payments into receipts, of at most 64 each.
-fn receipts(payments: Vec<Payment>) -> Vec<Receipt> {
-    let mut receipts: Vec<Receipt> = Vec::new();
-    for Payment { by, charged, .. } in payments {
-        let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
-        match receipts.last_mut().filter(accepts) {
-            Some(last) => last.charged.push(charged),
-            None => receipts.push(Receipt { by, charged: Cells::from_iter([charged]) }),
-        }
-    }
-    receipts
-}
-
 impl Entries {
     fn add(&mut self, mut decision: Decision) -> &Decision {
         // A limit that is not enforced may have had no capacity.
-        for charged in decision.outcomes().iter().filter(|cell| decision.is_charged() && cell.is_allowed()) {
+        for charged in decision.outcomes().iter().filter(|outcome| decision.is_charged() && outcome.is_allowed()) {
             let end = decision.at().saturating_add(charged.reset_after());
             self.pay(Payment { by: decision.decided_by(), charged: charged.clone(), end });
         }
@@ -235,7 +237,7 @@ impl Account {
 
     /// Completes the outcome of a later decision, if that has charged nothing: the request may have used overage before,
     /// and a quota is reported if it was charged or has capacity.
-    fn complete(&self, outcome: &mut Cell) {
+    fn complete(&self, outcome: &mut Outcome) {
         if outcome.cost == 0 && self.paid > 0 && self.uses_overage && outcome.used > outcome.algorithm.capacity() {
             outcome.set_uses_overage();
         }
@@ -251,9 +253,9 @@ impl Account {
             && let Some(last) = self.payments.last_mut()
         {
             let mut part = last.clone();
-            part.charged.cost = tokens.min(last.charged.cost);
+            part.charged.charge.cost = tokens.min(last.charged.cost);
             tokens -= part.charged.cost;
-            last.charged.cost -= part.charged.cost;
+            last.charged.charge.cost -= part.charged.cost;
             taken.push(part);
             if last.charged.cost == 0 {
                 self.payments.pop();
@@ -268,7 +270,7 @@ impl Payment {
     fn absorb(&mut self, later: &Self) -> bool {
         let is_alike = self.by == later.by && self.charged.identity == later.charged.identity;
         if is_alike {
-            self.charged.cost += later.charged.cost;
+            self.charged.charge.cost += later.charged.cost;
         }
         is_alike
     }
@@ -295,30 +297,31 @@ impl Ledger {
         let is_spared = |account: &Account| are_quotas_charged && account.is_quota() && account.paid == 0;
         let target = &|account: &Account| if is_spared(account) { 0 } else { target(account) };
         let missing = self.missing(target);
-        if missing.iter().all(|cell| cell.cost() == 0) {
+        if missing.iter().all(|outcome| outcome.cost() == 0) {
             return Ok((None, has_refunded, 0));
         }
         let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
         let decision = loop {
             // A denial is not the client's fault, so it is no strike.
-            charged.iter_mut().for_each(|cell| cell.makes_strikes = false);
+            charged.make_no_strikes();
             let decision = guarded.decide_by(self.by, charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 break decision;
             }
-            let quotas_allow = decision.outcomes().iter().any(|cell| cell.veto() == Veto::Quota && cell.is_allowed());
-            charged = self.cells(|account| {
+            let quotas_allow =
+                decision.outcomes().iter().any(|outcome| outcome.veto() == Veto::Quota && outcome.is_allowed());
+            charged = self.ask(|account| {
                 let missing = || target(account).saturating_sub(account.paid);
-                let outcome = outcome(&decision, account.asked.limit());
-                outcome.map_or_else(missing, |cell| lowered_to_available(cell, quotas_allow))
+                let decided = outcome(&decision, account.asked.limit());
+                decided.map_or_else(missing, |outcome| lowered_to_available(outcome, quotas_allow))
             });
         };
         let mut shortfall = 0;
-        for cell in missing.iter().filter(|cell| !cell.is_of_penalty() && cell.veto() != Veto::Shadow) {
-            let charged = || outcome(&decision, cell.limit()).map_or(cell.cost(), Cell::cost);
-            let tokens = cell.cost().saturating_sub(if decision.is_allowed() { charged() } else { 0 });
+        for asked in missing.iter().filter(|asked| !asked.is_of_penalty() && asked.veto() != Veto::Shadow) {
+            let charged = || outcome(&decision, asked.limit()).map_or(asked.cost, |outcome| outcome.cost);
+            let tokens = asked.cost.saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {
-                let limit = guarded.limits[cell.limit()].name();
+                let limit = guarded.limits[asked.limit()].name();
                 guarded.report_event(&Event::Shortfall { limit, tokens });
                 shortfall = shortfall.max(tokens);
             }
@@ -342,10 +345,10 @@ impl Ledger {
             Some(_) => account.paid.max(account.asked.cost),
             None => cost,
         };
-        let full = self.cells(target);
+        let full = self.ask(target);
         // A quota that is paid already has had capacity, so others need none.
         let mut difference = self.missing(&target);
-        difference.iter_mut().zip(&full).for_each(|(cell, full)| cell.set_veto(full.veto));
+        difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
         let recording = guarded.start_recording(Purpose::Take);
         let mut decision = match self.refund_excess(&target).await {
             Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take).await,
@@ -363,9 +366,9 @@ impl Ledger {
         let allowed = decision.as_ref().ok().filter(|decision| decision.is_allowed());
         // Limits without capacity for the full cost, such as those in shadow mode, do not charge an allowed request.
         let lacks =
-            |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|cell| !cell.is_allowed()));
+            |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|outcome| !outcome.is_allowed()));
         for receipt in
-            receipts(self.take_excess(&|account| if lacks(account.asked.limit()) { 0 } else { account.paid }))
+            self.receipts(self.take_excess(&|account| if lacks(account.asked.limit()) { 0 } else { account.paid }))
         {
             guarded.refund_in_background(receipt);
         }
@@ -387,8 +390,8 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
-        let cells = self.cells(|_| 0);
-        let applicable = cells.iter().filter(|cell| !cell.is_of_penalty()).map(Cell::limit);
+        let charges = self.ask(|_| 0);
+        let applicable = charges.iter().filter(|outcome| !outcome.is_of_penalty()).map(|outcome| outcome.limit());
         let actual: BTreeMap<usize, u64> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
         if actual.is_empty() {
             return;
@@ -419,11 +422,11 @@ impl Ledger {
 
     /// Resets the keys of the limits for which `is_for` holds, and removes their charges, unless the reset fails.
     pub(super) async fn reset(&self, is_for: impl Fn(usize) -> bool + Send + Sync) -> Result<(), StoreError> {
-        let mut cells = self.cells(|_| 0);
-        cells.retain(|cell| is_for(cell.limit()));
+        let mut charges = self.ask(|_| 0);
+        charges.retain(|outcome| is_for(outcome.limit()));
         // A refund during the reset would be taken from later charges.
         let taken = self.take_excess(&|account| if is_for(account.asked.limit()) { 0 } else { account.paid });
-        let result = self.config.guarded.reset(cells).await;
+        let result = self.config.guarded.reset(charges).await;
         if result.is_err() {
             let mut entries = self.entries();
             taken.into_iter().rev().for_each(|payment| entries.pay(payment));
@@ -433,7 +436,7 @@ impl Ledger {
 
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
-        self.config.guarded.decide_by(self.by, self.cells(|_| 0), Purpose::Peek)
+        self.config.guarded.decide_by(self.by, self.ask(|_| 0), Purpose::Peek)
     }
 
     /// Adds a later decision, and returns a copy without its receipt.
@@ -447,7 +450,7 @@ impl Ledger {
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first
     /// error.
     async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
-        let receipts = receipts(self.take_excess(target));
+        let receipts = self.receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
             result = result.and(self.config.guarded.refund(receipt).await.map(|()| true));
@@ -457,13 +460,13 @@ impl Ledger {
 }
 
 /// Returns the outcome of a limit.
-fn outcome(decision: &Decision, limit: usize) -> Option<&Cell> {
+fn outcome(decision: &Decision, limit: usize) -> Option<&Outcome> {
     decision.outcomes().iter().find(|outcome| outcome.limit() == limit)
 }
 
 /// Returns the part of a cost that a denied request can be charged: if the limit denied it, the available tokens,
 /// including overage. A quota is not charged where another one allows the request.
-fn lowered_to_available(outcome: &Cell, quotas_allow: bool) -> u64 {
+fn lowered_to_available(outcome: &Outcome, quotas_allow: bool) -> u64 {
     if outcome.is_allowed() || quotas_allow && outcome.veto() == Veto::Quota {
         outcome.cost()
     } else if outcome.veto() != Veto::Shadow {

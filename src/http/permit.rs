@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::{Extensions, Response};
 
 use super::ledger::{Account, Ledger};
+use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::store::decision::{AllowedDecision, Decision};
 
 /// Lets a handler adjust the charges of its request.
 ///
@@ -83,7 +83,7 @@ impl Permit {
     }
 
     /// Returns all limits of the limiter, whether or not they apply, in the order of
-    /// [`Cell::limit`](crate::store::Cell::limit).
+    /// [`Outcome::limit`](crate::store::Outcome::limit).
     pub fn limits(&self) -> &[Limit] {
         &self.ledger.config.guarded.limits
     }
@@ -103,7 +103,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let applies = self.ledger.cells(|_| 0).iter().any(|cell| cell.limit() == index) && self.is_for(index);
+        let applies = self.ledger.ask(|_| 0).iter().any(|outcome| outcome.limit() == index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 

@@ -20,12 +20,12 @@ use super::body::{BodyPolicy, WrapBody};
 use super::charges::{Finder, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
+use crate::decision::{Charges, DecidedBy, Decision, Verdict};
 use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
 use crate::resilience::{ReservationGuard, with_one_deadline};
-use crate::store::decision::{Cells, DecidedBy, Decision, Verdict};
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -229,7 +229,7 @@ type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 /// What a request waits for.
 enum Pending {
     /// Some limits have yet to be found.
-    Limits { found: Cells, pending: Vec<PendingLimits> },
+    Limits { found: Charges, pending: Vec<PendingLimits> },
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
@@ -265,10 +265,10 @@ impl RequestContext {
             return self.reject(Reason::MissingKey(error), head);
         }
         if !pending.is_empty() {
-            return Pending::Limits { found: finder.cells, pending }.into();
+            return Pending::Limits { found: finder.charges, pending }.into();
         }
         finder.complete();
-        let decision = self.config.guarded.decide(finder.cells, Purpose::Take);
+        let decision = self.config.guarded.decide(finder.charges, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -309,7 +309,7 @@ impl RequestContext {
             Pending::Limits { found, pending } => {
                 let head = &RequestHead::of(request);
                 let mut finder = Finder::new(config, head);
-                finder.cells = found;
+                finder.charges = found;
                 for pending in pending {
                     finder.resolve(pending).await;
                     if let Some(error) = finder.missing_key {
@@ -317,7 +317,7 @@ impl RequestContext {
                     }
                 }
                 finder.complete();
-                config.guarded.decide(finder.cells, Purpose::Take).await
+                config.guarded.decide(finder.charges, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,

@@ -82,7 +82,7 @@ pub struct KeyHasher {
     /// Tells stores with the same secret apart, so that only the store that took a charge refunds it. Hashes do not
     /// depend on it. 0 if the store has not set it.
     pub(crate) store: u32,
-    /// Whether cells with these keys need their readable names.
+    /// Whether charges with these keys need their readable names.
     pub(crate) has_readable_keys: bool,
 }
 

@@ -11,20 +11,20 @@ use tokio::runtime::Handle;
 use super::cost::CostRule;
 use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, Values};
 use crate::algorithm::Algorithm;
+use crate::decision::{Charge, Charges, Outcome, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
-use crate::store::decision::{Cell, Cells, Texts, Veto};
 use crate::store::{Store, escape};
 
-/// Limits that are decided together, each with its cell for one store. Limits are numbered in order.
+/// Limits that are decided together, each with its charge for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Arc<[Limit]>,
     /// The names of the limits, by position.
     pub(crate) names: Arc<[Arc<str>]>,
-    /// The cell of each limit, for no key yet.
-    cells: Box<[Cell]>,
+    /// The charge of each limit, for no key yet.
+    charges: Box<[Charge]>,
     has_penalty_or_elastic: bool,
     /// The limits that are checked one by one.
     unindexed: Arc<[usize]>,
@@ -35,11 +35,11 @@ pub(crate) struct Limits {
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
     pub(crate) hasher: KeyHasher,
-    /// Whether cells have [readable names](Cell::readable_name).
-    has_names: bool,
+    /// For stores with readable keys.
+    texts: Option<Arc<Texts>>,
 }
 
-/// The maximum number of cells for which room is made at once. Few requests have more.
+/// The maximum number of charges for which room is made at once. Few requests have more.
 const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
@@ -50,7 +50,7 @@ const MANY_LIMITS: usize = 1_000;
 const MAX_LIMITS: usize = 8_192;
 
 impl Limits {
-    /// Creates a set of limits, which may be empty. Its cells are those of no store.
+    /// Creates a set of limits, which may be empty. Its charges are those of no store.
     ///
     /// # Errors
     ///
@@ -70,12 +70,12 @@ impl Limits {
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
-            cells: Box::default(),
+            charges: Box::default(),
             hasher: KeyHasher::with_secret([0; 16]),
-            has_names: false,
+            texts: None,
         };
         limits.check_max_matches()?;
-        limits.derive_cells();
+        limits.derive_charges();
         Ok(limits)
     }
 
@@ -92,131 +92,129 @@ impl Limits {
         Ok(())
     }
 
-    /// Derives the cells for a store. Puts all limits into shadow mode if `is_shadow` is set.
+    /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set.
     pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
-        (self.hasher, self.has_names) = (store.hasher(), store.has_readable_keys());
+        self.hasher = store.hasher();
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         }
-        self.derive_cells();
+        self.derive_charges();
+        self.texts = store
+            .has_readable_keys()
+            .then(|| Texts::new(self.limits.iter().map(|limit| escape(&limit.name)), self.charges.iter()));
     }
 
-    fn derive_cells(&mut self) {
-        let cells = (0..).zip(&*self.limits).map(|(index, limit)| self.new_cell(index, limit, limit.algorithm));
-        self.cells = cells.collect();
+    fn derive_charges(&mut self) {
+        let charge = |(index, limit): (u16, &Limit)| self.new_charge(index, limit, limit.algorithm);
+        self.charges = (0..).zip(&*self.limits).map(charge).collect();
     }
 
-    /// Creates the cell of a limit at a size, for no key yet.
-    fn new_cell(&self, index: u16, limit: &Limit, algorithm: Algorithm) -> Cell {
-        let mut cell = Cell::new(index, &limit.name, algorithm, &self.hasher);
-        if self.has_names {
-            let name = format!("{}:{}{}", escape(&limit.name), algorithm.tag(), algorithm.state_period());
-            cell.texts = Some(Arc::new(Texts { name: Some(name.into()), detail: None }));
-        }
-        cell.set_veto(match limit {
+    /// Creates the charge of a limit at a size, for no key yet.
+    fn new_charge(&self, index: u16, limit: &Limit, algorithm: Algorithm) -> Charge {
+        let mut charge = Charge::new(index, &limit.name, algorithm, &self.hasher);
+        charge.veto = match limit {
             Limit { is_shadow: true, .. } => Veto::Shadow,
             Limit { is_quota: true, .. } => Veto::Quota,
             _ => Veto::Enforced,
-        });
-        cell.set_overage(limit.overage.unwrap_or_default());
-        cell.is_overridable = limit.is_overridable;
-        cell
+        };
+        charge.set_overage(limit.overage.unwrap_or_default());
+        charge.is_overridable = limit.is_overridable;
+        charge
     }
 
-    /// Adds the cells of a limit to those of a request.
+    /// Returns the charges of a request to which no limit applies yet.
     #[inline]
-    pub(crate) fn add(&self, cells: &mut Cells, index: usize, key: KeyHash, cost: u64) {
-        if !cells.is_empty() && cells.len() == cells.capacity() {
-            cells.reserve(self.limits.len().min(MAX_RESERVED));
-        }
-        cells.push(self.cells[index].with_key(key, cost));
-        if self.has_penalty_or_elastic {
-            self.complete_last(cells);
-        }
+    pub(crate) fn no_charges(&self) -> Charges {
+        Charges::new(&self.texts)
     }
 
-    /// Returns the cells of all limits for one key. Always inlined, because returning a cell moves it.
+    /// Adds the charges of a limit to those of a request.
+    #[inline]
+    pub(crate) fn add(&self, charges: &mut Charges, index: usize, key: KeyHash, cost: u64) {
+        charges.reserve(self.limits.len().min(MAX_RESERVED));
+        let charge = self.charges[index].with_key(key, cost);
+        if self.has_penalty_or_elastic { self.add_completed(charges, charge) } else { charges.push(charge) }
+    }
+
+    /// Returns the charges of all limits for one key. Always inlined, because returning them moves them.
     #[inline(always)]
-    pub(crate) fn cells_of(&self, key: KeyHash, cost: u64) -> Cells {
-        // Filled in place, because moving a cell takes 30 instructions.
-        match &*self.cells {
-            [cell] if !self.has_penalty_or_elastic => Cells::from_buf([cell.with_key(key, cost)]),
-            _ => self.all_cells_of(key, cost),
+    pub(crate) fn charges_of(&self, key: KeyHash, cost: u64) -> Charges {
+        match &*self.charges {
+            [charge] if !self.has_penalty_or_elastic => Charges::of_one(charge.with_key(key, cost), &self.texts),
+            _ => self.all_charges_of(key, cost),
         }
     }
 
-    fn all_cells_of(&self, key: KeyHash, cost: u64) -> Cells {
-        if !self.has_penalty_or_elastic {
-            return self.cells.iter().map(|cell| cell.with_key(key, cost)).collect();
+    fn all_charges_of(&self, key: KeyHash, cost: u64) -> Charges {
+        let mut charges = self.no_charges();
+        if self.has_penalty_or_elastic {
+            self.charges.iter().for_each(|charge| self.add_completed(&mut charges, charge.with_key(key, cost)));
+        } else {
+            charges.extend(self.charges.iter().map(|charge| charge.with_key(key, cost)));
         }
-        let mut cells = Cells::new();
-        (0..self.limits.len()).for_each(|limit| self.add(&mut cells, limit, key, cost));
-        cells
+        charges
     }
 
-    /// Adds the cells of a limit to those of a request, as an earlier request was asked, with another cost.
-    pub(crate) fn add_again(&self, cells: &mut Cells, earlier: &Cell, cost: u64) {
-        let mut cell = earlier.asked_again(cost);
+    /// Adds the charges of a limit to those of a request, as an earlier request was asked, with another cost.
+    pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
+        let mut charge = earlier.asked_again(cost);
         // A quota that is not asked for anything has no capacity for what others are asked for.
-        if cost == 0 && cell.veto == Veto::Quota {
-            cell.set_veto(Veto::Enforced);
+        if cost == 0 && charge.veto == Veto::Quota {
+            charge.veto = Veto::Enforced;
         }
-        cells.push(cell);
-        self.complete_last(cells);
+        self.add_completed(charges, charge);
     }
 
-    /// Sets the overage of the last cell if its limit is elastic, and adds the cell of its penalty.
-    fn complete_last(&self, cells: &mut Cells) {
-        let Some(cell) = cells.last_mut() else { return };
-        let limit = &self.limits[cell.limit()];
+    /// Adds the charge of a limit, with its overage if it is elastic, and that of its penalty.
+    fn add_completed(&self, charges: &mut Charges, mut charge: Charge) {
+        let limit = &self.limits[charge.limit()];
         if let Some(spare_capacity) = &limit.spare_capacity {
-            cell.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
+            charge.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
+        charges.push(charge);
         if let Some(penalty) = limit.enforced_penalty() {
-            let penalty = cell.of_penalty(penalty.algorithm());
-            cells.push(penalty);
+            charges.push(charge.of_penalty(penalty.algorithm()));
         }
     }
 
-    /// Gives the cells of a request the sizes and details that their limits have for it.
+    /// Gives the charges of a request the sizes and details that their limits have for it.
     #[inline]
-    pub(crate) fn fit(&self, cells: &mut Cells, head: &RequestHead<'_>) {
+    pub(crate) fn fit(&self, charges: &mut Charges, head: &RequestHead<'_>) {
         if self.depends_on_request {
-            self.fit_each(cells, head);
+            self.fit_each(charges, head);
         }
     }
 
-    fn fit_each(&self, cells: &mut Cells, head: &RequestHead<'_>) {
-        for index in 0..cells.len() {
-            if cells[index].is_of_penalty() {
+    fn fit_each(&self, charges: &mut Charges, head: &RequestHead<'_>) {
+        for index in 0..charges.len() {
+            if charges[index].is_of_penalty() {
                 continue;
             }
-            let limit = &self.limits[cells[index].limit()];
+            let limit = &self.limits[charges[index].limit()];
             let size = limit.sizes.iter().find_map(|size| size(head));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
                 let is_known = limit.has_several_states.load(Ordering::Relaxed);
                 if !is_known && !limit.algorithm.shares_state_with(&size) {
                     limit.has_several_states.store(true, Ordering::Relaxed);
                 }
-                self.set_size(&mut cells[index..], size);
+                self.set_size(&mut charges[index..], size);
             }
             if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
-                Arc::make_mut(cells[index].texts.get_or_insert_default()).detail = Some(detail);
+                charges.set_detail(charges[index].limit(), detail);
             }
         }
     }
 
-    /// Gives the first cell another size of its limit, and the cell of its penalty, which follows, the same state.
-    pub(crate) fn set_size(&self, cells: &mut [Cell], size: Algorithm) {
-        let Some((cell, rest)) = cells.split_first_mut() else { return };
-        let limit = &self.limits[cell.limit()];
-        cell.set_algorithm(size);
+    /// Gives the first charge another size of its limit, and that of its penalty, which follows, the same state.
+    pub(crate) fn set_size(&self, charges: &mut [Outcome], size: Algorithm) {
+        let Some((Outcome { charge, .. }, rest)) = charges.split_first_mut() else { return };
+        let limit = &self.limits[charge.limit()];
+        charge.set_algorithm(size);
         if !limit.algorithm.shares_state_with(&size) {
             // Another algorithm or period has states of its own.
-            let sized = self.new_cell(cell.limit, limit, size);
-            (cell.identity, cell.texts) = (sized.identity, sized.texts);
+            charge.identity = self.new_charge(charge.limit, limit, size).identity;
             if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                *penalty = cell.of_penalty(penalty.algorithm);
+                penalty.charge = charge.of_penalty(penalty.algorithm);
             }
         }
     }
@@ -252,21 +250,21 @@ impl Limits {
         indexed.index.find(head, values, &limit, finds_all, on_match)
     }
 
-    /// Prepares charged cells for their refund: by the current numbers of their limits, unless the request or the key
-    /// had others. Leaves out limits that no longer exist, and charges of another store.
-    pub(crate) fn fit_refund(&self, charged: &mut Cells) {
+    /// Prepares charges for their refund: by the current numbers of their limits, unless the request or the key had
+    /// others. Leaves out limits that no longer exist, and charges of another store.
+    pub(crate) fn fit_refund(&self, charged: &mut Charges) {
         let has_sizes = |limit: &Limit| !limit.sizes.is_empty();
         // A limit has another position only after a replacement of live limits.
-        let current = |cell: &Cell| {
-            let is_of = |current: &&Cell| current.identity == cell.identity;
-            self.cells.get(cell.limit()).filter(is_of).or_else(|| self.cells.iter().find(is_of))
+        let current = |charge: &Charge| {
+            let is_of = |current: &&Charge| current.identity == charge.identity;
+            self.charges.get(charge.limit()).filter(is_of).or_else(|| self.charges.iter().find(is_of))
         };
-        charged.retain(|cell| match current(cell) {
-            _ if cell.store != self.hasher.store => false,
+        charged.retain(|Outcome { charge, .. }| match current(charge) {
+            _ if charge.store != self.hasher.store => false,
             Some(current) => {
-                cell.limit = current.limit;
-                if !cell.is_resized() && !has_sizes(&self.limits[current.limit()]) {
-                    cell.set_algorithm(current.algorithm);
+                charge.limit = current.limit;
+                if !charge.is_resized() && !has_sizes(&self.limits[current.limit()]) {
+                    charge.set_algorithm(current.algorithm);
                 }
                 true
             }
@@ -381,11 +379,11 @@ mod tests {
         let signal = is_spare.clone();
         let limit = Limit::new("limit", FixedWindow::per_day(10)).elastic(50, move || signal.load(Ordering::Relaxed));
         let limits = Limits::new([limit]).unwrap();
-        let mut cells = Cells::new();
-        limits.add(&mut cells, 0, KeyHash::ZERO, 1);
+        let mut charges = limits.no_charges();
+        limits.add(&mut charges, 0, KeyHash::ZERO, 1);
         is_spare.store(true, Ordering::Relaxed);
-        let mut later = Cells::new();
-        limits.add_again(&mut later, &cells[0], 1);
-        assert_eq!([&cells[0], &later[0]].map(|cell| cell.algorithm().overage()), [0, 5]);
+        let mut later = limits.no_charges();
+        limits.add_again(&mut later, &charges[0], 1);
+        assert_eq!([&charges[0], &later[0]].map(|outcome| outcome.algorithm().overage()), [0, 5]);
     }
 }

@@ -56,7 +56,7 @@ pub struct LiveLimits {
 }
 
 pub(crate) struct Inner {
-    /// The limits in force, with cells that each store replaces by its own.
+    /// The limits in force, with charges that each store replaces by its own.
     limits: ArcSwap<Limits>,
     /// Locked during a replacement. Requests never wait for it.
     state: Mutex<State>,

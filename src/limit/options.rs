@@ -16,7 +16,7 @@ impl Limit {
     /// is of the limit of a window, of the capacity of a bucket, or of the length of a queue.
     ///
     /// The overage is used last, and `remaining` does not include it. A request that uses it is allowed and flagged: by
-    /// [`Cell::uses_overage`](crate::store::Cell::uses_overage), [`Event::OverageUsed`](crate::Event), and with
+    /// [`Outcome::uses_overage`](crate::store::Outcome::uses_overage), [`Event::OverageUsed`](crate::Event), and with
     /// [`HeaderStyle::Overage`](crate::HeaderStyle::Overage) by a header.
     ///
     /// ```
@@ -62,7 +62,7 @@ impl Limit {
     ///
     /// A request is charged if the limit has capacity and the enforced limits allow the request. Otherwise, the limit
     /// neither denies nor delays the request, and other limits charge it as usual.
-    /// [`Event::ShadowDenied`](crate::Event) and [`Cell::verdict`](crate::store::Cell::verdict) report the decision of
+    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::store::Outcome::verdict) report the decision of
     /// the limit; responses don't show it. It never rejects a request for a missing key or a failing store.
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
@@ -109,7 +109,7 @@ impl Limit {
     }
 
     /// Locks out keys that the limit has denied too often, for longer each time: see [`Penalty`].
-    /// [`Cell::is_locked_out`](crate::store::Cell::is_locked_out) flags denials by a lockout, and
+    /// [`Outcome::is_locked_out`](crate::store::Outcome::is_locked_out) flags denials by a lockout, and
     /// [`Event::PenaltyBegan`](crate::Event) reports its beginning. Replaces any previous penalty.
     ///
     /// ```

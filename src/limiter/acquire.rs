@@ -10,16 +10,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 #[cfg(doc)]
 use super::Builder;
 use super::Limiter;
+use crate::decision::{AllowedDecision, Decision, Outcome, Purpose, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
+use crate::explain::{Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::resilience::{GuardedStore, ReservationGuard};
-use crate::store::decision::{AllowedDecision, Cell, Cells, Decision, Verdict};
-use crate::store::{Purpose, StoreFuture};
+use crate::store::StoreFuture;
 
 impl Limiter {
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
@@ -105,11 +105,11 @@ impl Limiter {
                 charges.len()
             ))));
         }
-        let mut cells = Cells::new();
+        let mut asked = limits.no_charges();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            limits.add(&mut cells, limit, key.hash_with(guarded.hasher()), *cost);
+            limits.add(&mut asked, limit, key.hash_with(guarded.hasher()), *cost);
         }
-        guarded.decide(cells, Purpose::Take)
+        guarded.decide(asked, Purpose::Take)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
@@ -155,21 +155,21 @@ impl Limiter {
     pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
         let guarded = self.current();
         let parts: Vec<KeyPart> = KeyBuf::of(&key).parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let cells = guarded.limits.cells_of(key.hash_with(guarded.hasher()), cost);
+        let charges = guarded.limits.charges_of(key.hash_with(guarded.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
-            status: LimitStatus::Applies(AppliedLimit::default()),
+            status: LimitStatus::Applies(Box::default()),
             ..LimitExplanation::new(limit)
         };
         let limits = guarded.limits.iter().map(explain).collect();
-        Explanation::new(&guarded, None, cells, limits, Purpose::Preview).await
+        Explanation::new(&guarded, None, charges, limits, Purpose::Preview).await
     }
 }
 
 #[inline(always)]
 fn decide(guarded: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
     let key = key.hash_with(guarded.hasher());
-    guarded.decide(guarded.limits.cells_of(key, cost), purpose)
+    guarded.decide(guarded.limits.charges_of(key, cost), purpose)
 }
 
 impl Limiter {
@@ -223,11 +223,11 @@ impl Limiter {
     ) -> Result<AllowedDecision, AcquireError> {
         let guarded = self.current();
         let key = key.hash_with(guarded.hasher());
-        let cells = || {
-            let mut cells = guarded.limits.cells_of(key, cost);
+        let charges = || {
+            let mut charges = guarded.limits.charges_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
-            cells.iter_mut().for_each(|cell| cell.makes_strikes = false);
-            cells
+            charges.make_no_strikes();
+            charges
         };
         let deadline = Instant::now().checked_add(longest);
         let remaining =
@@ -236,7 +236,7 @@ impl Limiter {
         // nothing before its turn.
         let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
             let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
-            let decision = guarded.decide(cells(), purpose).await?;
+            let decision = guarded.decide(charges(), purpose).await?;
             let (wait, pause) = match decision.verdict() {
                 Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
                 Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
@@ -292,7 +292,7 @@ impl Limiter {
 /// Returns the number of tokens that every limit has left.
 fn tokens_left(decision: &Decision) -> u64 {
     let enforced = decision.outcomes().iter().filter(|outcome| outcome.is_enforced());
-    enforced.map(Cell::remaining).min().unwrap_or_default()
+    enforced.map(Outcome::remaining).min().unwrap_or_default()
 }
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
+use crate::decision::{Charges, Decision};
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError};
@@ -12,7 +13,6 @@ use crate::key::cidrs::address_of;
 use crate::key::{Key, KeyBuf};
 use crate::limit::Limit;
 use crate::resilience::GuardedStore;
-use crate::store::decision::{Cells, Decision};
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoreFuture};
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
@@ -186,7 +186,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, cost, |_| Ok(()), |guarded, cells| guarded.decide(cells, Purpose::Peek))
+        self.call(&key, cost, |_| Ok(()), |guarded, charges| guarded.decide(charges, Purpose::Peek))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -196,7 +196,7 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, 0, |_| Ok(()), |guarded, cells| guarded.reset(cells))
+        self.call(&key, 0, |_| Ok(()), |guarded, charges| guarded.reset(charges))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -254,21 +254,21 @@ impl LimitHandle {
         key: &impl Key,
         cost: u64,
         check: impl FnOnce(&Limit) -> Result<(), ConfigError>,
-        call: impl FnOnce(&Arc<GuardedStore>, Cells) -> StoreFuture<T>,
+        call: impl FnOnce(&Arc<GuardedStore>, Charges) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let guarded = (self.guarded)();
-        let cells = self.find(&guarded).and_then(|(index, limit)| {
+        let charges = self.find(&guarded).and_then(|(index, limit)| {
             limit.check_size(self.size.as_ref())?;
             check(limit)?;
-            let mut cells = Cells::new();
-            guarded.limits.add(&mut cells, index, named(limit, key)?.hash(guarded.hasher()), cost);
+            let mut charges = guarded.limits.no_charges();
+            guarded.limits.add(&mut charges, index, named(limit, key)?.hash(guarded.hasher()), cost);
             if let Some(size) = self.size {
-                guarded.limits.set_size(&mut cells, size);
+                guarded.limits.set_size(&mut charges, size);
             }
-            Ok(cells)
+            Ok(charges)
         });
-        match cells {
-            Ok(cells) => call(&guarded, cells),
+        match charges {
+            Ok(charges) => call(&guarded, charges),
             Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
         }
     }
@@ -289,8 +289,8 @@ impl LimitHandle {
         let check = |limit: &Limit| {
             limit.check_override(self.size.as_ref().unwrap_or_else(|| limit.algorithm()), size.as_ref())
         };
-        self.call(key, 0, check, |guarded, cells| {
-            guarded.call(cells, |store, cells| store.access_override(&cells[0], operation))
+        self.call(key, 0, check, |guarded, charges| {
+            guarded.call(charges, |store, charges| store.access_override(charges, operation))
         })
     }
 }

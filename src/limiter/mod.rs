@@ -13,13 +13,13 @@ use std::time::Duration;
 
 pub use self::acquire::AcquireError;
 pub use self::handle::LimitHandle;
+use crate::decision::Receipt;
 use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Limits, Live, LiveLimits, OnStoreError};
 use crate::recorder::{Event, Observer, Recorder};
 use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
-use crate::store::decision::Receipt;
 use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
 
 /// Limits anything that is not an HTTP request.
@@ -139,7 +139,7 @@ impl Limiter {
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         let guarded = self.current();
-        guarded.reset(guarded.limits.cells_of(key.hash_with(guarded.hasher()), 0))
+        guarded.reset(guarded.limits.charges_of(key.hash_with(guarded.hasher()), 0))
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.

@@ -8,9 +8,9 @@ use metrics::{
 };
 
 use super::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, PerLabel, Reason,
-    Recorder, Rejection,
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitRecord, PerLabel, Reason, Recorder, Rejection,
 };
+use crate::decision::OutcomeKind;
 use crate::error::printable;
 use crate::key::KeyError;
 use crate::store::Store;
@@ -25,7 +25,7 @@ use crate::time::Cooldown;
 ///
 /// | metric | type | labels | |
 /// |---|---|---|---|
-/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](crate::LimitOutcome) and [source](DecisionSource) |
+/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](crate::OutcomeKind) and [source](DecisionSource) |
 /// | `ratelimit_tokens_total` | counter | `limit` | tokens charged; refunds are not subtracted |
 /// | `ratelimit_near_limit_total` | counter | `limit` | allowed requests whose key was [near its limit](crate::Builder::near_limit) |
 /// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
@@ -124,7 +124,7 @@ impl MetricsRecorder {
     fn limit(&self, name: &str, source: DecisionSource) -> &LimitMetrics {
         self.limits.get(name, |name| {
             let metrics = LimitMetrics::new(with_labels(&self.labels, [("limit", name)]));
-            for outcome in [LimitOutcome::Allowed, LimitOutcome::Denied] {
+            for outcome in [OutcomeKind::Allowed, OutcomeKind::Denied] {
                 metrics.increment(outcome, source, [0; 3]);
             }
             metrics
@@ -249,7 +249,7 @@ const MAX_DETAILS: usize = 100;
 
 /// The numbers of variants, whose last ones are named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
-const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
+const OUTCOMES: usize = OutcomeKind::Denied as usize + 1;
 
 /// The handles of a limit's metrics.
 #[derive(Debug, Default)]
@@ -270,12 +270,12 @@ impl LimitMetrics {
     /// Counts a decision of the limit under its detail, if it has one.
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
-        let handles = limit.cell.detail().map_or(self, |detail| self.details.get(detail, create));
-        handles.increment(limit.outcome(), source, [1, limit.charged(), limit.is_near_limit().into()]);
+        let handles = limit.detail.map_or(self, |detail| self.details.get(detail, create));
+        handles.increment(limit.outcome.kind(), source, [1, limit.charged(), limit.is_near_limit().into()]);
     }
 
     /// Increments the counters of decisions, of tokens, and of requests near the limit.
-    fn increment(&self, outcome: LimitOutcome, source: DecisionSource, by: [u64; 3]) {
+    fn increment(&self, outcome: OutcomeKind, source: DecisionSource, by: [u64; 3]) {
         let Self { labels, decisions, tokens, near_limit, .. } = self;
         let all = || with_labels(labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
         let decisions = &decisions[outcome as usize][source as usize];

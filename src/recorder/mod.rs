@@ -18,12 +18,12 @@ pub use self::metrics::MetricsRecorder;
 pub use self::stats::{LimitStats, Stats, TopKey};
 #[cfg(feature = "tracing")]
 pub use self::trace::TraceRecorder;
+use crate::decision::{Decision, Outcome, OutcomeKind};
 use crate::error::{Node, StoreError};
 use crate::key::KeyError;
 use crate::key::head::RequestHead;
 use crate::select::ListAction;
 use crate::store::Store;
-use crate::store::decision::{Cell, Decision, Verdict, Veto};
 
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
@@ -37,7 +37,7 @@ use crate::store::decision::{Cell, Decision, Verdict, Veto};
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use tower_ratelimit::{DecisionRecord, FixedWindow, Limit, LimitOutcome, RateLimitLayer, Recorder};
+/// use tower_ratelimit::{DecisionRecord, FixedWindow, Limit, OutcomeKind, RateLimitLayer, Recorder};
 ///
 /// /// Counts the tokens that requests were denied.
 /// #[derive(Default)]
@@ -45,8 +45,8 @@ use crate::store::decision::{Cell, Decision, Verdict, Veto};
 ///
 /// impl Recorder for DeniedTokens {
 ///     fn decision(&self, decision: &DecisionRecord<'_>) {
-///         for limit in decision.limits().filter(|limit| limit.outcome() == LimitOutcome::Denied) {
-///             self.0.fetch_add(limit.cell.cost(), Ordering::Relaxed);
+///         for limit in decision.limits().filter(|limit| limit.outcome.kind() == OutcomeKind::Denied) {
+///             self.0.fetch_add(limit.outcome.cost(), Ordering::Relaxed);
 ///         }
 ///     }
 /// }
@@ -158,39 +158,6 @@ impl DecisionSource {
     }
 }
 
-/// The outcome of one limit for a request.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum LimitOutcome {
-    /// The limit had capacity.
-    Allowed,
-    /// The limit had capacity after a delay: see [`LeakyBucketQueue`](crate::LeakyBucketQueue).
-    Delayed,
-    /// The limit had capacity in its overage only: see [`Limit::soft`](crate::Limit::soft).
-    Overage,
-    /// The limit had no capacity, but is in [shadow mode](crate::Limit::shadow), so it denied nothing.
-    ShadowDenied,
-    /// The limit had no capacity, but another limit in [quota mode](crate::Limit::quota_mode) had.
-    QuotaExceeded,
-    /// The limit denied the request.
-    Denied,
-}
-
-impl LimitOutcome {
-    /// Returns the name of the outcome in metrics, such as `shadow_denied`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Delayed => "delayed",
-            Self::Overage => "overage",
-            Self::ShadowDenied => "shadow_denied",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::Denied => "denied",
-        }
-    }
-}
-
 impl<'a> DecisionRecord<'a> {
     /// Returns the limits that applied to the request, with their outcomes.
     ///
@@ -205,9 +172,12 @@ impl<'a> DecisionRecord<'a> {
 pub struct LimitRecord<'a> {
     /// The name of the limit.
     pub name: &'a str,
-    /// The answer of the limit: its verdict, the cost of the request, and the fingerprint of its key. The verdict
-    /// allows the request if the limit has capacity, even if another limit denies it.
-    pub cell: &'a Cell,
+    /// The outcome: its verdict, the cost of the request, and the fingerprint of its key. The verdict allows the request
+    /// if the limit has capacity, even if another limit denies it.
+    pub outcome: &'a Outcome,
+    /// The detail of the request in metrics, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed it.
+    /// Clients may choose it, so bound the number and the length of the details that you keep.
+    pub detail: Option<&'a str>,
     is_charged: bool,
     near_percent: u32,
 }
@@ -216,38 +186,26 @@ impl<'a> LimitRecord<'a> {
     /// Returns the records of the limits of a decision.
     fn of_decision(decision: &'a Decision, names: &'a [Arc<str>], near_percent: u32) -> impl Iterator<Item = Self> {
         let is_charged = decision.is_charged();
-        decision
-            .outcomes()
-            .iter()
-            .filter_map(move |cell| Some(Self { name: names.get(cell.limit())?, cell, is_charged, near_percent }))
-    }
-
-    /// Returns the outcome.
-    #[must_use]
-    pub fn outcome(&self) -> LimitOutcome {
-        match self.cell.verdict() {
-            Verdict::Deny { .. } if self.cell.is_enforced() => LimitOutcome::Denied,
-            Verdict::Deny { .. } if self.cell.veto() == Veto::Quota => LimitOutcome::QuotaExceeded,
-            Verdict::Deny { .. } => LimitOutcome::ShadowDenied,
-            Verdict::Allow { .. } if self.cell.uses_overage() => LimitOutcome::Overage,
-            Verdict::Allow { delay: Duration::ZERO } => LimitOutcome::Allowed,
-            Verdict::Allow { .. } => LimitOutcome::Delayed,
-        }
+        decision.outcomes().iter().filter_map(move |outcome| {
+            let limit = outcome.limit();
+            let detail = decision.charges().detail(limit);
+            Some(Self { name: names.get(limit)?, outcome, detail, is_charged, near_percent })
+        })
     }
 
     /// Returns the tokens that the request was charged: its cost, or 0 if it was not charged.
     #[must_use]
     pub fn charged(&self) -> u64 {
-        if self.is_charged && self.cell.is_allowed() { self.cell.cost() } else { 0 }
+        if self.is_charged && self.outcome.is_allowed() { self.outcome.cost() } else { 0 }
     }
 
     /// Returns whether the request was allowed, and its key has now used the share of the limit that
     /// [`Builder::near_limit`](crate::Builder::near_limit) sets.
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
-        let capacity = self.cell.algorithm().capacity();
-        let used = capacity.saturating_sub(self.cell.remaining());
-        self.is_charged && self.cell.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
+        let capacity = self.outcome.algorithm().capacity();
+        let used = capacity.saturating_sub(self.outcome.remaining());
+        self.is_charged && self.outcome.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
     }
 }
 
@@ -292,7 +250,7 @@ impl<'a> Rejection<'a> {
         let Self { decision, names, .. } = *self;
         // A limit that was not charged is not near its limit.
         let records = move |decision| LimitRecord::of_decision(decision, names, 100);
-        decision.into_iter().flat_map(records).filter(|limit| limit.outcome() == LimitOutcome::Denied)
+        decision.into_iter().flat_map(records).filter(|limit| limit.outcome.kind() == OutcomeKind::Denied)
     }
 }
 
@@ -337,7 +295,7 @@ pub enum Event<'a> {
         /// The limit's name.
         limit: &'a str,
         /// The limit's outcome.
-        outcome: &'a Cell,
+        outcome: &'a Outcome,
     },
     /// A limit in shadow mode would have denied a request: see [`Limit::shadow`](crate::Limit::shadow).
     #[non_exhaustive]
@@ -345,7 +303,7 @@ pub enum Event<'a> {
         /// The limit's name.
         limit: &'a str,
         /// The limit's outcome.
-        outcome: &'a Cell,
+        outcome: &'a Outcome,
     },
     /// A lockout of a key began: see [`Limit::penalty`](crate::Limit::penalty). If several processes share a store, the
     /// one that decided the last denial reports it.

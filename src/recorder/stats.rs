@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{DecisionRecord, LimitOutcome, LimitRecord, PerLabel, Recorder, Rejection};
+use super::{DecisionRecord, LimitRecord, PerLabel, Recorder, Rejection};
+use crate::decision::OutcomeKind;
 use crate::error::printable;
 use crate::key::head::RequestHead;
 
@@ -157,16 +158,16 @@ impl Recorder for Stats {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
             let counters = self.counters(&limit);
-            let counter = match limit.outcome() {
-                LimitOutcome::Denied => &counters.denied,
-                LimitOutcome::ShadowDenied => &counters.shadow_denied,
-                LimitOutcome::QuotaExceeded => continue,
-                LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => &counters.allowed,
+            let counter = match limit.outcome.kind() {
+                OutcomeKind::Denied => &counters.denied,
+                OutcomeKind::ShadowDenied => &counters.shadow_denied,
+                OutcomeKind::QuotaExceeded => continue,
+                OutcomeKind::Allowed | OutcomeKind::Delayed | OutcomeKind::Overage => &counters.allowed,
             };
             counter.fetch_add(1, Ordering::Relaxed);
             counters.charged.fetch_add(limit.charged(), Ordering::Relaxed);
-            if self.top_keys > 0 && limit.outcome() == LimitOutcome::Denied {
-                count_key(&mut counters.top_keys(), limit.cell.fingerprint(), self.top_keys);
+            if self.top_keys > 0 && limit.outcome.kind() == OutcomeKind::Denied {
+                count_key(&mut counters.top_keys(), limit.outcome.fingerprint(), self.top_keys);
             }
         }
     }
@@ -175,7 +176,7 @@ impl Recorder for Stats {
     fn rejection(&self, rejection: &Rejection<'_>) {
         let Some(display) = &self.display else { return };
         for limit in rejection.denied_by() {
-            let (counters, fingerprint) = (self.counters(&limit), limit.cell.fingerprint());
+            let (counters, fingerprint) = (self.counters(&limit), limit.outcome.fingerprint());
             if find_key(&mut counters.top_keys(), fingerprint).is_none_or(|key| !key.key.is_empty()) {
                 continue;
             }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tracing::Span;
 
-use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder};
+use super::{DecisionRecord, LimitRecord, Recorder};
+use crate::decision::OutcomeKind;
 use crate::time::Cooldown;
 
 /// The most keys whose first denial is logged in one interval. The denials of more keys are only counted.
@@ -91,26 +92,26 @@ impl Default for TraceRecorder {
 
 impl Recorder for TraceRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        let denied = |limit: &LimitRecord<'_>| limit.outcome() == LimitOutcome::Denied;
+        let denied = |limit: &LimitRecord<'_>| limit.outcome.kind() == OutcomeKind::Denied;
         // The one that denies the request, which a limit in shadow mode does not.
-        let deciding = decision.limits().min_by_key(|limit| (!denied(limit), limit.cell.remaining()));
+        let deciding = decision.limits().min_by_key(|limit| (!denied(limit), limit.outcome.remaining()));
         let span = Span::current();
         if !span.is_disabled() {
             span.record("ratelimit.allowed", decision.decision.is_allowed());
             span.record("ratelimit.decided_by", decision.source.as_str());
             if let Some(limit) = &deciding {
                 span.record("ratelimit.limit", limit.name);
-                span.record("ratelimit.remaining", limit.cell.remaining());
+                span.record("ratelimit.remaining", limit.outcome.remaining());
             }
         }
-        for LimitRecord { name, cell, .. } in decision.limits().filter(denied) {
-            let Some(suppressed) = self.first_denial(cell.fingerprint()) else { continue };
+        for LimitRecord { name, outcome, .. } in decision.limits().filter(denied) {
+            let Some(suppressed) = self.first_denial(outcome.fingerprint()) else { continue };
             tracing::info!(
                 limit = name,
-                key = format_args!("{:032x}", cell.fingerprint()),
-                cost = cell.cost(),
-                retry_after = cell.verdict().retry_after().map(|wait| wait.as_secs_f64()),
-                penalty = cell.is_locked_out(),
+                key = format_args!("{:032x}", outcome.fingerprint()),
+                cost = outcome.cost(),
+                retry_after = outcome.verdict().retry_after().map(|wait| wait.as_secs_f64()),
+                penalty = outcome.is_locked_out(),
                 suppressed,
                 "a limit denied a key"
             );

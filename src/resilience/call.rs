@@ -12,9 +12,9 @@ use tokio::time::{self, sleep_until, timeout};
 
 use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
+use crate::decision::{Charges, DecidedBy, Decision, Outcome, Receipt};
 use crate::error::StoreError;
 use crate::recorder::{DecisionSource, Event, Fallback};
-use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Receipt};
 use crate::store::{Answer, Purpose, Store, StoreFuture};
 use crate::time::Timestamp;
 
@@ -32,27 +32,27 @@ impl GuardedStore {
     /// Calls the store for an operation that has no fallback policy, such as a refund.
     pub(crate) fn call<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
-        cells: Cells,
-        operation: impl FnOnce(&dyn Store, &[Cell]) -> StoreFuture<T>,
+        charges: Charges,
+        operation: impl FnOnce(&dyn Store, &Charges) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        match self.begin(&cells) {
-            Ok(call) => self.follow(operation(&*self.store, &cells), move |guarded, answer, source| {
-                guarded.end(&call, &cells, answer, source)
+        match self.begin(&charges) {
+            Ok(call) => self.follow(operation(&*self.store, &charges), move |guarded, answer, source| {
+                guarded.end(&call, &charges, answer, source)
             }),
             Err(error) => StoreFuture::ready(Err(error)),
         }
     }
 
-    /// Begins a call that concerns `cells`.
+    /// Begins a call that concerns `charges`.
     ///
     /// # Errors
     ///
     /// Returns an error if the breaker of a node is open.
-    pub(super) fn begin(&self, cells: &[Cell]) -> Result<Call, StoreError> {
+    pub(super) fn begin(&self, charges: &[Outcome]) -> Result<Call, StoreError> {
         if self.breakers.are_closed() {
             return Ok(self.breakers.begin());
         }
-        let (admitted, changes) = self.breakers.admit(&self.nodes(cells), self.config.deadline);
+        let (admitted, changes) = self.breakers.admit(&self.nodes(charges), self.config.deadline);
         self.report_changes(changes);
         admitted.inspect_err(|error| self.report_failure(error))
     }
@@ -85,12 +85,12 @@ impl GuardedStore {
         timeout(self.time_left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
     }
 
-    /// Records what an answer about `cells` shows about their nodes, and reports its error. Adds the node to an error
+    /// Records what an answer about `charges` shows about their nodes, and reports its error. Adds the node to an error
     /// without one if all keys are on the same node.
     pub(super) fn end<T>(
         &self,
         call: &Call,
-        cells: &[Cell],
+        charges: &[Outcome],
         answer: Result<T, StoreError>,
         source: DecisionSource,
     ) -> Result<T, StoreError> {
@@ -105,7 +105,7 @@ impl GuardedStore {
         let (answer, changes) = match answer {
             answer if !shows_health => (answer, Changes::new()),
             Err(error) if !error.is_of_one_request() => {
-                let mut nodes = self.nodes(cells);
+                let mut nodes = self.nodes(charges);
                 // A store that wraps another may hide the nodes that errors name, and then counts as a single node.
                 if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
                     nodes = Nodes::from_elem(Some(node.clone()), 1);
@@ -117,7 +117,7 @@ impl GuardedStore {
                 };
                 (Err(error), changes)
             }
-            answer => (answer, self.breakers.record(call, &self.nodes(cells), true)),
+            answer => (answer, self.breakers.record(call, &self.nodes(charges), true)),
         };
         if let Err(error) = &answer {
             self.report_failure(error);
@@ -126,11 +126,11 @@ impl GuardedStore {
         answer
     }
 
-    /// Returns the nodes that keep the keys of `cells`.
-    pub(super) fn nodes(&self, cells: &[Cell]) -> Nodes {
+    /// Returns the nodes that keep the keys of `charges`.
+    pub(super) fn nodes(&self, charges: &[Outcome]) -> Nodes {
         let mut nodes = Nodes::new();
-        for cell in cells {
-            let node = self.store.node(cell.key());
+        for outcome in charges {
+            let node = self.store.node(outcome.key());
             if !nodes.contains(&node) {
                 nodes.push(node);
             }
@@ -159,10 +159,10 @@ impl GuardedStore {
         }
     }
 
-    /// Resets the keys of cells.
-    pub(crate) fn reset(self: &Arc<Self>, cells: Cells) -> StoreFuture<()> {
-        self.reset_locally(&cells);
-        self.call(cells, |store, cells| store.reset(cells))
+    /// Resets the keys of charges.
+    pub(crate) fn reset(self: &Arc<Self>, charges: Charges) -> StoreFuture<()> {
+        self.reset_locally(&charges);
+        self.call(charges, |store, charges| store.reset(charges))
     }
 }
 
@@ -242,50 +242,50 @@ pub enum Decider {
 
 impl GuardedStore {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
-    #[inline]
-    pub(crate) fn decide(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
-        if cells.is_empty() {
+    #[inline(always)]
+    pub(crate) fn decide(self: &Arc<Self>, mut charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
+        if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         let began = self.start_recording(purpose);
-        let Some(at) = self.store.decide_at_once(&mut cells, purpose) else {
-            return self.decide_in_store(cells, purpose, began);
+        let Some(at) = self.store.decide_at_once(&mut charges, purpose) else {
+            return self.decide_in_store(charges, purpose, began);
         };
-        if !cells.iter().all(Cell::is_answered) {
-            let unanswered = StoreFuture::ready(Err(self.unanswered(&cells)));
-            return self.complete(self.breakers.begin(), unanswered, cells, purpose, began);
+        if !charges.iter().all(Outcome::is_answered) {
+            let unanswered = StoreFuture::ready(Err(self.unanswered(&charges)));
+            return self.complete(self.breakers.begin(), unanswered, charges, purpose, began);
         }
-        Decision::merge_penalties(&mut cells);
+        charges.merge_penalties();
         let takes = purpose == Purpose::Take;
         // Only a decision that is recorded is moved once more, which takes 29 instructions ("token bucket" in
         // `.ci/instructions`).
         if began.is_none() {
-            return StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, takes, cells)));
+            return StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, takes, charges)));
         }
-        let decision = Decision::of(at, DecidedBy::Store, takes, cells);
+        let decision = Decision::of(at, DecidedBy::Store, takes, charges);
         self.record(began, self.source_at_once, &decision);
         StoreFuture::ready(Ok(decision))
     }
 
-    /// Copies the answers into the cells of a request, and returns the instant of the decision.
+    /// Copies the answers into the charges of a request, and returns the instant of the decision.
     ///
     /// # Errors
     ///
-    /// Returns an error if a cell is not answered.
+    /// Returns an error if a charge is not answered.
     #[inline]
-    fn finish(&self, answer: Answer, cells: &mut [Cell]) -> Result<Timestamp, StoreError> {
-        let at = answer.finish(cells);
-        if cells.iter().all(Cell::is_answered) { Ok(at) } else { Err(self.unanswered(cells)) }
+    fn finish(&self, answer: Answer, charges: &mut Charges) -> Result<Timestamp, StoreError> {
+        let at = answer.finish(charges);
+        if charges.iter().all(Outcome::is_answered) { Ok(at) } else { Err(self.unanswered(charges)) }
     }
 
-    /// Creates the error of a store that has not answered all cells.
+    /// Creates the error of a store that has not answered all charges.
     #[cold]
-    fn unanswered(&self, cells: &[Cell]) -> StoreError {
-        let unanswered = cells.iter().filter(|cell| !cell.is_answered());
-        let names: Vec<_> = unanswered.filter_map(|cell| self.limits.names.get(cell.limit())).collect();
+    fn unanswered(&self, charges: &[Outcome]) -> StoreError {
+        let unanswered = charges.iter().filter(|outcome| !outcome.is_answered());
+        let names: Vec<_> = unanswered.filter_map(|outcome| self.limits.names.get(outcome.limit())).collect();
         StoreError::of_one_request(format!(
-            "it did not answer the limits {names:?}: answer all cells that `decide` or `decide_at_once` is given, or \
-             return answered clones of all of them, in their order, with `Answer::with_cells`"
+            "it did not answer the limits {names:?}: answer all charges that `decide` or `decide_at_once` is given, or \
+             return answered clones of all of them, in their order, with `Answer::with_charges`"
         ))
     }
 
@@ -293,16 +293,16 @@ impl GuardedStore {
     #[cold]
     fn decide_in_store(
         self: &Arc<Self>,
-        mut cells: Cells,
+        mut charges: Charges,
         purpose: Purpose,
         began: Option<Instant>,
     ) -> StoreFuture<Decision> {
-        match self.begin(&cells) {
+        match self.begin(&charges) {
             Ok(call) => {
-                let answer = self.store.decide(&mut cells, purpose, self.time_left() / 2);
-                self.complete(call, answer, cells, purpose, began)
+                let answer = self.store.decide(&mut charges, purpose, self.time_left() / 2);
+                self.complete(call, answer, charges, purpose, began)
             }
-            Err(error) => StoreFuture::ready(self.decide_locally(Some(error), cells, purpose, began)),
+            Err(error) => StoreFuture::ready(self.decide_locally(Some(error), charges, purpose, began)),
         }
     }
 
@@ -312,30 +312,35 @@ impl GuardedStore {
         self: &Arc<Self>,
         call: Call,
         answer: StoreFuture<Answer>,
-        mut cells: Cells,
+        mut charges: Charges,
         purpose: Purpose,
         began: Option<Instant>,
     ) -> StoreFuture<Decision> {
         self.follow(answer, move |guarded, answer, source| {
-            let answer = answer.and_then(|answer| guarded.finish(answer, &mut cells));
-            match guarded.end(&call, &cells, answer, source) {
+            let answer = answer.and_then(|answer| guarded.finish(answer, &mut charges));
+            match guarded.end(&call, &charges, answer, source) {
                 Ok(at) => {
-                    let decision = decision(at, cells, purpose);
+                    let decision = decision(at, charges, purpose);
                     guarded.record(began, source, &decision);
                     Ok(decision)
                 }
-                Err(error) => guarded.decide_locally(Some(error), cells, purpose, began),
+                Err(error) => guarded.decide_locally(Some(error), charges, purpose, began),
             }
         })
     }
 
     /// Decides a request where an earlier decision about it was made.
-    pub(crate) fn decide_by(self: &Arc<Self>, by: DecidedBy, cells: Cells, purpose: Purpose) -> StoreFuture<Decision> {
-        if by == DecidedBy::Store || cells.is_empty() {
-            return self.decide(cells, purpose);
+    pub(crate) fn decide_by(
+        self: &Arc<Self>,
+        by: DecidedBy,
+        charges: Charges,
+        purpose: Purpose,
+    ) -> StoreFuture<Decision> {
+        if by == DecidedBy::Store || charges.is_empty() {
+            return self.decide(charges, purpose);
         }
         let began = self.start_recording(purpose);
-        StoreFuture::ready(self.decide_locally(None, cells, purpose, began))
+        StoreFuture::ready(self.decide_locally(None, charges, purpose, began))
     }
 
     /// Decides a request by the policies of its limits, because the store has failed: now, or before. Returns the error
@@ -343,11 +348,11 @@ impl GuardedStore {
     pub(crate) fn decide_locally(
         &self,
         error: Option<StoreError>,
-        cells: Cells,
+        charges: Charges,
         purpose: Purpose,
         began: Option<Instant>,
     ) -> Result<Decision, StoreError> {
-        let (to, decision) = self.decide_by_policies(purpose, cells);
+        let (to, decision) = self.decide_by_policies(purpose, charges);
         if error.is_some() {
             self.report_event(&Event::FellBack { to });
         }
@@ -359,31 +364,35 @@ impl GuardedStore {
     /// Decides a request as [`decide`](Self::decide) would now, but affects neither the breakers, nor the log of
     /// outages. Returns what would decide, and the decision, unless the request would be rejected because the store
     /// failed.
-    pub(crate) async fn explain(self: &Arc<Self>, mut cells: Cells, purpose: Purpose) -> (Decider, Option<Decision>) {
+    pub(crate) async fn explain(
+        self: &Arc<Self>,
+        mut charges: Charges,
+        purpose: Purpose,
+    ) -> (Decider, Option<Decision>) {
         let mut began = self.start_recording(purpose);
-        let at_once = self.store.decide_at_once(&mut cells, purpose);
+        let at_once = self.store.decide_at_once(&mut charges, purpose);
         let is_remembered = at_once.is_some() && self.source_at_once == DecisionSource::RememberedDenial;
-        let answer = match (at_once, self.breakers.rejection(&self.nodes(&cells))) {
+        let answer = match (at_once, self.breakers.rejection(&self.nodes(&charges))) {
             (Some(at), _) => Ok(Answer::new(at)),
             (None, Some(error)) => Err(error),
             (None, None) => {
-                let answer = self.store.decide(&mut cells, purpose, self.time_left() / 2);
+                let answer = self.store.decide(&mut charges, purpose, self.time_left() / 2);
                 self.follow(answer, |_, answer, _| answer).await
             }
         };
         if is_remembered {
             began = None;
         }
-        let error = match answer.and_then(|answer| self.finish(answer, &mut cells)) {
+        let error = match answer.and_then(|answer| self.finish(answer, &mut charges)) {
             Ok(at) => {
-                let decision = decision(at, cells, purpose);
+                let decision = decision(at, charges, purpose);
                 self.record(began, DecisionSource::Memory, &decision);
                 let store = Decider::Store { name: self.store.name() };
                 return (if is_remembered { Decider::RememberedDenial } else { store }, Some(decision));
             }
             Err(error) => error.to_string(),
         };
-        let (fallback, decision) = self.decide_by_policies(purpose, cells);
+        let (fallback, decision) = self.decide_by_policies(purpose, charges);
         let decided_by = match fallback {
             Fallback::DecidedLocally { .. } => Decider::LocalShare { error },
             Fallback::Allowed => Decider::AllowPolicy { error },
@@ -393,8 +402,8 @@ impl GuardedStore {
     }
 }
 
-/// Creates the decision of cells that the store has answered at an instant.
-fn decision(at: Timestamp, mut cells: Cells, purpose: Purpose) -> Decision {
-    Decision::merge_penalties(&mut cells);
-    Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, cells)
+/// Creates the decision of charges that the store has answered at an instant.
+fn decision(at: Timestamp, mut charges: Charges, purpose: Purpose) -> Decision {
+    charges.merge_penalties();
+    Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, charges)
 }

@@ -4,59 +4,63 @@
 use std::collections::BTreeSet;
 
 use super::GuardedStore;
+use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Veto};
 use crate::limit::{Limit, OnStoreError};
 use crate::recorder::Fallback;
-use crate::store::decision::{Cell, Cells, DecidedBy, Decision, Veto};
-use crate::store::{MemoryStore, Purpose, Store, StoreFuture};
+use crate::store::{MemoryStore, Store, StoreFuture};
 
 /// The capacity of the local store: 100,000 keys are a few MB.
 const MAX_KEYS: usize = 100_000;
 
 impl GuardedStore {
     /// Applies the policies to a request. The decision is `None` if the request is rejected.
-    pub(super) fn decide_by_policies(&self, purpose: Purpose, mut cells: Cells) -> (Fallback, Option<Decision>) {
+    pub(super) fn decide_by_policies(&self, purpose: Purpose, mut charges: Charges) -> (Fallback, Option<Decision>) {
         // The store may have answered some of them before it failed, or have given them the size of an override.
-        cells.iter_mut().for_each(|cell| *cell = cell.asked_again(cell.cost()));
-        let quotas = || cells.iter().filter(|cell| cell.veto == Veto::Quota);
-        let are_quotas_allowed = quotas().any(|cell| self.policy(cell) == OnStoreError::Allow);
-        let may_quotas_allow = are_quotas_allowed || quotas().any(|cell| !self.is_share_too_small(cell));
-        let is_rejected = |cell: &Cell| match (self.policy(cell), cell.veto) {
+        charges.ask_again();
+        let quotas = || charges.iter().filter(|outcome| outcome.veto == Veto::Quota);
+        let are_quotas_allowed = quotas().any(|outcome| self.policy(outcome) == OnStoreError::Allow);
+        let may_quotas_allow = are_quotas_allowed || quotas().any(|outcome| !self.is_share_too_small(outcome));
+        let is_rejected = |charge: &Outcome| match (self.policy(charge), charge.veto) {
             (OnStoreError::Reject, _) => true,
             (OnStoreError::Allow, _) | (_, Veto::Shadow) => false,
             (_, Veto::Quota) if may_quotas_allow => false,
-            _ => self.is_share_too_small(cell),
+            _ => self.is_share_too_small(charge),
         };
-        if cells.iter().any(is_rejected) {
+        if charges.iter().any(is_rejected) {
             return (Fallback::Rejected, None);
         }
-        cells.retain(|cell| matches!(self.policy(cell), OnStoreError::DecideLocally(_)));
-        if cells.is_empty() {
+        charges.retain(|outcome| matches!(self.policy(outcome), OnStoreError::DecideLocally(_)));
+        if charges.is_empty() {
             return (Fallback::Allowed, Some(Decision::unlimited()));
         }
-        let mut shares = self.shares(&cells);
+        let mut shares = self.shares(&charges);
         if are_quotas_allowed {
             shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
         }
         let memory = self.local.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = memory.decide_now(&mut shares, purpose);
-        cells.iter_mut().zip(&shares).for_each(|(cell, share)| cell.take_answer(share));
-        Decision::merge_penalties(&mut cells);
-        let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, cells);
+        charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_answer(share));
+        charges.merge_penalties();
+        let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, charges);
         (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
     }
 
     /// Refunds costs that were decided here.
-    pub(super) fn refund_locally(&self, cells: &[Cell]) {
+    pub(super) fn refund_locally(&self, charges: &[Outcome]) {
         if let Some(memory) = self.local.get() {
-            let shares = cells.iter().filter_map(|cell| self.share(cell).filter(|share| cell.is_answered_by(share)));
-            ready(memory.refund(&shares.collect::<Cells>()));
+            let share = |outcome: &Outcome| {
+                let mut charged = outcome.clone();
+                charged.charge = self.share(outcome).filter(|share| outcome.is_answered_by(share))?;
+                Some(charged)
+            };
+            ready(memory.refund(&Charges::of(charges.iter().filter_map(share))));
         }
     }
 
     /// Resets keys, as far as they were decided here.
-    pub(super) fn reset_locally(&self, cells: &[Cell]) {
+    pub(super) fn reset_locally(&self, charges: &[Outcome]) {
         if let Some(memory) = self.local.get() {
-            ready(memory.reset(&self.shares(cells)));
+            ready(memory.reset(&self.shares(charges)));
         }
     }
 
@@ -74,8 +78,8 @@ impl GuardedStore {
         [limits.collect(), Vec::from_iter(policies)].map(|names: Vec<&str>| names.join(", "))
     }
 
-    fn policy(&self, cell: &Cell) -> OnStoreError {
-        let limit = self.limits.get(cell.limit());
+    fn policy(&self, charge: &Charge) -> OnStoreError {
+        let limit = self.limits.get(charge.limit());
         limit.map_or(OnStoreError::Reject, |limit| self.policy_of(limit))
     }
 
@@ -88,21 +92,21 @@ impl GuardedStore {
     }
 
     /// Returns this process's shares of the limits that it decides.
-    fn shares(&self, cells: &[Cell]) -> Cells {
-        cells.iter().filter_map(|cell| self.share(cell)).collect()
+    fn shares(&self, charges: &[Outcome]) -> Charges {
+        Charges::of(charges.iter().filter_map(|charge| self.share(charge)))
     }
 
-    fn share(&self, cell: &Cell) -> Option<Cell> {
-        match self.policy(cell) {
-            OnStoreError::DecideLocally(share) => Some(cell.share(share.parts, &self.local_hasher)),
+    fn share(&self, charge: &Charge) -> Option<Charge> {
+        match self.policy(charge) {
+            OnStoreError::DecideLocally(share) => Some(charge.share(share.parts, &self.local_hasher)),
             OnStoreError::Reject | OnStoreError::Allow => None,
         }
     }
 
     /// Returns whether the limit could allow the cost, but this process's share of it never can.
-    fn is_share_too_small(&self, cell: &Cell) -> bool {
-        let holds = |cell: &Cell| cell.cost() <= cell.algorithm().hard_capacity();
-        holds(cell) && !self.share(cell).is_some_and(|share| holds(&share))
+    fn is_share_too_small(&self, charge: &Charge) -> bool {
+        let holds = |charge: &Charge| charge.cost() <= charge.algorithm().hard_capacity();
+        holds(charge) && !self.share(charge).is_some_and(|share| holds(&share))
     }
 }
 
@@ -134,10 +138,10 @@ mod tests {
         guarded(limits, OnStoreError::DecideLocally(Share::whole()))
     }
 
-    fn cells(local: &GuardedStore, key: KeyHash, cost: u64) -> Cells {
-        let mut cells = Cells::new();
-        (0..local.limits.len()).for_each(|limit| local.limits.add(&mut cells, limit, key, cost));
-        cells
+    fn charges(local: &GuardedStore, key: KeyHash, cost: u64) -> Charges {
+        let mut charges = local.limits.no_charges();
+        (0..local.limits.len()).for_each(|limit| local.limits.add(&mut charges, limit, key, cost));
+        charges
     }
 
     /// A permit may still take that much.
@@ -146,7 +150,7 @@ mod tests {
         let half = OnStoreError::DecideLocally(Share::one_of(2));
         let local = local(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
         let key = KeyHasher::with_secret([0; 16]).hash(b"key");
-        let (_, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 2));
+        let (_, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 2));
         assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
     }
 
@@ -158,7 +162,7 @@ mod tests {
         let mut most = 0;
         for number in 0..120_000_u64 {
             let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
-            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 1));
+            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 1));
             assert_eq!(to, Fallback::DecidedLocally { allowed: true });
             drop(decision);
             if number.is_multiple_of(10_000) {
@@ -174,11 +178,11 @@ mod tests {
     #[test]
     fn memory_is_allocated_when_first_needed() {
         let local = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
-        let cells = cells(&local, KeyHasher::random().hash(b"key"), 1);
-        local.reset_locally(&cells);
-        local.refund_locally(&cells);
+        let charges = charges(&local, KeyHasher::random().hash(b"key"), 1);
+        local.reset_locally(&charges);
+        local.refund_locally(&charges);
         assert!(local.local.get().is_none());
-        let _ = local.decide_by_policies(Purpose::Peek, cells);
+        let _ = local.decide_by_policies(Purpose::Peek, charges);
         assert!(local.local.get().is_some());
     }
 
@@ -191,7 +195,7 @@ mod tests {
         let local = local(limits);
         let key = KeyHasher::random().hash(b"key");
         let decide = || {
-            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 1));
+            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 1));
             (to, decision.map(|decision| decision.is_allowed()))
         };
         for request in 0..10 {
@@ -209,7 +213,7 @@ mod tests {
             let local = guarded(limits, OnStoreError::DecideLocally(Share::one_of(4)));
             let decided = costs.iter().map(|&cost| {
                 local
-                    .decide_by_policies(Purpose::Take, cells(&local, key, cost))
+                    .decide_by_policies(Purpose::Take, charges(&local, key, cost))
                     .1
                     .is_some_and(|decision| decision.is_allowed())
             });
@@ -234,7 +238,7 @@ mod tests {
             (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
         ] {
             let local = guarded(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()], policy);
-            let (to, decision) = local.decide_by_policies(Purpose::Take, cells(&local, key, 2));
+            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 2));
             assert_eq!(to, expected, "{policy:?}");
             assert!(decision.is_some_and(|decision| decision.is_allowed()), "{policy:?}");
         }
@@ -243,9 +247,9 @@ mod tests {
     #[test]
     fn each_local_store_hashes_keys_by_a_secret_of_its_own() {
         let [one, other] = [(), ()].map(|()| local(vec![Limit::new("window", FixedWindow::per_day(10))]));
-        let cell = &cells(&one, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
-        let [one, other] = [one, other].map(|local| local.share(cell).unwrap().key());
-        assert_ne!(one, cell.key());
+        let outcome = &charges(&one, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
+        let [one, other] = [one, other].map(|local| local.share(outcome).unwrap().key());
+        assert_ne!(one, outcome.key());
         assert_ne!(one, other);
     }
 }

@@ -25,12 +25,12 @@ pub(crate) use self::call::{ReservationGuard, with_one_deadline};
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
+use crate::decision::Decision;
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::head::RequestHead;
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
-use crate::store::decision::Decision;
 use crate::store::{MemoryStore, Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.

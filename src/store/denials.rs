@@ -1,6 +1,6 @@
 //! Denials that are repeated in this process, so that a flood of denied requests does not reach the database.
 //!
-//! A remembered denial consists of the answered cells of a request, and the time of the answer. It is repeated for the
+//! A remembered denial consists of the answered charges of a request, and the time of the answer. It is repeated for the
 //! same limits, keys and costs until one of the waits is over.
 //!
 //! The present instant of the database's clock may not be known here, but it has bounds: its clock at the answer, plus
@@ -22,16 +22,16 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::decision::{Outcome, Veto};
 use crate::store::Purpose;
-use crate::store::decision::{Cell, Veto};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs
 /// calls to the database, but does not lift any limit.
 const SETS: usize = 4_096;
 
-/// The most cells of a request whose denial is remembered.
-const MAX_CELLS: usize = 8;
+/// The most charges of a request whose denial is remembered.
+const MAX_CHARGES: usize = 8;
 
 /// The number of counters of changes. Keys share them, so a change of one key may end the denials of others.
 const COUNTERS: usize = 4_096;
@@ -48,18 +48,18 @@ pub(super) struct Denials {
     sets: OnceLock<Box<[RwLock<Set>]>>,
 }
 
-/// The newest denial, and the one before it. Selected by the fingerprint of all cells of a request: so clients that
+/// The newest denial, and the one before it. Selected by the fingerprint of all charges of a request: so clients that
 /// share an exhausted limit have sets of their own.
 type Set = [Option<Denial>; 2];
 
 #[derive(Debug)]
 struct Denial {
-    cells: Box<[Cell]>,
+    outcomes: Box<[Outcome]>,
     /// As in [`Change`].
     epochs: SmallVec<[(usize, u64); 2]>,
     /// The instant of the decision, in µs of the database's clock.
     at: u64,
-    /// The instant at which the first wait is over, or from which the cells are not sufficient: a charge in a log has
+    /// The instant at which the first wait is over, or from which the charges are not sufficient: a charge in a log has
     /// expired, or an override.
     until: u64,
     /// The instants (in µs) on the clock of this process.
@@ -84,28 +84,28 @@ impl Denials {
     /// Answers a request that the database is certain to deny. Returns the instant of the decision.
     ///
     /// `clock` is the present instant (in µs) of the database's clock, if it is known.
-    pub(super) fn answer(&self, cells: &mut [Cell], clock: Option<u64>) -> Option<Timestamp> {
+    pub(super) fn answer(&self, charges: &mut [Outcome], clock: Option<u64>) -> Option<Timestamp> {
         let sets = self.sets.get()?;
-        let set = sets[set_of(cells)].read().unwrap_or_else(PoisonError::into_inner);
-        let denial = set.iter().flatten().find(|denial| denial.is_of(cells))?;
+        let set = sets[set_of(charges)].read().unwrap_or_else(PoisonError::into_inner);
+        let denial = set.iter().flatten().find(|denial| denial.is_of(charges))?;
         let (earliest, latest) = denial.clock_bounds(self, clock)?;
         if latest >= denial.until || !denial.is_certain(self) {
             return None;
         }
-        for (cell, denied) in cells.iter_mut().zip(&denial.cells) {
-            cell.answer_like(denied, earliest);
+        for (outcome, denied) in charges.iter_mut().zip(&denial.outcomes) {
+            outcome.answer_like(denied, earliest);
         }
         Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
     }
 
-    /// Begins a request, which may change the states of cells if its purpose is to take, as those of refunds and resets
+    /// Begins a request, which may change the states of charges if its purpose is to take, as those of refunds and resets
     /// are.
-    pub(super) fn begin(self: &Arc<Self>, cells: &[Cell], purpose: Purpose) -> Change {
-        let epoch = |cell: &Cell| {
-            let counter = (cell.fingerprint() >> 64) as usize % COUNTERS;
+    pub(super) fn begin(self: &Arc<Self>, charges: &[Outcome], purpose: Purpose) -> Change {
+        let epoch = |outcome: &Outcome| {
+            let counter = (outcome.fingerprint() >> 64) as usize % COUNTERS;
             (counter, self.epochs[counter].load(Ordering::Acquire))
         };
-        let epochs = cells.iter().map(epoch).collect();
+        let epochs = charges.iter().map(epoch).collect();
         Change { denials: self.clone(), epochs, sent: self.now(), purpose, changes: purpose == Purpose::Take }
     }
 
@@ -120,8 +120,8 @@ impl Denials {
             return;
         }
         let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
-        let mut set = sets[set_of(&denial.cells)].write().unwrap_or_else(PoisonError::into_inner);
-        if !set[0].as_ref().is_some_and(|newest| newest.is_of(&denial.cells)) {
+        let mut set = sets[set_of(&denial.outcomes)].write().unwrap_or_else(PoisonError::into_inner);
+        if !set[0].as_ref().is_some_and(|newest| newest.is_of(&denial.outcomes)) {
             set.swap(0, 1);
         }
         set[0] = Some(denial);
@@ -129,23 +129,25 @@ impl Denials {
 }
 
 /// Returns the set of a request's denial.
-fn set_of(cells: &[Cell]) -> usize {
-    let fingerprint = cells.iter().fold(0, |all: u128, cell| all.rotate_left(1) ^ cell.fingerprint());
+fn set_of(charges: &[Outcome]) -> usize {
+    let fingerprint = charges.iter().fold(0, |all: u128, outcome| all.rotate_left(1) ^ outcome.fingerprint());
     (fingerprint >> 16) as usize % SETS
 }
 
 impl Denial {
-    fn is_of(&self, cells: &[Cell]) -> bool {
-        self.cells.len() == cells.len() && self.cells.iter().zip(cells).all(|(known, cell)| known.answers(cell))
+    fn is_of(&self, charges: &[Outcome]) -> bool {
+        self.outcomes.len() == charges.len()
+            && self.outcomes.iter().zip(charges).all(|(known, outcome)| known.answers(outcome))
     }
 
-    /// Returns whether no cell that matters has changed. Limits that are available may have: otherwise, clients that
+    /// Returns whether no outcome that matters has changed. Limits that are available may have: otherwise, clients that
     /// share one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
-        let has_penalty = |index| self.cells.get(index + 1).is_some_and(Cell::is_of_penalty);
-        self.cells.iter().zip(&self.epochs).enumerate().all(|(index, (cell, (counter, epoch)))| {
+        let has_penalty = |index| self.outcomes.get(index + 1).is_some_and(|outcome: &Outcome| outcome.is_of_penalty());
+        self.outcomes.iter().zip(&self.epochs).enumerate().all(|(index, (outcome, (counter, epoch)))| {
             // Limits in quota mode deny only if all of them do.
-            let matters = cell.denies() || cell.veto == Veto::Quota || cell.is_of_penalty() || has_penalty(index);
+            let matters =
+                outcome.denies() || outcome.veto == Veto::Quota || outcome.is_of_penalty() || has_penalty(index);
             !matters || denials.epochs[*counter].load(Ordering::Acquire) == *epoch
         })
     }
@@ -167,49 +169,46 @@ impl Denial {
     }
 }
 
-/// A request under way. When this is dropped, however the request ended, it begins the next epoch of the cells that the
+/// A request under way. When this is dropped, however the request ended, it begins the next epoch of the charges that the
 /// request may have changed.
 #[derive(Debug)]
 pub(super) struct Change {
     denials: Arc<Denials>,
-    /// The counter of changes of each cell, and its epoch when the request was sent.
+    /// The counter of changes of each outcome, and its epoch when the request was sent.
     epochs: SmallVec<[(usize, u64); 2]>,
     sent: u64,
     purpose: Purpose,
-    /// Whether the request may have changed its cells.
+    /// Whether the request may have changed its charges.
     pub(super) changes: bool,
 }
 
 impl Change {
     /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and
     /// no strike. `until` is the instant (in µs) from which another override may apply.
-    pub(super) fn decided(mut self, cells: &[Cell], at: u64, until: u64) {
-        if self.purpose == Purpose::Preview || !cells.iter().any(Cell::denies) {
+    pub(super) fn decided(mut self, charges: &[Outcome], at: u64, until: u64) {
+        if self.purpose == Purpose::Preview || !charges.iter().any(Outcome::denies) {
             return;
         }
-        let is_struck = |pair: &[Cell]| {
+        let is_struck = |pair: &[Outcome]| {
             let [limit, penalty] = pair else { return false };
             let makes_strike = penalty.is_of_penalty() && penalty.makes_strikes && !limit.is_allowed();
             makes_strike && (penalty.is_allowed() || penalty.lockout().is_some())
         };
-        if cells.windows(2).any(is_struck) {
+        if charges.windows(2).any(is_struck) {
             return;
         }
         self.changes = false;
-        if cells.len() > MAX_CELLS {
+        if charges.len() > MAX_CHARGES {
             return;
         }
-        let end = |cell: &Cell| match cell.wait {
-            0 => cell.sufficient_until(),
-            wait => cell.sufficient_until().min(at.saturating_add(wait)),
+        let end = |outcome: &Outcome| match outcome.wait {
+            0 => outcome.sufficient_until(),
+            wait => outcome.sufficient_until().min(at.saturating_add(wait)),
         };
-        let until = cells.iter().map(end).min().unwrap_or(u64::MAX).min(until);
-        let mut cells: Box<[Cell]> = cells.into();
-        // Otherwise, threads that repeat the denial would contend for the count of references to the texts.
-        cells.iter_mut().for_each(|cell| cell.texts = None);
+        let until = charges.iter().map(end).min().unwrap_or(u64::MAX).min(until);
         self.denials.insert(Denial {
             until,
-            cells,
+            outcomes: charges.into(),
             epochs: mem::take(&mut self.epochs),
             at,
             sent: self.sent,
@@ -232,101 +231,102 @@ impl Drop for Change {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, FixedWindow, KeyState, SlidingLog, SlidingWindow, TokenBucket};
+    use crate::decision::{Charge, decide};
     use crate::key::hash::{KeyHash, KeyHasher};
-    use crate::store::decision::decide;
 
     const NOON: u64 = 1_767_225_600_000_000;
 
     /// A request of 2 of 1 tokens.
-    fn cell(limit: &str, algorithm: impl Into<Algorithm>, key: u64) -> [Cell; 1] {
+    fn asked(limit: &str, algorithm: impl Into<Algorithm>, key: u64) -> [Outcome; 1] {
         let hasher = KeyHasher::with_secret([0; 16]);
-        [Cell::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(&key.to_le_bytes()), 2)]
+        [Charge::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(&key.to_le_bytes()), 2).into()]
     }
 
-    fn daily(key: u64) -> [Cell; 1] {
-        cell("limit", FixedWindow::per_day(1), key)
+    fn daily(key: u64) -> [Outcome; 1] {
+        asked("limit", FixedWindow::per_day(1), key)
     }
 
     /// The database denies a request at noon. No key has a state.
-    fn deny(change: Change, cells: &[Cell]) {
-        let mut cells = cells.to_vec();
-        let mut states = vec![KeyState::UNUSED; cells.len()];
-        decide(&mut cells, &mut states[..], |_| NOON, Purpose::Take);
-        change.decided(&cells, NOON, u64::MAX);
+    fn deny(change: Change, charges: &[Outcome]) {
+        let mut charges = charges.to_vec();
+        let mut states = vec![KeyState::UNUSED; charges.len()];
+        decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
+        change.decided(&charges, NOON, u64::MAX);
     }
 
-    fn is_denied(denials: &Denials, cells: &[Cell]) -> bool {
-        let mut cells = cells.to_vec();
-        denials.answer(&mut cells, Some(NOON)).is_some() && cells.iter().any(Cell::denies)
+    fn is_denied(denials: &Denials, charges: &[Outcome]) -> bool {
+        let mut charges = charges.to_vec();
+        denials.answer(&mut charges, Some(NOON)).is_some() && charges.iter().any(Outcome::denies)
     }
 
     #[test]
     fn the_cache_is_bounded() {
         let denials = Denials::new(Duration::from_secs(600));
         for key in 0..100_000 {
-            let cells = daily(key);
-            deny(denials.begin(&cells, Purpose::Take), &cells);
-            assert!(is_denied(&denials, &cells), "the latest denial is repeated");
+            let charges = daily(key);
+            deny(denials.begin(&charges, Purpose::Take), &charges);
+            assert!(is_denied(&denials, &charges), "the latest denial is repeated");
         }
         let sets = denials.sets.get().unwrap();
         let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
         assert!(held <= 2 * SETS && held > SETS, "{held}");
-        let bytes =
-            |cells: usize| 2 * SETS * cells * (size_of::<Cell>() + size_of::<(usize, u64)>()) + size_of_val(&**sets);
+        let bytes = |charges: usize| {
+            2 * SETS * charges * (size_of::<Outcome>() + size_of::<(usize, u64)>()) + size_of_val(&**sets)
+        };
         assert!(bytes(1) < 4_000_000, "{}", bytes(1));
-        assert!(bytes(MAX_CELLS) < 20_000_000, "{}", bytes(MAX_CELLS));
+        assert!(bytes(MAX_CHARGES) < 20_000_000, "{}", bytes(MAX_CHARGES));
     }
 
     #[test]
     fn denials_of_many_limits_are_not_cached() {
         for (limits, is_cached) in [(8, true), (9, false)] {
             let denials = Denials::new(Duration::from_secs(600));
-            let cells: Vec<Cell> =
-                (0..limits).flat_map(|limit| cell(&format!("limit {limit}"), FixedWindow::per_day(1), 1)).collect();
-            deny(denials.begin(&cells, Purpose::Take), &cells);
-            assert_eq!(is_denied(&denials, &cells), is_cached, "of {limits} limits");
+            let charges: Vec<Outcome> =
+                (0..limits).flat_map(|limit| asked(&format!("limit {limit}"), FixedWindow::per_day(1), 1)).collect();
+            deny(denials.begin(&charges, Purpose::Take), &charges);
+            assert_eq!(is_denied(&denials, &charges), is_cached, "of {limits} limits");
         }
     }
 
     #[test]
     fn a_denial_is_not_cached_after_a_later_change() {
         let denials = Denials::new(Duration::from_secs(600));
-        let cells = daily(1);
-        let asking = denials.begin(&cells, Purpose::Take);
-        drop(denials.begin(&cells, Purpose::Take));
-        deny(asking, &cells);
-        assert!(!is_denied(&denials, &cells));
+        let charges = daily(1);
+        let asking = denials.begin(&charges, Purpose::Take);
+        drop(denials.begin(&charges, Purpose::Take));
+        deny(asking, &charges);
+        assert!(!is_denied(&denials, &charges));
 
-        deny(denials.begin(&cells, Purpose::Take), &cells);
-        assert!(is_denied(&denials, &cells));
-        drop(denials.begin(&cells, Purpose::Peek));
-        assert!(is_denied(&denials, &cells), "a peek changes nothing");
-        drop(denials.begin(&cells, Purpose::Take));
-        assert!(!is_denied(&denials, &cells));
+        deny(denials.begin(&charges, Purpose::Take), &charges);
+        assert!(is_denied(&denials, &charges));
+        drop(denials.begin(&charges, Purpose::Peek));
+        assert!(is_denied(&denials, &charges), "a peek changes nothing");
+        drop(denials.begin(&charges, Purpose::Take));
+        assert!(!is_denied(&denials, &charges));
     }
 
     #[test]
     fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
         let denials = Denials::new(Duration::from_secs(600));
-        let [mut shared] = cell("shared", FixedWindow::per_day(1), 0);
-        shared.cost = 1;
-        let [own] = cell("own", FixedWindow::per_day(1), 1);
-        let cells = [shared, own];
-        deny(denials.begin(&cells, Purpose::Take), &cells);
-        drop(denials.begin(&cells[..1], Purpose::Take));
-        assert!(is_denied(&denials, &cells));
-        assert!(!is_denied(&denials, &cells[1..]), "the denial is of both limits");
-        drop(denials.begin(&cells[1..], Purpose::Take));
-        assert!(!is_denied(&denials, &cells));
+        let [mut shared] = asked("shared", FixedWindow::per_day(1), 0);
+        shared.charge.cost = 1;
+        let [own] = asked("own", FixedWindow::per_day(1), 1);
+        let charges = [shared, own];
+        deny(denials.begin(&charges, Purpose::Take), &charges);
+        drop(denials.begin(&charges[..1], Purpose::Take));
+        assert!(is_denied(&denials, &charges));
+        assert!(!is_denied(&denials, &charges[1..]), "the denial is of both limits");
+        drop(denials.begin(&charges[1..], Purpose::Take));
+        assert!(!is_denied(&denials, &charges));
     }
 
     #[test]
     fn after_a_clock_step_back_the_database_decides() {
         let denials = Denials::new(Duration::from_secs(600));
-        let mut cells = daily(1);
-        deny(denials.begin(&cells, Purpose::Take), &cells);
-        assert!(denials.answer(&mut cells, Some(NOON - 1)).is_none());
-        assert!(denials.answer(&mut cells, Some(NOON)).is_some());
+        let mut charges = daily(1);
+        deny(denials.begin(&charges, Purpose::Take), &charges);
+        assert!(denials.answer(&mut charges, Some(NOON - 1)).is_none());
+        assert!(denials.answer(&mut charges, Some(NOON)).is_some());
     }
 
     #[test]
@@ -338,16 +338,16 @@ mod tests {
                 (1..120).flat_map(|charges| [(charges, 0, 1), (charges, 0, 30), (charges, 20, 7)])
             {
                 let denials = Denials::new(Duration::from_secs(600));
-                let mut cell = Cell::new(0, "limit", algorithm, &hasher);
-                cell.set_overage(percent);
+                let mut outcome = Charge::new(0, "limit", algorithm, &hasher);
+                outcome.set_overage(percent);
                 let mut states = [KeyState::UNUSED];
                 let step = 400_000;
                 for number in 0..charges {
-                    let mut charged = [cell.with_key(KeyHash::ZERO, 1 + number % 3)];
+                    let mut charged = [outcome.with_key(KeyHash::ZERO, 1 + number % 3).into()];
                     decide(&mut charged, &mut states[..], |_| NOON + number * step, Purpose::Take);
                 }
                 let now = NOON + charges * step;
-                let asked = [cell.with_key(KeyHash::ZERO, cost)];
+                let asked: [Outcome; 1] = [outcome.with_key(KeyHash::ZERO, cost).into()];
                 let at = |at, states: &[KeyState]| {
                     let (mut decided, mut states) = (asked.clone(), states.to_vec());
                     decide(&mut decided, &mut states[..], |_| at, Purpose::Take);
@@ -357,8 +357,8 @@ mod tests {
                 for later in [0, 1, 10_000, 100_000, 399_999, 500_000, 5_000_000] {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
-                        let report = |[cell]: &[Cell; 1]| {
-                            (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after())
+                        let report = |[outcome]: &[Outcome; 1]| {
+                            (outcome.verdict(), outcome.remaining(), outcome.more_after(), outcome.reset_after())
                         };
                         let expected = at(now + later, &states);
                         assert_eq!(report(&answered), report(&expected), "{algorithm} {charges} {percent} {cost}");
@@ -374,7 +374,7 @@ mod tests {
     fn a_denial_is_of_one_algorithm() {
         let denials = Denials::new(Duration::from_secs(600));
         let bucket = TokenBucket::per_day(1);
-        let [one, other] = [bucket, bucket.at_intervals()].map(|bucket| cell("limit", bucket, 1));
+        let [one, other] = [bucket, bucket.at_intervals()].map(|bucket| asked("limit", bucket, 1));
         deny(denials.begin(&one, Purpose::Take), &one);
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
     }
@@ -383,17 +383,18 @@ mod tests {
     fn a_repeated_denial_has_a_shorter_wait() {
         let denials = Denials::new(Duration::from_secs(600));
         let hasher = KeyHasher::with_secret([0; 16]);
-        let cells = [Cell::new(0, "limit", TokenBucket::per_second(2).into(), &hasher).with_key(KeyHash::ZERO, 2)];
+        let charges: [Outcome; 1] =
+            [Charge::new(0, "limit", TokenBucket::per_second(2).into(), &hasher).with_key(KeyHash::ZERO, 2).into()];
         let mut states = [KeyState::UNUSED];
         for is_allowed in [true, false] {
-            let (change, mut cells) = (denials.begin(&cells, Purpose::Take), cells.clone());
-            decide(&mut cells, &mut states[..], |_| NOON, Purpose::Take);
-            assert_eq!(cells[0].is_allowed(), is_allowed);
-            change.decided(&cells, NOON, u64::MAX);
+            let (change, mut charges) = (denials.begin(&charges, Purpose::Take), charges.clone());
+            decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
+            assert_eq!(charges[0].is_allowed(), is_allowed);
+            change.decided(&charges, NOON, u64::MAX);
         }
         let later = |micros| {
-            let mut cells = cells.clone();
-            denials.answer(&mut cells, Some(NOON + micros)).map(|_| (cells[0].wait, cells[0].remaining()))
+            let mut charges = charges.clone();
+            denials.answer(&mut charges, Some(NOON + micros)).map(|_| (charges[0].wait, charges[0].remaining()))
         };
         assert_eq!(later(0), Some((1_000_000, 0)));
         assert_eq!(later(600_000), Some((400_000, 1)));
@@ -406,11 +407,11 @@ mod tests {
         const SLOW: Duration = Duration::from_secs(5);
         let deny = |life| {
             let denials = Denials::new(life);
-            let mut cells = daily(1);
-            let mut change = denials.begin(&cells, Purpose::Take);
+            let mut charges = daily(1);
+            let mut change = denials.begin(&charges, Purpose::Take);
             change.sent -= SLOW.as_micros() as u64;
-            deny(change, &cells);
-            denials.answer(&mut cells, None)
+            deny(change, &charges);
+            denials.answer(&mut charges, None)
         };
         assert!(deny(SLOW).is_none(), "a denial is as old as its request");
         assert!(deny(Duration::from_secs(3_600)).is_some());
@@ -419,17 +420,17 @@ mod tests {
     #[test]
     fn no_denial_outlives_its_lifetime() {
         let denials = Denials::new(Duration::from_nanos(1));
-        let cells = daily(1);
-        deny(denials.begin(&cells, Purpose::Take), &cells);
+        let charges = daily(1);
+        deny(denials.begin(&charges, Purpose::Take), &charges);
         std::thread::sleep(Duration::from_millis(1));
-        assert!(!is_denied(&denials, &cells));
+        assert!(!is_denied(&denials, &charges));
     }
 
     #[test]
     fn without_a_lifetime_no_denial_is_cached() {
         let denials = Denials::new(Duration::ZERO);
-        let cells = daily(1);
-        deny(denials.begin(&cells, Purpose::Take), &cells);
+        let charges = daily(1);
+        deny(denials.begin(&charges, Purpose::Take), &charges);
         assert!(denials.sets.get().is_none());
     }
 }

@@ -7,43 +7,38 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
+use crate::decision::Charges;
 use crate::error::StoreError;
-use crate::store::decision::{Cell, UNANSWERED};
 use crate::time::Timestamp;
 
 /// A store's answer to a request.
 #[derive(Debug)]
 pub struct Answer {
     at: Timestamp,
-    /// `None` if the answers are in the cells of the request.
-    cells: Option<Vec<Cell>>,
+    /// `None` if the outcomes are in the charges of the request.
+    charges: Option<Charges>,
 }
 
 impl Answer {
-    /// Creates the answer of a store that has answered in the cells that it was given, at an instant of its clock.
+    /// Creates the answer of a store that has answered in the charges that it was given, at an instant of its clock.
     #[must_use]
     pub const fn new(at: Timestamp) -> Self {
-        Self { at, cells: None }
+        Self { at, charges: None }
     }
 
-    /// Creates the answer of a future, which cannot borrow the cells that the store was given: answered clones of all
+    /// Creates the answer of a future, which cannot borrow the charges that the store was given: answered clones of all
     /// of them, in their order.
     #[must_use]
-    pub fn with_cells(at: Timestamp, cells: impl Into<Vec<Cell>>) -> Self {
-        Self { at, cells: Some(cells.into()) }
+    pub const fn with_charges(at: Timestamp, charges: Charges) -> Self {
+        Self { at, charges: Some(charges) }
     }
 
-    /// Copies the answers into the cells of the request, and returns the instant of the decision. If the answers are
-    /// those of other cells, none of these counts as answered: a limiter then returns an error.
+    /// Copies the outcomes into the charges of the request, and returns the instant of the decision. If they are those
+    /// of other charges, none of these counts as answered: a limiter then returns an error.
     #[inline]
-    pub fn finish(self, cells: &mut [Cell]) -> Timestamp {
-        if let Some(answered) = self.cells {
-            let are_equal = |(answered, asked): (&Cell, &Cell)| answered.answers(asked);
-            if answered.len() == cells.len() && answered.iter().zip(&*cells).all(are_equal) {
-                cells.iter_mut().zip(answered).for_each(|(cell, answered)| *cell = answered);
-            } else {
-                cells.iter_mut().for_each(|cell| cell.wait = UNANSWERED);
-            }
+    pub fn finish(self, charges: &mut Charges) -> Timestamp {
+        if let Some(answered) = self.charges {
+            charges.take_outcomes(answered);
         }
         self.at
     }

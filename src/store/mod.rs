@@ -1,19 +1,17 @@
 //! Storage backends: the [`Store`] trait, and three stores.
 //!
-//! A store receives the [cells](Cell) of one request: the limits that apply, the keys, and the costs. It decides them
+//! A store receives the [charges](Charges) of one request: the limits that apply, the keys, and the costs. It decides them
 //! together, at one instant, and takes all of them or none.
 //!
 //! | subject | modules |
 //! | --- | --- |
 //! | The interface | this module, `future` |
-//! | What a request asks about its limits, the answers, and the decision by the states of keys | `decision` |
 //! | Answering requests that a database would deny again | `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
 //!
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
-pub(crate) mod decision;
 mod denials;
 mod future;
 mod memory;
@@ -31,10 +29,10 @@ pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
+pub use crate::decision::{Charge, Charges, Outcome, Purpose, Veto};
 pub use crate::error::Node;
 use crate::error::StoreError;
 pub use crate::key::hash::{KeyHash, KeyHasher};
-pub use crate::store::decision::{Cell, Purpose, Veto};
 use crate::time::{Timestamp, ceil_micros};
 
 /// Keeps the state of keys, and decides requests by it.
@@ -46,12 +44,12 @@ use crate::time::{Timestamp, ceil_micros};
 ///
 /// For a database with compare-and-swap, implement [`CompareAndSwap`] instead, and use a [`CasStore`].
 ///
-/// A store decides as [`MemoryStore`] does: by the [`Cell::algorithm`] of each cell, as the
+/// A store decides as [`MemoryStore`] does: by the [`Charge::algorithm`] of each charge, as the
 /// [decision semantics](crate::guide::semantics) define. This one allows everything:
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+/// use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, StoreFuture};
 /// use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, Store, SystemClock, Verdict};
 ///
 /// #[derive(Debug)]
@@ -65,18 +63,18 @@ use crate::time::{Timestamp, ceil_micros};
 ///         self.hasher
 ///     }
 ///
-///     fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
-///         for cell in cells {
-///             cell.answer(Verdict::NOW, cell.algorithm().capacity(), None, Duration::ZERO);
+///     fn decide(&self, charges: &mut Charges, _: Purpose, _: Duration) -> StoreFuture<Answer> {
+///         for outcome in charges.iter_mut() {
+///             outcome.answer(Verdict::NOW, outcome.algorithm().capacity(), None, Duration::ZERO);
 ///         }
 ///         StoreFuture::ready(Ok(Answer::new(self.clock.now())))
 ///     }
 ///
-///     fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
+///     fn refund(&self, _: &Charges) -> StoreFuture<()> {
 ///         StoreFuture::ready(Ok(()))
 ///     }
 ///
-///     fn reset(&self, _: &[Cell]) -> StoreFuture<()> {
+///     fn reset(&self, _: &Charges) -> StoreFuture<()> {
 ///         StoreFuture::ready(Ok(()))
 ///     }
 /// }
@@ -90,14 +88,14 @@ use crate::time::{Timestamp, ceil_micros};
 ///
 /// # Wrapping a store
 ///
-/// A future cannot borrow the cells: clone them, and return the answered clones with [`Answer::with_cells`]. A cell
-/// without an answer is an error. This store lets a few requests at a time into the one that it wraps:
+/// A future cannot borrow the charges: clone them, and return the answered clones with [`Answer::with_charges`]. A
+/// charge without an answer is an error. This store lets a few requests at a time into the one that it wraps:
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
 /// use tokio::sync::Semaphore;
-/// use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+/// use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, StoreFuture};
 /// use tower_ratelimit::{Store, StoreError};
 ///
 /// #[derive(Debug)]
@@ -111,21 +109,21 @@ use crate::time::{Timestamp, ceil_micros};
 ///         self.inner.hasher()
 ///     }
 ///
-///     fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-///         let (inner, permits, mut cells) = (self.inner.clone(), self.permits.clone(), cells.to_vec());
+///     fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+///         let (inner, permits, mut charges) = (self.inner.clone(), self.permits.clone(), charges.clone());
 ///         StoreFuture::pending(async move {
 ///             let _permit = permits.acquire().await.map_err(StoreError::new)?;
-///             let at = inner.decide(&mut cells, purpose, longest_wait).await?.finish(&mut cells);
-///             Ok(Answer::with_cells(at, cells))
+///             let at = inner.decide(&mut charges, purpose, longest_wait).await?.finish(&mut charges);
+///             Ok(Answer::with_charges(at, charges))
 ///         })
 ///     }
 ///
-///     fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-///         self.inner.refund(cells)
+///     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+///         self.inner.refund(charges)
 ///     }
 ///
-///     fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-///         self.inner.reset(cells)
+///     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+///         self.inner.reset(charges)
 ///     }
 /// }
 /// # #[cfg(feature = "conformance")]
@@ -146,34 +144,34 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn hasher(&self) -> KeyHasher;
 
     /// Decides a request. For [`Purpose::Take`], takes the costs of an allowed request from all limits or from none,
-    /// even if the future is dropped before it is ready. No two cells have the same [fingerprint](Cell::fingerprint).
+    /// even if the future is dropped before it is ready. No two charges have the same [fingerprint](Charge::fingerprint).
     ///
     /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
-    /// [quota mode](Veto::Quota), at least one must have capacity: [`Cell::is_enforced`] describes which of them count.
-    /// The cell of a [penalty](Cell::is_of_penalty) denies while the key is locked out; a store without penalties
-    /// answers that it allows the request. If a cell is left without an answer, the decision is an error.
+    /// [quota mode](Veto::Quota), at least one must have capacity: [`Outcome::is_enforced`] describes which of them count.
+    /// That of a [penalty](Charge::is_of_penalty) denies while the key is locked out; a store without penalties
+    /// answers that it allows the request. If a charge is left without an answer, the decision is an error.
     ///
     /// `longest_wait` is how long the request may wait for other requests: half of the time until its deadline, so that
     /// the other half is left for the database.
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer>;
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer>;
 
-    /// Refunds the costs of cells that were charged, by their [marks](Cell::mark), as far as they still count.
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()>;
+    /// Refunds charges that were made, by their [marks](Outcome::mark), as far as they still count.
+    fn refund(&self, charges: &Charges) -> StoreFuture<()>;
 
-    /// Removes the states of cells, as if their keys had never been used.
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()>;
+    /// Removes the states of charges, as if their keys had never been used.
+    fn reset(&self, charges: &Charges) -> StoreFuture<()>;
 
     /// Decides a request without calling a database, and returns the instant of the decision. A store in memory always
     /// does so. Other stores repeat a denial whose wait is not over, and return `None` for all other requests.
     ///
     /// Called for each request, even while a [circuit breaker](crate::CircuitBreaker) is open. If it returns `None`,
     /// [`decide`](Self::decide) is called. Defaults to `None`.
-    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
-        let _ = (cells, purpose);
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
+        let _ = (charges, purpose);
         None
     }
 
-    /// Returns whether cells need their [readable names](Cell::readable_name). Defaults to `true` with the
+    /// Returns whether charges need their [readable names](Charges::readable_name). Defaults to `true` with the
     /// [hasher](Self::hasher) of a `RedisStore`, and to `false` with others.
     fn has_readable_keys(&self) -> bool {
         self.hasher().has_readable_keys
@@ -200,14 +198,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         StoreUsage::default()
     }
 
-    /// Gets, sets or removes the [override](crate::LimitHandle#overrides) of a limit for the key of a cell. Returns the
+    /// Gets, sets or removes the [override](crate::LimitHandle#overrides) of a limit for the key of the first charge. Returns the
     /// override that it gets, if there is one that has not expired, and `None` otherwise. Defaults to an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
     ///
-    /// A store with overrides applies them in each decision of an [overridable](Cell::is_overridable) limit: it reads
-    /// the override with the state of the key, and passes it to [`Cell::apply_override`].
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let _ = (cell, operation);
+    /// A store with overrides applies them in each decision of an [overridable](Charge::is_overridable) limit: it reads
+    /// the override with the state of the key, and passes it to [`Outcome::apply_override`].
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let _ = (charges, operation);
         StoreFuture::ready(Err(StoreError::not_supported()))
     }
 }
@@ -217,20 +215,20 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        (**self).decide(cells, purpose, longest_wait)
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        (**self).decide(charges, purpose, longest_wait)
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        (**self).refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        (**self).refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        (**self).reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        (**self).reset(charges)
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
-        (**self).decide_at_once(cells, purpose)
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
+        (**self).decide_at_once(charges, purpose)
     }
 
     fn has_readable_keys(&self) -> bool {
@@ -249,8 +247,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).usage()
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        (**self).access_override(cell, operation)
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        (**self).access_override(charges, operation)
     }
 }
 
@@ -327,11 +325,11 @@ impl StoredOverride {
         now < self.expires_at
     }
 
-    /// Returns the override of a cell, unless its limit cannot have that size.
-    fn of(&self, cell: &Cell, now: u64) -> Option<Override> {
+    /// Returns the override of a charge, unless its limit cannot have that size.
+    fn of(&self, charge: &Charge, now: u64) -> Option<Override> {
         let expires_after = Duration::from_micros(self.expires_at.saturating_sub(now));
         let expires_after = (self.expires_at < NEVER).then_some(expires_after);
-        Some(Override { algorithm: cell.algorithm().with_size(self.size)?, expires_after })
+        Some(Override { algorithm: charge.algorithm().with_size(self.size)?, expires_after })
     }
 }
 

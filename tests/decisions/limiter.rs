@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance};
 use tower_ratelimit::{
     AcquireError, Decision, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Stats, Store,
     StoreErrorKind, Timestamp, TokenBucket, Verdict,
-    store::{Answer, Cell, KeyHasher, Purpose, StoreFuture},
+    store::{Answer, Charges, KeyHasher, Purpose, StoreFuture},
 };
 
 use crate::bounds::{Admitted, respects_bound};
@@ -321,8 +321,8 @@ async fn a_receipt_of_another_store_is_an_error() {
 /// It would be allowed without a charge, or denied without a report.
 #[tokio::test]
 async fn a_limit_that_a_store_does_not_answer_is_an_error() {
-    /// Changes answered clones of the cells, and returns them in a future. `None` returns those in place.
-    type Answering = fn(&mut [Cell]) -> Option<Vec<Cell>>;
+    /// Changes answered clones of the charges, and returns them in a future. `None` returns those in place.
+    type Answering = fn(&mut Charges) -> Option<Charges>;
     #[derive(Clone, Copy, Debug)]
     struct Answers {
         answering: Answering,
@@ -333,46 +333,53 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
             KeyHasher::with_secret([0; 16])
         }
 
-        fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
-            match (self.answering)(cells) {
+        fn decide(&self, charges: &mut Charges, _: Purpose, _: Duration) -> StoreFuture<Answer> {
+            match (self.answering)(charges) {
                 None => StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH))),
-                Some(answered) => StoreFuture::pending(async { Ok(Answer::with_cells(Timestamp::EPOCH, answered)) }),
+                Some(answered) => StoreFuture::pending(async { Ok(Answer::with_charges(Timestamp::EPOCH, answered)) }),
             }
         }
 
-        fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
+        fn decide_at_once(&self, charges: &mut Charges, _: Purpose) -> Option<Timestamp> {
             self.at_once.then(|| {
-                let _ = (self.answering)(cells);
+                let _ = (self.answering)(charges);
                 Timestamp::EPOCH
             })
         }
 
-        fn refund(&self, _: &[Cell]) -> StoreFuture<()> {
+        fn refund(&self, _: &Charges) -> StoreFuture<()> {
             StoreFuture::ready(Ok(()))
         }
 
-        fn reset(&self, _: &[Cell]) -> StoreFuture<()> {
+        fn reset(&self, _: &Charges) -> StoreFuture<()> {
             StoreFuture::ready(Ok(()))
         }
     }
-    fn allow(cells: &[Cell]) -> Vec<Cell> {
-        let mut cells = cells.to_vec();
-        cells.iter_mut().for_each(|cell| cell.answer(Verdict::NOW, 9, None, Duration::ZERO));
-        cells
+    fn allow(charges: &Charges, positions: &[usize]) -> Charges {
+        let mut charges = charges.select(positions.iter().copied());
+        charges.iter_mut().for_each(|outcome| outcome.answer(Verdict::NOW, 9, None, Duration::ZERO));
+        charges
     }
     let all = r#"["one", "other"]"#;
     let wrong: [(Answering, &str); 9] = [
         (|_| None, all),
-        (|cells| Some(cells.to_vec()), all),
-        (|_| Some(Vec::new()), all),
-        (|cells| Some(allow(&cells[..1])), all),
-        (|cells| Some([&allow(cells)[..], &allow(&cells[..1])].concat()), all),
-        (|cells| Some(allow(cells).into_iter().rev().collect()), all),
-        (|cells| Some(vec![allow(cells)[0].clone(); 2]), all),
-        (|cells| Some([&allow(&cells[..1])[..], &cells[1..]].concat()), r#"["other"]"#),
+        (|charges| Some(charges.clone()), all),
+        (|charges| Some(allow(charges, &[])), all),
+        (|charges| Some(allow(charges, &[0])), all),
+        (|charges| Some(allow(charges, &[0, 1, 0])), all),
+        (|charges| Some(allow(charges, &[1, 0])), all),
+        (|charges| Some(allow(charges, &[0, 0])), all),
         (
-            |cells| {
-                cells[1] = allow(cells)[1].clone();
+            |charges| {
+                let mut answered = charges.clone();
+                answered[0] = allow(charges, &[0])[0].clone();
+                Some(answered)
+            },
+            r#"["other"]"#,
+        ),
+        (
+            |charges| {
+                charges[1] = allow(charges, &[1])[0].clone();
                 None
             },
             r#"["one"]"#,
@@ -411,7 +418,7 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
             assert!(!explanation.starts_with("allowed"), "{explanation}");
         }
     }
-    let answers = Answers { answering: |cells| Some(allow(cells)), at_once: false };
+    let answers = Answers { answering: |charges| Some(allow(charges, &[0, 1])), at_once: false };
     assert!(Limiter::builder(limits()).store(answers).build().acquire("key", 1).await.unwrap().is_allowed());
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 use tower_ratelimit::store::{
-    Answer, CasStore, Cell, CompareAndSwap, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture, Versioned,
+    Answer, CasStore, Charges, CompareAndSwap, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture, Versioned,
 };
 use tower_ratelimit::{
     Builder, CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Store, StoreError, StoreErrorKind,
@@ -180,12 +180,12 @@ impl Store for Later {
         self.inner.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        let (inner, mut cells, pause) = (self.inner.clone(), cells.to_vec(), self.pause);
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        let (inner, mut charges, pause) = (self.inner.clone(), charges.clone(), self.pause);
         let deciding = async move {
             tokio::time::sleep(pause).await;
-            let at = inner.decide(&mut cells, purpose, longest_wait).await?.finish(&mut cells);
-            Ok(Answer::with_cells(at, cells))
+            let at = inner.decide(&mut charges, purpose, longest_wait).await?.finish(&mut charges);
+            Ok(Answer::with_charges(at, charges))
         };
         if !self.in_task {
             return StoreFuture::pending(deciding);
@@ -194,19 +194,19 @@ impl Store for Later {
         StoreFuture::pending(async move { task.await.unwrap() })
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.reset(charges)
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let (inner, cell) = (self.inner.clone(), cell.clone());
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (inner, charges) = (self.inner.clone(), charges.clone());
         StoreFuture::pending(async move {
             tokio::task::yield_now().await;
-            inner.access_override(&cell, operation).await
+            inner.access_override(&charges, operation).await
         })
     }
 }

@@ -21,7 +21,7 @@ struct Details(Mutex<Vec<Option<String>>>);
 
 impl Recorder for Details {
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        let details = decision.limits().map(|limit| limit.cell.detail().map(str::to_owned));
+        let details = decision.limits().map(|limit| limit.detail.map(str::to_owned));
         self.0.lock().unwrap().extend(details);
     }
 }

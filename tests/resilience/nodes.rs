@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::set_default_local_recorder;
 use metrics_util::debugging::DebuggingRecorder;
 use tokio::time::sleep;
-use tower_ratelimit::store::{Answer, Cell, KeyHash, KeyHasher, Node, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHash, KeyHasher, Node, Purpose, StoreFuture};
 use tower_ratelimit::{Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind, Timestamp};
 
 use crate::limited::ms;
@@ -48,13 +48,13 @@ impl TwoNodes {
         keys.find(|key| self.place(self.hasher.hash(key.as_bytes())) == place).expect("some key")
     }
 
-    /// Lets each node decide its cells in turn.
-    fn ask_nodes(&self, cells: &[Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+    /// Lets each node decide its charges in turn.
+    fn ask_nodes(&self, charges: &Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let mut answers = Vec::new();
         for place in 0..2 {
-            let is_own = |index: &usize| self.place(cells[*index].key()) == place;
-            let indexes: Vec<usize> = (0..cells.len()).filter(is_own).collect();
-            let mut own: Vec<Cell> = indexes.iter().map(|index| cells[*index].clone()).collect();
+            let is_own = |index: &usize| self.place(charges[*index].key()) == place;
+            let indexes: Vec<usize> = (0..charges.len()).filter(is_own).collect();
+            let mut own = charges.select(indexes.iter().copied());
             if !own.is_empty() {
                 answers.push((
                     self.name(place),
@@ -64,14 +64,14 @@ impl TwoNodes {
                 ));
             }
         }
-        let mut cells = cells.to_vec();
+        let mut charges = charges.clone();
         StoreFuture::pending(async move {
             let mut at = Timestamp::EPOCH;
             for (name, answer, mut own, indexes) in answers {
                 at = answer.await.map_err(|error| error.at(name))?.finish(&mut own);
-                indexes.into_iter().zip(own).for_each(|(index, answered)| cells[index] = answered);
+                indexes.into_iter().zip(&*own).for_each(|(index, answered)| charges[index] = answered.clone());
             }
-            Ok(Answer::with_cells(at, cells))
+            Ok(Answer::with_charges(at, charges))
         })
     }
 }
@@ -85,16 +85,16 @@ impl Store for TwoNodes {
         (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        self.ask_nodes(cells, purpose, longest_wait)
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        self.ask_nodes(charges, purpose, longest_wait)
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.nodes[self.place(cells[0].key())].refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.nodes[self.place(charges[0].key())].refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.nodes[self.place(cells[0].key())].reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.nodes[self.place(charges[0].key())].reset(charges)
     }
 }
 

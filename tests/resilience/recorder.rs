@@ -31,9 +31,13 @@ impl Recorder for Recorded {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
             let near = if limit.is_near_limit() { " near" } else { "" };
-            let (source, outcome) = (decision.source.as_str(), limit.outcome().as_str());
-            let (charged, cost, remaining, capacity) =
-                (limit.charged(), limit.cell.cost(), limit.cell.remaining(), limit.cell.algorithm().capacity());
+            let (source, outcome) = (decision.source.as_str(), limit.outcome.kind().as_str());
+            let (charged, cost, remaining, capacity) = (
+                limit.charged(),
+                limit.outcome.cost(),
+                limit.outcome.remaining(),
+                limit.outcome.algorithm().capacity(),
+            );
             self.push(format!("{} {outcome} {source} {charged}/{cost} {remaining}/{capacity}{near}", limit.name));
         }
     }

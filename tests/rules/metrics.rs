@@ -19,7 +19,7 @@ struct Details(Mutex<Vec<(String, Option<String>)>>);
 
 impl Recorder for Details {
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        let details = decision.limits().map(|limit| (limit.name.to_owned(), limit.cell.detail().map(str::to_owned)));
+        let details = decision.limits().map(|limit| (limit.name.to_owned(), limit.detail.map(str::to_owned)));
         self.0.lock().unwrap().extend(details);
     }
 }

@@ -26,7 +26,7 @@ const LEVELS: &[&str] = &[
     "algorithm",
     "algorithm::builders",
     // Decisions
-    "store::decision",
+    "decision",
     // Stores
     "store",
     "store::denials",

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use tower::{Layer, service_fn};
-use tower_ratelimit::explain::{Conclusion, ExpectedOutcome, Explanation};
+use tower_ratelimit::explain::{Conclusion, Explanation};
 use tower_ratelimit::key::{KeyExtractor, PeerAddr};
 use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when::{self, Condition};
@@ -108,8 +108,8 @@ pub async fn check_layer<S: Store + Clone>(
         let context = format!("seed {seed}, request {step}:\n{explanation}\n{decision:#?}");
         assert_eq!(answer.status, control.status, "the explanation had a side effect: {context}");
         assert_eq!(
-            decision.as_ref().map(outcomes),
-            control_decision.as_ref().map(outcomes),
+            decision.as_ref().map(Decision::outcomes),
+            control_decision.as_ref().map(Decision::outcomes),
             "the explanation had a side effect: {context}"
         );
         compare(&explanation, decision.as_ref(), Some(&answer), checked, &context);
@@ -147,14 +147,9 @@ pub async fn check_limiter<S: Store + Clone>(
         let decision = explained.acquire(key, cost).await.expect("a decision");
         let control = control.acquire(key, cost).await.expect("a decision");
         let context = format!("seed {seed}, request {step}:\n{explanation}\n{decision:#?}");
-        assert_eq!(outcomes(&decision), outcomes(&control), "the explanation had a side effect: {context}");
+        assert_eq!(decision.outcomes(), control.outcomes(), "the explanation had a side effect: {context}");
         compare(&explanation, Some(&decision), None, checked, &context);
     }
-}
-
-/// Returns the outcomes by the position of their limits.
-fn outcomes(decision: &Decision) -> Vec<(usize, u64, ExpectedOutcome)> {
-    decision.outcomes().iter().map(|outcome| (outcome.limit(), outcome.cost(), outcome.into())).collect()
 }
 
 /// Compares an explanation with the decision that followed and with the response.
@@ -165,15 +160,13 @@ fn compare(
     checked: &mut Checked,
     context: &str,
 ) {
-    let applied = explanation.limits.iter().enumerate().filter_map(|(index, limit)| Some((index, limit.applied()?)));
-    let explained = applied.filter_map(|(index, applied)| Some((index, applied.cost, applied.outcome.clone()?)));
-    let explained: Vec<_> = explained.collect();
-    let decided = decision.map(outcomes).unwrap_or_default();
-    assert_eq!(explained, decided, "{context}");
-    for (_, _, outcome) in &decided {
-        checked.not_enforced += usize::from(!outcome.allowed && !outcome.enforced);
-        checked.overage += usize::from(outcome.uses_overage);
-        checked.locked_out += usize::from(outcome.locked_out);
+    let explained = explanation.limits.iter().filter_map(|limit| limit.applied()?.outcome.clone());
+    let decided = decision.map(Decision::outcomes).unwrap_or_default();
+    assert_eq!(explained.collect::<Vec<_>>(), decided, "{context}");
+    for outcome in decided {
+        checked.not_enforced += usize::from(!outcome.verdict().is_allowed() && !outcome.is_enforced());
+        checked.overage += usize::from(outcome.uses_overage());
+        checked.locked_out += usize::from(outcome.is_locked_out());
     }
     if let Some(decision) = decision.filter(|decision| !decision.outcomes().is_empty()) {
         assert_eq!(explanation.at, Some(decision.at()), "{context}");

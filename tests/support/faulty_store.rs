@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{MemoryStore, Store, StoreError, Timestamp};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -155,26 +155,26 @@ impl Store for FaultyStore {
         self.name.map(str::to_owned)
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         let operation = if purpose == Purpose::Take { Operation::Decide } else { Operation::Peek };
         self.answer(operation, |memory| {
-            let mut answered = cells.to_vec();
+            let mut answered = charges.clone();
             let at = memory.decide_at_once(&mut answered, purpose).expect("memory decides at once");
-            StoreFuture::ready(Ok(Answer::with_cells(at, answered)))
+            StoreFuture::ready(Ok(Answer::with_charges(at, answered)))
         })
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
         let operation = if purpose == Purpose::Take { Operation::Decide } else { Operation::Peek };
         let is_remembered = self.state().modes[operation as usize] == Mode::Remembered;
-        is_remembered.then(|| self.memory.decide_at_once(cells, purpose)).flatten()
+        is_remembered.then(|| self.memory.decide_at_once(charges, purpose)).flatten()
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.answer(Operation::Refund, |memory| memory.refund(cells))
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.answer(Operation::Refund, |memory| memory.refund(charges))
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.answer(Operation::Reset, |memory| memory.reset(cells))
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.answer(Operation::Reset, |memory| memory.reset(charges))
     }
 }

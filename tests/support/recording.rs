@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower_ratelimit::store::{
-    Answer, Cell, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture, StoreUsage,
+    Answer, Charges, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture, StoreUsage,
 };
 use tower_ratelimit::{Decision, Store, Timestamp};
 
@@ -24,9 +24,9 @@ impl<S: Store> Recording<S> {
         self.last.lock().unwrap().take()
     }
 
-    fn keep(&self, at: Timestamp, cells: &[Cell], purpose: Purpose) {
+    fn keep(&self, at: Timestamp, charges: &Charges, purpose: Purpose) {
         if purpose == Purpose::Take {
-            *self.last.lock().unwrap() = Some(Decision::new(at, cells.iter().cloned()));
+            *self.last.lock().unwrap() = Some(Decision::new(at, charges.clone()));
         }
     }
 }
@@ -36,37 +36,37 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let recording = self.clone();
-        match self.inner.decide(cells, purpose, longest_wait).into_ready() {
+        match self.inner.decide(charges, purpose, longest_wait).into_ready() {
             Ok(Ok(answer)) => {
-                let at = answer.finish(cells);
-                self.keep(at, cells, purpose);
+                let at = answer.finish(charges);
+                self.keep(at, charges, purpose);
                 StoreFuture::ready(Ok(Answer::new(at)))
             }
             Ok(Err(error)) => StoreFuture::ready(Err(error)),
             Err(pending) => {
-                let mut cells = cells.to_vec();
+                let mut charges = charges.clone();
                 StoreFuture::pending(async move {
-                    let at = pending.await?.finish(&mut cells);
-                    recording.keep(at, &cells, purpose);
-                    Ok(Answer::with_cells(at, cells))
+                    let at = pending.await?.finish(&mut charges);
+                    recording.keep(at, &charges, purpose);
+                    Ok(Answer::with_charges(at, charges))
                 })
             }
         }
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.reset(charges)
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
-        let at = self.inner.decide_at_once(cells, purpose)?;
-        self.keep(at, cells, purpose);
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
+        let at = self.inner.decide_at_once(charges, purpose)?;
+        self.keep(at, charges, purpose);
         Some(at)
     }
 
@@ -86,7 +86,7 @@ impl<S: Store + Clone> Store for Recording<S> {
         self.inner.usage()
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        self.inner.access_override(cell, operation)
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.inner.access_override(charges, operation)
     }
 }

@@ -13,13 +13,11 @@ use std::time::Duration;
 
 use super::operation::{KeyLocks, Retries, TIMEOUT};
 use crate::algorithm::{DecodeError, KeyState};
+use crate::decision::{Charge, Outcome, Purpose};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
-use crate::store::decision::Cell;
 use crate::store::denials::Denials;
-use crate::store::{
-    DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, SharedHasher, StoredOverride,
-};
+use crate::store::{DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// A database, and what the requests of this process share. Clones are of the same one.
@@ -66,8 +64,8 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     }
 
     /// Answers a request that the database is certain to deny. Returns the instant of the decision.
-    pub(super) fn remembered(&self, cells: &mut [Cell]) -> Option<Timestamp> {
-        self.denials.answer(cells, self.local_now())
+    pub(super) fn remembered(&self, charges: &mut [Outcome]) -> Option<Timestamp> {
+        self.denials.answer(charges, self.local_now())
     }
 
     /// Returns the current time.
@@ -92,51 +90,52 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         }
     }
 
-    /// Returns the name of the value that holds the state of a cell.
-    pub(super) fn key(&self, cell: &Cell) -> String {
-        format!("{}:{:032x}", self.prefix, cell.fingerprint())
+    /// Returns the name of the value that holds the state of a charge.
+    pub(super) fn key(&self, charge: &Charge) -> String {
+        format!("{}:{:032x}", self.prefix, charge.fingerprint())
     }
 
-    /// Returns the name of the value that holds the override of a cell.
-    fn override_key(&self, cell: &Cell) -> String {
-        self.key(cell) + ":override"
+    /// Returns the name of the value that holds the override of a charge.
+    fn override_key(&self, charge: &Charge) -> String {
+        self.key(charge) + ":override"
     }
 
-    /// Reads the rows and the overrides of a request at once, and gives the cells the sizes that apply at `now`. Also
+    /// Reads the rows and the overrides of a request at once, and gives the charges the sizes that apply at `now`. Also
     /// returns the instant (in µs) at which the first of the overrides expires.
-    pub(super) async fn read(&self, cells: &mut [Cell], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
-        let overridable = cells.iter().filter(|cell| cell.is_overridable()).map(|cell| self.override_key(cell));
-        let keys: Vec<String> = cells.iter().map(|cell| self.key(cell)).chain(overridable).collect();
+    pub(super) async fn read(&self, charges: &mut [Outcome], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
+        let overridable =
+            charges.iter().filter(|outcome| outcome.is_overridable()).map(|outcome| self.override_key(outcome));
+        let keys: Vec<String> = charges.iter().map(|outcome| self.key(outcome)).chain(overridable).collect();
         let found = self.backend.get_all(&keys).await?;
         if found.len() != keys.len() {
             let (keys, values) = (keys.len(), found.len());
             return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
         }
         let mut found = keys.into_iter().zip(found);
-        let rows = cells.iter().zip(found.by_ref()).map(|(cell, (key, found))| Row::decode(key, found, cell));
+        let rows = charges.iter().zip(found.by_ref()).map(|(outcome, (key, found))| Row::decode(key, found, outcome));
         let rows = rows.collect::<Result<_, _>>()?;
         let mut until = u64::MAX;
-        for (cell, (key, found)) in cells.iter_mut().filter(|cell| cell.is_overridable()).zip(found) {
+        for (outcome, (key, found)) in charges.iter_mut().filter(|outcome| outcome.is_overridable()).zip(found) {
             if let Some(valid) = valid_override(&key, found.as_ref(), now)? {
-                cell.resize(valid.size);
+                outcome.charge.resize(valid.size);
                 until = until.min(valid.expires_at);
             }
         }
         Ok((rows, until))
     }
 
-    /// Gets, sets or removes the override of a cell.
+    /// Gets, sets or removes the override of a charge.
     pub(super) async fn access_override(
         &self,
-        cell: &Cell,
+        charge: &Charge,
         operation: OverrideOperation,
     ) -> Result<Option<Override>, StoreError> {
-        let key = self.override_key(cell);
+        let key = self.override_key(charge);
         match operation {
             OverrideOperation::Get => {
                 let found = self.backend.get(&key).await?;
                 let now = self.now().await?.as_micros();
-                Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(cell, now)))
+                Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(charge, now)))
             }
             OverrideOperation::Set(size) => {
                 let mut retries = Retries::new(OVERRIDE_RETRIES)?;
@@ -155,25 +154,25 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         }
     }
 
-    /// Refunds the charges of cells, as far as they still count. Tries all of them, and returns the first error.
-    pub(super) async fn refund(&self, cells: &[Cell]) -> Result<(), StoreError> {
+    /// Refunds charges, as far as they still count. Tries all of them, and returns the first error.
+    pub(super) async fn refund(&self, charged: &[Outcome]) -> Result<(), StoreError> {
         let mut result = Ok(());
-        for cell in cells {
-            result = result.and(self.refund_one(cell).await);
+        for outcome in charged {
+            result = result.and(self.refund_one(outcome).await);
         }
         result
     }
 
-    async fn refund_one(&self, cell: &Cell) -> Result<(), StoreError> {
-        let _change = self.denials.begin(slice::from_ref(cell), Purpose::Take);
+    async fn refund_one(&self, outcome: &Outcome) -> Result<(), StoreError> {
+        let _change = self.denials.begin(slice::from_ref(outcome), Purpose::Take);
         let mut retries = Retries::new(TIMEOUT)?;
         loop {
             retries.next_attempt().await?;
             let at = self.now().await?;
-            let key = self.key(cell);
+            let key = self.key(outcome);
             let found = self.backend.get(&key).await?;
-            let row = Row::decode(key, found, cell)?;
-            let state = refunded(&row.state, cell, at.as_micros());
+            let row = Row::decode(key, found, outcome)?;
+            let state = refunded(&row.state, outcome, at.as_micros());
             if state == row.state || self.write(&row, &state, at).await? {
                 return Ok(());
             }
@@ -201,17 +200,17 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
 }
 
 impl Row {
-    fn decode(key: String, found: Option<Versioned>, cell: &Cell) -> Result<Self, StoreError> {
-        let state = decode(&key, found.as_ref(), cell.algorithm().keeps_log())?;
-        let state = state.unwrap_or_else(|| KeyState::unused(cell.algorithm()));
+    fn decode(key: String, found: Option<Versioned>, charge: &Charge) -> Result<Self, StoreError> {
+        let state = decode(&key, found.as_ref(), charge.algorithm().keeps_log())?;
+        let state = state.unwrap_or_else(|| KeyState::unused(charge.algorithm()));
         Ok(Self { key, version: found.map(|found| found.version), state })
     }
 }
 
-/// Returns the state after the refund of a cell's charge.
-pub(super) fn refunded(state: &KeyState, cell: &Cell, now: u64) -> KeyState {
+/// Returns the state after the refund of a charge.
+pub(super) fn refunded(state: &KeyState, outcome: &Outcome, now: u64) -> KeyState {
     let mut state = state.clone();
-    state.refund(cell.algorithm(), cell.mark, now, cell.cost());
+    state.refund(outcome.algorithm(), outcome.mark, now, outcome.cost());
     state
 }
 

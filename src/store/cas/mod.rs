@@ -12,21 +12,21 @@ mod operation;
 mod tests;
 
 use std::future::{Future, ready};
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{mem, slice};
 
 pub use self::database::{CompareAndSwap, Versioned};
 use self::database::{Database, refunded};
 pub(crate) use self::operation::KeyLocks;
 use self::operation::{Retries, complete};
 use crate::algorithm::KeyState;
+use crate::decision::{Charges, Outcome, Purpose, decide};
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
-use crate::store::decision::{Cell, decide};
 use crate::store::denials::Denials;
-use crate::store::{Answer, Override, OverrideOperation, Purpose, SharedHasher, Store, StoreFuture, escape};
+use crate::store::{Answer, Override, OverrideOperation, SharedHasher, Store, StoreFuture, escape};
 use crate::time::{Clock, Timestamp};
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
@@ -137,19 +137,19 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         self.0.hasher.get()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        StoreFuture::pending(decide_request(self.0.clone(), cells.to_vec(), purpose, longest_wait))
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        StoreFuture::pending(decide_request(self.0.clone(), charges.clone(), purpose, longest_wait))
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        let (database, cells) = (self.0.clone(), cells.to_vec());
-        completed(async move { database.refund(&cells).await })
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        let (database, charges) = (self.0.clone(), charges.clone());
+        completed(async move { database.refund(&charges).await })
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
         let database = self.0.clone();
-        let change = database.denials.begin(cells, Purpose::Take);
-        let keys: Vec<String> = cells.iter().map(|cell| database.key(cell)).collect();
+        let change = database.denials.begin(charges, Purpose::Take);
+        let keys: Vec<String> = charges.iter().map(|outcome| database.key(outcome)).collect();
         completed(async move {
             let _change = change;
             let mut result = Ok(());
@@ -160,17 +160,17 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         })
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
-        self.0.remembered(cells)
+    fn decide_at_once(&self, charges: &mut Charges, _: Purpose) -> Option<Timestamp> {
+        self.0.remembered(charges)
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let (database, cell) = (self.0.clone(), cell.clone());
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (database, charge) = (self.0.clone(), charges[0].charge);
         let purpose = if operation == OverrideOperation::Get { Purpose::Peek } else { Purpose::Take };
-        let change = database.denials.begin(slice::from_ref(&cell), purpose);
+        let change = database.denials.begin(&charges[..1], purpose);
         StoreFuture::pending(async move {
             let _change = change;
-            database.access_override(&cell, operation).await
+            database.access_override(&charge, operation).await
         })
     }
 }
@@ -183,15 +183,15 @@ fn completed(operation: impl Future<Output = Result<(), StoreError>> + Send + 's
 /// Decides a request. One of several limits is completed if its caller gives up, and then taken back.
 async fn decide_request<B: CompareAndSwap>(
     database: Database<Arc<B>>,
-    cells: Vec<Cell>,
+    charges: Charges,
     purpose: Purpose,
     longest_wait: Duration,
 ) -> Result<Answer, StoreError> {
     let writes = Arc::new(AtomicBool::new(false));
-    let limits = cells.iter().filter(|cell| !cell.is_of_penalty()).count();
-    let written = cells.iter().map(|_| None).collect();
+    let limits = charges.iter().filter(|outcome| !outcome.is_of_penalty()).count();
+    let written = charges.iter().map(|_| None).collect();
     let retries = Retries::new(longest_wait)?;
-    let request = Request { database, cells, purpose, writes: writes.clone(), written, denial: None, retries };
+    let request = Request { database, charges, purpose, writes: writes.clone(), written, denial: None, retries };
     let (answer, _) = if purpose == Purpose::Take && limits > 1 {
         complete(request.decide_in_turn(), writes, async |(_, mut unused)| unused.take_back().await).await?
     } else {
@@ -216,20 +216,20 @@ async fn decide_request<B: CompareAndSwap>(
 /// A denial stands even if nothing can be written: its strikes do not count then.
 struct Request<B> {
     database: Database<Arc<B>>,
-    cells: Vec<Cell>,
+    charges: Charges,
     purpose: Purpose,
     /// Set before the first write.
     writes: Arc<AtomicBool>,
     /// What the request has written under each of its keys.
     written: Vec<Option<Written>>,
     /// The denial by the last attempt, whose strikes could not be written.
-    denial: Option<(Timestamp, Vec<Cell>)>,
+    denial: Option<(Timestamp, Charges)>,
     retries: Retries,
 }
 
 /// The change of a row that a request has made.
 struct Written {
-    cell: Cell,
+    outcome: Outcome,
     before: KeyState,
     after: KeyState,
 }
@@ -238,52 +238,52 @@ impl<B: CompareAndSwap> Request<B> {
     /// Waits until no other request of this process decides one of these keys, then decides.
     async fn decide_in_turn(mut self) -> Result<(Answer, Self), StoreError> {
         // Requests that write nothing need no turn.
-        let keys = self.cells.iter().filter(|_| self.purpose == Purpose::Take).map(Cell::key);
+        let keys = self.charges.iter().filter(|_| self.purpose == Purpose::Take).map(|outcome| outcome.key());
         let locks = self.retries.wait(self.database.locks.lock(keys)).await;
         // Of the requests that waited for their turn, or waited too long, one may have been denied meanwhile.
-        if let Some(at) = self.database.remembered(&mut self.cells) {
-            return Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self));
+        if let Some(at) = self.database.remembered(&mut self.charges) {
+            return Ok((Answer::with_charges(at, mem::take(&mut self.charges)), self));
         }
         // Without its turn, a request makes no strike, but it is denied. (Denials without strikes are remembered.)
-        if locks.is_err() && self.cells.iter().any(Cell::is_of_penalty) {
+        if locks.is_err() && self.charges.iter().any(|outcome| outcome.is_of_penalty()) {
             self.purpose = Purpose::Peek;
             let at = self.decide().await?;
-            if self.cells.iter().any(Cell::denies) {
-                return Ok((Answer::with_cells(at, mem::take(&mut self.cells)), self));
+            if self.charges.iter().any(Outcome::denies) {
+                return Ok((Answer::with_charges(at, mem::take(&mut self.charges)), self));
             }
         }
         let _locks = locks?;
         let mut decided = self.decide().await;
         if decided.is_err() {
             self.take_back().await;
-            if let Some((at, cells)) = self.denial.take() {
-                (decided, self.cells) = (Ok(at), cells);
+            if let Some((at, charges)) = self.denial.take() {
+                (decided, self.charges) = (Ok(at), charges);
             }
         }
-        Ok((Answer::with_cells(decided?, mem::take(&mut self.cells)), self))
+        Ok((Answer::with_charges(decided?, mem::take(&mut self.charges)), self))
     }
 
     /// Refunds the charges that were written. Those that cannot be refunded stay, as strikes do, and so does one of
     /// which it is unknown whether it was written.
     async fn take_back(&mut self) {
-        let written = self.written.iter_mut().filter_map(Option::take).map(|written| written.cell);
-        let charges: Vec<Cell> = written.filter(|cell| !cell.is_of_penalty()).collect();
+        let written = self.written.iter_mut().filter_map(Option::take).map(|written| written.outcome);
+        let charges: Vec<Outcome> = written.filter(|outcome| !outcome.is_of_penalty()).collect();
         let _ = self.database.refund(&charges).await;
     }
 
     async fn decide(&mut self) -> Result<Timestamp, StoreError> {
-        let change = self.database.denials.begin(&self.cells, self.purpose);
+        let change = self.database.denials.begin(&self.charges, self.purpose);
         'attempts: loop {
             self.retries.next_attempt().await?;
             let at = self.database.now().await?;
             let now = at.as_micros();
-            let mut cells = self.cells.clone();
-            let (rows, until) = self.database.read(&mut cells, now).await?;
+            let mut charges = self.charges.clone();
+            let (rows, until) = self.database.read(&mut charges, now).await?;
             let before: Vec<KeyState> =
                 rows.iter().zip(&self.written).map(|(row, written)| without(written, &row.state, now)).collect();
             let mut after = before.clone();
-            decide(&mut cells, &mut after[..], |_| now, self.purpose);
-            let is_denied = cells.iter().any(Cell::denies);
+            decide(&mut charges, &mut after[..], |_| now, self.purpose);
+            let is_denied = charges.iter().any(Outcome::denies);
             self.denial = None;
             let had_written = self.written.iter().any(Option::is_some);
             let mut order: Vec<usize> = (0..rows.len()).filter(|_| self.purpose == Purpose::Take).collect();
@@ -299,7 +299,7 @@ impl<B: CompareAndSwap> Request<B> {
                         false => write.await,
                     };
                     if !matches!(is_written, Ok(true)) {
-                        self.denial = is_denied.then(|| (at, without_strikes(&cells, before.clone(), now)));
+                        self.denial = is_denied.then(|| (at, without_strikes(&charges, before.clone(), now)));
                         is_written?;
                         // Another process has changed it.
                         self.written[index] = last;
@@ -307,37 +307,33 @@ impl<B: CompareAndSwap> Request<B> {
                     }
                 }
                 if left != found {
-                    let (cell, before, after) = (cells[index].clone(), found.clone(), left.clone());
-                    self.written[index] = Some(Written { cell, before, after });
+                    let (outcome, before, after) = (charges[index].clone(), found.clone(), left.clone());
+                    self.written[index] = Some(Written { outcome, before, after });
                 }
             }
             // Others may have been denied because of a charge that was taken back.
             if !had_written {
-                change.decided(&cells, now, until);
+                change.decided(&charges, now, until);
             }
-            self.cells = cells;
+            self.charges = charges;
             return Ok(at);
         }
     }
 }
 
-/// Returns denied cells as answered for these states if no strike counts.
-fn without_strikes(cells: &[Cell], mut states: Vec<KeyState>, now: u64) -> Vec<Cell> {
-    let mut cells = cells.to_vec();
-    for cell in &mut cells {
-        let size = cell.algorithm().size();
-        *cell = cell.asked_again(cell.cost());
-        cell.resize(size);
-    }
-    decide(&mut cells, &mut states[..], |_| now, Purpose::Peek);
-    cells
+/// Returns denied charges as answered for these states if no strike counts.
+fn without_strikes(charges: &Charges, mut states: Vec<KeyState>, now: u64) -> Charges {
+    let mut charges = charges.clone();
+    charges.iter_mut().for_each(|outcome| *outcome = outcome.charge.into());
+    decide(&mut charges, &mut states[..], |_| now, Purpose::Peek);
+    charges
 }
 
 /// Returns the state of a row without what the request has written.
 fn without(written: &Option<Written>, found: &KeyState, now: u64) -> KeyState {
     match written {
         Some(written) if written.after == *found => written.before.clone(),
-        Some(written) => refunded(found, &written.cell, now),
+        Some(written) => refunded(found, &written.outcome, now),
         None => found.clone(),
     }
 }

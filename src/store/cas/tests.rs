@@ -14,10 +14,10 @@ use tokio::time::{sleep, timeout};
 
 use super::{CasStore, CompareAndSwap, Versioned};
 use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
+use crate::decision::{Charge, Charges, DecidedBy, Outcome};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::limit::{Limit, OnStoreError};
 use crate::limiter::Limiter;
-use crate::store::decision::{Cell, DecidedBy};
 use crate::store::{Answer, MemoryStore, Override, OverrideOperation, Purpose, Store, StoreFuture, Veto};
 use crate::time::{Clock, ManualClock, Timestamp};
 
@@ -134,59 +134,67 @@ impl Table {
     }
 }
 
-fn cell(limit: &str, algorithm: impl Into<Algorithm>) -> Cell {
+fn charge(limit: &str, algorithm: impl Into<Algorithm>) -> Charge {
     let hasher = Table::shared().process().hasher();
-    Cell::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(b"key"), 1)
+    Charge::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(b"key"), 1)
 }
 
 /// Returns two limits, in the order in which their rows are written.
-fn two(algorithm: impl Into<Algorithm>) -> [Cell; 2] {
+fn two(algorithm: impl Into<Algorithm>) -> [Charge; 2] {
     let algorithm = algorithm.into();
-    let mut cells = [cell("one", algorithm), cell("other", algorithm)];
-    cells.sort_by_key(Cell::fingerprint);
-    cells
+    let mut charges = [charge("one", algorithm), charge("other", algorithm)];
+    charges.sort_by_key(Charge::fingerprint);
+    charges
 }
 
 /// Returns a limit and its penalty.
-fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Cell; 2] {
-    let limit = cell(limit, algorithm);
+fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Charge; 2] {
+    let limit = charge(limit, algorithm);
     let penalty = limit.of_penalty(Penalty::after(denials, Duration::from_secs(60)).algorithm());
     [limit, penalty]
 }
 
-/// Decides a request. Returns the answered cells.
-async fn decide(store: &impl Store, cells: &[Cell], purpose: Purpose) -> Result<Vec<Cell>, StoreError> {
-    let mut cells = cells.to_vec();
-    let answer = store.decide(&mut cells, purpose, Duration::MAX).await?;
-    answer.finish(&mut cells);
-    Ok(cells)
+/// Returns the override of a charge as a store is asked for it.
+fn one(charge: Charge) -> Charges {
+    Charges::of([charge])
 }
 
-async fn take(store: &impl Store, cells: &[Cell]) -> Vec<Cell> {
-    decide(store, cells, Purpose::Take).await.unwrap()
+/// Decides a request. Returns the answered charges.
+async fn decide(store: &impl Store, charges: &[Charge], purpose: Purpose) -> Result<Charges, StoreError> {
+    let mut charges = Charges::of(charges.iter().copied());
+    let answer = store.decide(&mut charges, purpose, Duration::MAX).await?;
+    answer.finish(&mut charges);
+    Ok(charges)
 }
 
-async fn remaining(store: &impl Store, cells: &[Cell]) -> Vec<u64> {
-    let cells: Vec<Cell> = cells.iter().map(|cell| cell.asked_again(0)).collect();
-    decide(store, &cells, Purpose::Peek).await.unwrap().iter().map(Cell::remaining).collect()
+async fn take(store: &impl Store, charges: &[Charge]) -> Charges {
+    decide(store, charges, Purpose::Take).await.unwrap()
 }
 
-fn is_allowed(cells: &[Cell]) -> bool {
-    !cells.iter().any(Cell::denies)
+async fn remaining(store: &impl Store, charges: &[Charge]) -> Vec<u64> {
+    let charges: Vec<Charge> = charges.iter().map(|charge| charge.asked_again(0)).collect();
+    decide(store, &charges, Purpose::Peek).await.unwrap().iter().map(Outcome::remaining).collect()
+}
+
+fn is_allowed(charges: &[Outcome]) -> bool {
+    !charges.iter().any(Outcome::denies)
 }
 
 #[tokio::test(start_paused = true)]
 async fn processes_that_race_for_two_keys_lose_and_keep_no_charge() {
     for sizes in [[100, 100], [100, 50], [50, 100]] {
         let table = Table::shared();
-        let mut cells = two(FixedWindow::per_day(1));
-        cells.iter_mut().zip(sizes).for_each(|(cell, size)| cell.set_algorithm(FixedWindow::per_day(size).into()));
+        let mut charges = two(FixedWindow::per_day(1));
+        charges
+            .iter_mut()
+            .zip(sizes)
+            .for_each(|(outcome, size)| outcome.set_algorithm(FixedWindow::per_day(size).into()));
         let processes = (0..4).map(|_| {
-            let (store, cells) = (table.process(), cells.clone());
+            let (store, charges) = (table.process(), charges);
             tokio::spawn(async move {
                 let mut allowed = 0;
                 for _ in 0..20 {
-                    allowed += u64::from(is_allowed(&take(&store, &cells).await));
+                    allowed += u64::from(is_allowed(&take(&store, &charges).await));
                 }
                 allowed
             })
@@ -196,7 +204,7 @@ async fn processes_that_race_for_two_keys_lose_and_keep_no_charge() {
             allowed += process.await.unwrap();
         }
         assert!(allowed <= 50 || sizes == [100, 100] && allowed == 80, "{allowed} of {sizes:?}");
-        assert_eq!(remaining(&table.process(), &cells).await, sizes.map(|size| u64::from(size) - allowed));
+        assert_eq!(remaining(&table.process(), &charges).await, sizes.map(|size| u64::from(size) - allowed));
         assert!(table.writes() as u64 > 2 * allowed, "{} writes: some lost a race", table.writes());
     }
 }
@@ -210,13 +218,13 @@ async fn a_race_for_the_second_row_takes_the_first_charge_back() {
         // Both have room.
         (SlidingLog::per_day(5).into(), [4, 3]),
     ] {
-        let (table, cells) = (Table::shared(), two(algorithm));
-        let intruder = table.process().decide(&mut cells[1..].to_vec(), Purpose::Take, Duration::MAX);
+        let (table, charges) = (Table::shared(), two(algorithm));
+        let intruder = table.process().decide(&mut one(charges[1]), Purpose::Take, Duration::MAX);
         table.interrupt(vec![None, Some(intruder)]);
         let store = table.process();
-        let decided = take(&store, &cells).await;
+        let decided = take(&store, &charges).await;
         assert_eq!(is_allowed(&decided), left[0] > 1, "{algorithm:?}");
-        assert_eq!(remaining(&table.process(), &cells).await, left, "{algorithm:?}");
+        assert_eq!(remaining(&table.process(), &charges).await, left, "{algorithm:?}");
         // The first row, the second one twice, that of the intruder; and the first one again if it is taken back.
         assert_eq!(table.writes(), 4, "{algorithm:?}");
     }
@@ -224,50 +232,50 @@ async fn a_race_for_the_second_row_takes_the_first_charge_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_charge_is_taken_back_from_a_row_that_others_have_changed() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(5)));
-    let (process, charges) = (table.process(), [cells[0].clone(), cells[1].asked_again(5)]);
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(5)));
+    let (process, charges) = (table.process(), [charges[0], charges[1].asked_again(5)]);
     let intruder = StoreFuture::pending(async move {
         assert!(is_allowed(&take(&process, &charges).await));
         Ok(Answer::new(Timestamp::EPOCH))
     });
     table.interrupt(vec![None, Some(intruder)]);
-    assert!(!is_allowed(&take(&table.process(), &cells).await));
-    assert_eq!(remaining(&table.process(), &cells).await, [4, 0]);
+    assert!(!is_allowed(&take(&table.process(), &charges).await));
+    assert_eq!(remaining(&table.process(), &charges).await, [4, 0]);
 }
 
 /// A charge that could not be taken back at first is taken back by the next attempt.
 #[tokio::test(start_paused = true)]
 async fn a_charge_whose_return_loses_a_race_is_returned_later() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
-    let intruder = table.process().decide(&mut cells[1..].to_vec(), Purpose::Take, Duration::MAX);
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let intruder = table.process().decide(&mut one(charges[1]), Purpose::Take, Duration::MAX);
     let conflict = StoreFuture::ready(Err(StoreError::new("conflict")));
     // The first row, the second one, that of the intruder, and the first one again.
     table.interrupt(vec![None, Some(intruder), None, Some(conflict)]);
-    assert!(!is_allowed(&take(&table.process(), &cells).await));
-    assert_eq!(remaining(&table.process(), &cells).await, [1, 0]);
+    assert!(!is_allowed(&take(&table.process(), &charges).await));
+    assert_eq!(remaining(&table.process(), &charges).await, [1, 0]);
 }
 
 /// A peek that was denied because of a charge is not repeated when the charge has been taken back.
 #[tokio::test(start_paused = true)]
 async fn a_charge_that_is_taken_back_ends_the_denials_that_it_has_caused() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(1)));
     let store = table.process();
-    let (intruder, peeking, asked) = (table.process(), store.clone(), cells.clone());
+    let (intruder, peeking, asked) = (table.process(), store.clone(), charges);
     let meanwhile = StoreFuture::pending(async move {
         assert!(!is_allowed(&decide(&peeking, &asked[..1], Purpose::Peek).await?));
         assert!(is_allowed(&take(&intruder, &asked[1..]).await));
         Ok(Answer::new(Timestamp::EPOCH))
     });
     table.interrupt(vec![None, Some(meanwhile)]);
-    assert!(!is_allowed(&take(&store, &cells).await));
-    assert!(is_allowed(&take(&store, &cells[..1]).await));
+    assert!(!is_allowed(&take(&store, &charges).await));
+    assert!(is_allowed(&take(&store, &charges[..1]).await));
 }
 
 /// All processes write the rows in one order: otherwise, each could charge one limit, and be denied by the other.
 #[tokio::test(start_paused = true)]
 async fn of_two_requests_with_limits_in_opposite_orders_one_is_allowed() {
     let (table, [one, other]) = (Table::shared(), two(FixedWindow::per_day(1)));
-    let opposites = [[one.clone(), other.clone()], [other, one]];
+    let opposites = [[one, other], [other, one]];
     let stores = [table.process(), table.process()];
     let decided = tokio::join!(take(&stores[0], &opposites[0]), take(&stores[1], &opposites[1]));
     assert_ne!(is_allowed(&decided.0), is_allowed(&decided.1));
@@ -276,15 +284,15 @@ async fn of_two_requests_with_limits_in_opposite_orders_one_is_allowed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_ends_with_the_override_that_denied() {
-    let (table, mut cell) = (Table::shared(), cell("limit", FixedWindow::per_day(3)));
-    cell.is_overridable = true;
+    let (table, mut outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(3)));
+    outcome.is_overridable = true;
     let store = table.process().remember_denials(Duration::from_secs(3_600));
     let size = Override { algorithm: FixedWindow::per_day(1).into(), expires_after: Some(Duration::from_secs(60)) };
-    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
-    let cells = slice::from_ref(&cell);
+    store.access_override(&one(outcome), OverrideOperation::Set(size)).await.unwrap();
+    let charges = slice::from_ref(&outcome);
     for (micros, expected) in [(0, true), (59_999_999, false), (1, true)] {
         table.clock.advance(Duration::from_micros(micros));
-        assert_eq!(is_allowed(&take(&store, cells).await), expected, "after {micros} more");
+        assert_eq!(is_allowed(&take(&store, charges).await), expected, "after {micros} more");
     }
 }
 
@@ -292,30 +300,30 @@ async fn a_remembered_denial_ends_with_the_override_that_denied() {
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_of_another_limit_hides_no_strike() {
     let store = Table::shared().process();
-    let cells: Vec<Cell> = punished("punished", FixedWindow::per_day(2), 1)
+    let charges: Vec<Charge> = punished("punished", FixedWindow::per_day(2), 1)
         .into_iter()
-        .chain([cell("other", FixedWindow::per_day(1))])
+        .chain([charge("other", FixedWindow::per_day(1))])
         .collect();
-    assert!(is_allowed(&take(&store, &cells).await));
-    assert!(!is_allowed(&take(&store, &cells).await));
+    assert!(is_allowed(&take(&store, &charges).await));
+    assert!(!is_allowed(&take(&store, &charges).await));
     // A limiter of the same limit has no penalty.
-    assert!(is_allowed(&take(&store, &cells[..1]).await));
-    assert!(take(&store, &cells).await[1].lockout().is_some());
+    assert!(is_allowed(&take(&store, &charges[..1]).await));
+    assert!(take(&store, &charges).await[1].lockout().is_some());
 }
 
 /// How long a log denies depends on which of its charges must expire, which the denial of a larger one does not tell.
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_with_a_log_is_of_one_size() {
-    let (table, mut cells) =
-        (Table::shared(), vec![cell("log", SlidingLog::per_day(10)), cell("other", FixedWindow::per_day(4))]);
+    let (table, mut charges) =
+        (Table::shared(), vec![charge("log", SlidingLog::per_day(10)), charge("other", FixedWindow::per_day(4))]);
     let store = table.process();
     for _ in 0..4 {
-        assert!(is_allowed(&take(&store, &cells).await));
+        assert!(is_allowed(&take(&store, &charges).await));
         table.clock.advance(Duration::from_millis(1));
     }
-    assert!(!is_allowed(&take(&store, &cells).await));
-    cells[0].set_algorithm(SlidingLog::per_day(2).into());
-    let [known, fresh] = [take(&store, &cells).await, take(&table.process(), &cells).await];
+    assert!(!is_allowed(&take(&store, &charges).await));
+    charges[0].set_algorithm(SlidingLog::per_day(2).into());
+    let [known, fresh] = [take(&store, &charges).await, take(&table.process(), &charges).await];
     assert_eq!(known[0].verdict(), fresh[0].verdict());
 }
 
@@ -342,55 +350,55 @@ async fn a_receipt_is_refunded_by_clones_of_its_store_only() {
     assert_eq!(left(&one).await, 10);
 }
 
-/// A store of another crate may wrap both, and ask them with the same cells.
+/// A store of another crate may wrap both, and ask them with the same charges.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_not_remembered_under_another_prefix() {
     let store = Table::shared().process();
     let other = store.clone().prefix("other");
-    let cell = [cell("limit", FixedWindow::per_day(1))];
-    assert!(is_allowed(&take(&store, &cell).await) && !is_allowed(&take(&store, &cell).await));
-    assert!(is_allowed(&take(&other, &cell).await));
+    let outcome = [charge("limit", FixedWindow::per_day(1))];
+    assert!(is_allowed(&take(&store, &outcome).await) && !is_allowed(&take(&store, &outcome).await));
+    assert!(is_allowed(&take(&other, &outcome).await));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_preview_and_a_peek_write_nothing() {
     let table = Table::shared();
-    let [cell, penalty] = punished("limit", FixedWindow::per_day(1), 1);
-    let preview = decide(&table.process(), slice::from_ref(&cell), Purpose::Preview).await.unwrap();
+    let [outcome, penalty] = punished("limit", FixedWindow::per_day(1), 1);
+    let preview = decide(&table.process(), slice::from_ref(&outcome), Purpose::Preview).await.unwrap();
     assert_eq!(preview[0].remaining(), 0);
-    take(&table.process(), slice::from_ref(&cell)).await;
+    take(&table.process(), slice::from_ref(&outcome)).await;
     let writes = table.writes();
-    let preview = decide(&table.process(), &[cell.clone(), penalty.clone()], Purpose::Preview).await.unwrap();
+    let preview = decide(&table.process(), &[outcome, penalty], Purpose::Preview).await.unwrap();
     assert!(!is_allowed(&preview) && preview[1].lockout().is_some());
-    let peek = decide(&table.process(), &[cell, penalty], Purpose::Peek).await.unwrap();
+    let peek = decide(&table.process(), &[outcome, penalty], Purpose::Peek).await.unwrap();
     assert!(!is_allowed(&peek) && peek[1].lockout().is_none());
     assert_eq!(table.writes(), writes);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_writes_nothing_and_is_repeated_without_the_database() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(1)));
     let store = table.process();
-    let charged = take(&store, &cells).await;
+    let charged = take(&store, &charges).await;
     assert!(is_allowed(&charged));
-    assert!(!is_allowed(&take(&store, &cells).await));
+    assert!(!is_allowed(&take(&store, &charges).await));
     assert_eq!(table.writes(), 2);
     let reads = table.reads();
     table.clock.advance(Duration::from_secs(1));
-    let mut repeated = cells.to_vec();
+    let mut repeated = Charges::of(charges);
     assert!(store.decide_at_once(&mut repeated, Purpose::Take).is_some() && !is_allowed(&repeated));
     assert_eq!(repeated[0].reset_after(), Duration::from_secs(86_399));
     assert_eq!(table.reads(), reads);
     store.refund(&charged).await.unwrap();
-    assert!(is_allowed(&take(&store, &cells).await), "a refund ends the denial");
+    assert!(is_allowed(&take(&store, &charges).await), "a refund ends the denial");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_repeated_to_those_who_have_waited_for_their_turn() {
-    let (table, cells) = (Table::shared(), [cell("limit", FixedWindow::per_day(1))]);
-    assert!(is_allowed(&take(&table.process(), &cells).await));
+    let (table, charges) = (Table::shared(), [charge("limit", FixedWindow::per_day(1))]);
+    assert!(is_allowed(&take(&table.process(), &charges).await));
     let (store, reads) = (table.process(), table.reads());
-    let (one, other) = tokio::join!(take(&store, &cells), take(&store, &cells));
+    let (one, other) = tokio::join!(take(&store, &charges), take(&store, &charges));
     assert!(!is_allowed(&one) && !is_allowed(&other));
     assert_eq!(table.reads(), reads + 1);
 }
@@ -398,15 +406,15 @@ async fn a_denial_is_repeated_to_those_who_have_waited_for_their_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_strike_is_written() {
     let table = Table::shared();
-    let cells = punished("limit", FixedWindow::new(1, Duration::from_secs(10)), 2);
+    let charges = punished("limit", FixedWindow::new(1, Duration::from_secs(10)), 2);
     for is_new_lockout in [None, Some(false), Some(true), Some(false)] {
-        let decided = take(&table.process(), &cells).await;
+        let decided = take(&table.process(), &charges).await;
         assert_eq!(is_allowed(&decided), is_new_lockout.is_none());
         assert_eq!(decided[1].lockout().is_some(), is_new_lockout == Some(true));
     }
     assert_eq!(table.writes(), 3, "a charge and two strikes");
     table.clock.advance(Duration::from_secs(10));
-    let decided = take(&table.process(), &cells).await;
+    let decided = take(&table.process(), &charges).await;
     assert!(decided[0].is_allowed() && !decided[1].is_allowed(), "it is locked out for 60 s");
 }
 
@@ -440,17 +448,17 @@ async fn a_denial_stands_although_its_strike_cannot_be_written() {
 /// The charge that was made before the denial stays, because it can't be refunded.
 #[tokio::test(start_paused = true)]
 async fn a_denial_stands_although_an_earlier_charge_cannot_be_taken_back() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(1)));
-    let (intruder, progress, asked) = (table.process(), table.clone(), cells[1..].to_vec());
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(1)));
+    let (intruder, progress, asked) = (table.process(), table.clone(), charges[1..].to_vec());
     let meanwhile = StoreFuture::pending(async move {
         assert!(is_allowed(&take(&intruder, &asked).await));
         progress.progress.lock().unwrap().writing = Writing::Fails;
         Ok(Answer::new(Timestamp::EPOCH))
     });
     table.interrupt(vec![None, Some(meanwhile)]);
-    let decided = take(&table.process(), &cells).await;
+    let decided = take(&table.process(), &charges).await;
     assert!(decided[0].is_allowed() && decided[1].denies());
-    assert_eq!(remaining(&table.process(), &cells).await, [0, 0]);
+    assert_eq!(remaining(&table.process(), &charges).await, [0, 0]);
 }
 
 /// A request with two penalties counts for each once, although it writes the first strike before it loses a race for
@@ -459,14 +467,14 @@ async fn a_denial_stands_although_an_earlier_charge_cannot_be_taken_back() {
 async fn a_strike_before_a_lost_race_counts_once() {
     let table = Table::shared();
     let hour = || FixedWindow::per_hour(1);
-    let cells = [punished("one", hour(), 3), punished("other", hour(), 3)].concat();
-    take(&table.process(), &cells).await;
-    let last = if cells[1].fingerprint() < cells[3].fingerprint() { &cells[2..] } else { &cells[..2] };
-    let intruder = table.process().decide(&mut last.to_vec(), Purpose::Take, Duration::MAX);
+    let charges = [punished("one", hour(), 3), punished("other", hour(), 3)].concat();
+    take(&table.process(), &charges).await;
+    let last = if charges[1].fingerprint() < charges[3].fingerprint() { &charges[2..] } else { &charges[..2] };
+    let intruder = table.process().decide(&mut Charges::of(last.iter().copied()), Purpose::Take, Duration::MAX);
     table.interrupt(vec![None, Some(intruder)]);
-    let decided = take(&table.process(), &cells).await;
-    assert!(decided.iter().all(|cell| cell.lockout().is_none()));
-    let decided = take(&table.process(), &cells).await;
+    let decided = take(&table.process(), &charges).await;
+    assert!(decided.iter().all(|outcome| outcome.lockout().is_none()));
+    let decided = take(&table.process(), &charges).await;
     let lockouts = [1, 3].map(|index| decided[index].lockout().is_some());
     assert_eq!(
         lockouts.iter().filter(|began| **began).count(),
@@ -477,66 +485,66 @@ async fn a_strike_before_a_lost_race_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_override_applies_until_it_expires() {
-    let (table, mut cell) = (Table::shared(), cell("limit", FixedWindow::per_day(1)));
-    cell.is_overridable = true;
-    let (store, cells) = (table.process(), slice::from_ref(&cell));
-    take(&store, cells).await;
-    assert!(!is_allowed(&take(&store, cells).await));
+    let (table, mut outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(1)));
+    outcome.is_overridable = true;
+    let (store, charges) = (table.process(), slice::from_ref(&outcome));
+    take(&store, charges).await;
+    assert!(!is_allowed(&take(&store, charges).await));
     let size = Override { algorithm: FixedWindow::per_day(3).into(), expires_after: Some(Duration::from_secs(60)) };
-    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
-    assert_eq!(store.access_override(&cell, OverrideOperation::Get).await.unwrap(), Some(size));
-    let decided = take(&store, cells).await;
+    store.access_override(&one(outcome), OverrideOperation::Set(size)).await.unwrap();
+    assert_eq!(store.access_override(&one(outcome), OverrideOperation::Get).await.unwrap(), Some(size));
+    let decided = take(&store, charges).await;
     assert_eq!((is_allowed(&decided), decided[0].remaining()), (true, 1));
     assert_eq!(decided[0].algorithm(), &FixedWindow::per_day(3).into());
     table.clock.advance(Duration::from_secs(60));
-    assert!(!is_allowed(&take(&store, cells).await));
-    assert_eq!(store.access_override(&cell, OverrideOperation::Get).await.unwrap(), None);
-    store.access_override(&cell, OverrideOperation::Set(size)).await.unwrap();
-    store.access_override(&cell, OverrideOperation::Remove).await.unwrap();
-    assert!(!is_allowed(&take(&store, cells).await));
+    assert!(!is_allowed(&take(&store, charges).await));
+    assert_eq!(store.access_override(&one(outcome), OverrideOperation::Get).await.unwrap(), None);
+    store.access_override(&one(outcome), OverrideOperation::Set(size)).await.unwrap();
+    store.access_override(&one(outcome), OverrideOperation::Remove).await.unwrap();
+    assert!(!is_allowed(&take(&store, charges).await));
 }
 
 #[test]
 fn a_call_outside_a_runtime_is_an_error() {
-    let (store, cells) = (Table::shared().process(), two(FixedWindow::per_day(5)));
+    let (store, charges) = (Table::shared().process(), two(FixedWindow::per_day(5)));
     let poll = |future: StoreFuture<()>| {
         let Poll::Ready(Err(error)) = pin!(future).poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
         assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
     };
     for count in 1..=2 {
         for purpose in [Purpose::Take, Purpose::Peek, Purpose::Preview] {
-            let answer = store.decide(&mut cells[..count].to_vec(), purpose, Duration::MAX);
+            let answer = store.decide(&mut Charges::of(charges[..count].iter().copied()), purpose, Duration::MAX);
             poll(StoreFuture::pending(async move { answer.await.map(drop) }));
         }
-        poll(store.refund(&cells[..count]));
+        poll(store.refund(&Charges::of(charges[..count].iter().copied())));
     }
     let size = Override { algorithm: FixedWindow::per_day(3).into(), expires_after: None };
-    let setting = store.access_override(&cells[0], OverrideOperation::Set(size));
+    let setting = store.access_override(&one(charges[0]), OverrideOperation::Set(size));
     poll(StoreFuture::pending(async move { setting.await.map(drop) }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_given_up_after_its_first_write_is_refunded() {
-    let (table, cells) = (Table::shared(), two(FixedWindow::per_day(5)));
+    let (table, charges) = (Table::shared(), two(FixedWindow::per_day(5)));
     let store = table.process();
     let slow = StoreFuture::pending(async {
         sleep(Duration::from_secs(1)).await;
         Ok(Answer::new(Timestamp::EPOCH))
     });
     table.interrupt(vec![None, Some(slow)]);
-    timeout(Duration::from_millis(500), take(&store, &cells)).await.unwrap_err();
-    assert_eq!(remaining(&store, &cells).await, [4, 5]);
+    timeout(Duration::from_millis(500), take(&store, &charges)).await.unwrap_err();
+    assert_eq!(remaining(&store, &charges).await, [4, 5]);
     sleep(Duration::from_secs(2)).await;
-    assert_eq!((remaining(&store, &cells).await, table.writes()), (vec![5, 5], 4));
+    assert_eq!((remaining(&store, &charges).await, table.writes()), (vec![5, 5], 4));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_undecodable_value_is_an_error_of_the_request() {
-    let (table, cell) = (Table::shared(), cell("limit", FixedWindow::per_day(5)));
-    let key = table.process().0.key(&cell);
+    let (table, outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(5)));
+    let key = table.process().0.key(&outcome);
     for (value, message) in [(vec![2; 26], "has version 2"), (vec![4; 9], "is malformed")] {
         table.rows.lock().unwrap().insert(key.clone(), Versioned { value, version: 1 });
-        let error = decide(&table.process(), slice::from_ref(&cell), Purpose::Take).await.unwrap_err();
+        let error = decide(&table.process(), slice::from_ref(&outcome), Purpose::Take).await.unwrap_err();
         assert!(error.is_of_one_request() && error.kind() == StoreErrorKind::Failed);
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(message), "{source}");
@@ -551,15 +559,16 @@ async fn decisions_with_conflicts_are_those_of_memory() {
     let memory = MemoryStore::new().clock(clock.clone());
     let store = table.process().remember_denials(Duration::ZERO);
     let minute = Duration::from_secs(60);
-    let [mut shadow, quota] = [cell("shadow", TokenBucket::per_minute(5)), cell("quota", FixedWindow::per_minute(3))];
-    shadow.set_veto(Veto::Shadow);
-    let quotas = [quota, cell("other", SlidingLog::per_minute(4))].map(|mut cell| {
-        cell.set_veto(Veto::Quota);
-        cell
+    let [mut shadow, quota] =
+        [charge("shadow", TokenBucket::per_minute(5)), charge("quota", FixedWindow::per_minute(3))];
+    shadow.veto = Veto::Shadow;
+    let quotas = [quota, charge("other", SlidingLog::per_minute(4))].map(|mut outcome| {
+        outcome.veto = Veto::Quota;
+        outcome
     });
     let [one, other] =
         [punished("punished", SlidingLog::per_minute(6), 2), punished("too", TokenBucket::new(6, 1, minute), 3)];
-    let cells: Vec<Cell> = [shadow].into_iter().chain(one).chain(quotas).chain(other).collect();
+    let charges: Vec<Charge> = [shadow].into_iter().chain(one).chain(quotas).chain(other).collect();
     let mut random = 1_u64;
     let mut below = |end: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -572,17 +581,22 @@ async fn decisions_with_conflicts_are_those_of_memory() {
         let conflicts = (0..8).map(|_| (below(3) == 0).then(|| StoreFuture::ready(Err(StoreError::new("conflict")))));
         table.interrupt(conflicts.collect());
         let cost = below(3);
-        let cells: Vec<Cell> =
-            cells.iter().map(|cell| cell.asked_again(cost.min(u64::from(!cell.is_of_penalty()) + 1))).collect();
-        let [expected, decided] = [take(&memory, &cells).await, take(&store, &cells).await];
-        for (expected, decided) in expected.iter().zip(&decided) {
-            let answer = |cell: &Cell| (cell.verdict(), cell.remaining(), cell.more_after(), cell.reset_after());
+        let charges: Vec<Charge> = charges
+            .iter()
+            .map(|outcome| outcome.asked_again(cost.min(u64::from(!outcome.is_of_penalty()) + 1)))
+            .collect();
+        let [expected, decided] = [take(&memory, &charges).await, take(&store, &charges).await];
+        for (expected, decided) in expected.iter().zip(&*decided) {
+            let answer = |outcome: &Outcome| {
+                (outcome.verdict(), outcome.remaining(), outcome.more_after(), outcome.reset_after())
+            };
             assert_eq!(answer(decided), answer(expected), "in step {step}");
             assert_eq!(decided.lockout(), expected.lockout(), "in step {step}");
         }
         if is_allowed(&expected) && below(4) == 0 {
-            memory.refund(&expected[..1]).await.unwrap();
-            store.refund(&decided[..1]).await.unwrap();
+            for (store, charged) in [(&memory as &dyn Store, &expected[0]), (&store, &decided[0])] {
+                store.refund(&Charges::of([charged.clone()])).await.unwrap();
+            }
         }
     }
 }
@@ -593,8 +607,8 @@ async fn a_value_is_kept_for_two_seconds_after_its_state_has_expired() {
     for algorithm in
         [Algorithm::from(FixedWindow::per_day(5)), TokenBucket::per_day(5).into(), SlidingLog::per_day(5).into()]
     {
-        let (table, cells) = (Table::shared(), [cell("limit", algorithm)]);
-        let charged = take(&table.process(), &cells).await;
+        let (table, charges) = (Table::shared(), [charge("limit", algorithm)]);
+        let charged = take(&table.process(), &charges).await;
         assert_eq!(
             table.progress.lock().unwrap().ttl,
             charged[0].reset_after() + Duration::from_secs(2),

@@ -9,50 +9,49 @@ use super::MemoryStore;
 use super::shard::{Locked, Shard};
 use super::table::EvictionRank;
 use crate::algorithm::{KeyState, NEVER};
+use crate::decision::{Charge, Outcome, Purpose, complete};
 use crate::key::hash::KeyHash;
-use crate::store::Purpose;
-use crate::store::decision::{Cell, complete};
 use crate::time::Timestamp;
 
 impl MemoryStore {
     /// Decides a request. Most requests have one limit, and are decided without loops, which takes fewer instructions
     /// ("token bucket" in `.ci/instructions`).
     #[inline]
-    pub(crate) fn decide_now(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
-        match cells {
-            [cell] if !cell.is_overridable() && purpose != Purpose::Preview => self.decide_one(cell, purpose),
-            _ => self.decide_all(cells, purpose),
+    pub(crate) fn decide_now(&self, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
+        match outcomes {
+            [outcome] if !outcome.is_overridable() && purpose != Purpose::Preview => self.decide_one(outcome, purpose),
+            _ => self.decide_all(outcomes, purpose),
         }
     }
 
     /// Decides a request with a single limit that has no overrides.
     #[inline(always)]
-    fn decide_one(&self, cell: &mut Cell, purpose: Purpose) -> Timestamp {
-        let index = self.shard_of(cell.key());
+    fn decide_one(&self, outcome: &mut Outcome, purpose: Purpose) -> Timestamp {
+        let index = self.shard_of(outcome.key());
         let mut locked = [(index, self.lock(index))];
         self.sweep_if_due(&mut locked);
-        let at = self.now_of(cell);
+        let at = self.now_of(outcome);
         let [(_, shard)] = &mut locked;
         let (now, takes) = (at.as_micros(), purpose == Purpose::Take);
-        match shard.table.find(cell.fingerprint()) {
+        match shard.table.find(outcome.fingerprint()) {
             Ok(slot) => {
                 let entry = &mut shard.table.slots[slot];
                 let mut state = entry.take_state();
-                cell.peek(&state, now);
-                cell.complete(&mut state, takes && cell.is_allowed());
-                if takes || cell.algorithm().keeps_log() {
+                outcome.peek(&state, now, takes);
+                outcome.complete(&mut state, takes && outcome.is_allowed());
+                if takes || outcome.algorithm().keeps_log() {
                     entry.set_state(state);
                 }
-                if takes && let Some(rank) = rank(slice::from_ref(cell), 0) {
+                if takes && let Some(rank) = rank(slice::from_ref(outcome), 0) {
                     entry.set_rank(rank);
                 }
             }
             Err(_) => {
                 let mut state = KeyState::UNUSED;
-                cell.peek(&state, now);
-                cell.complete(&mut state, takes && cell.is_allowed());
+                outcome.peek(&state, now, takes);
+                outcome.complete(&mut state, takes && outcome.is_allowed());
                 if takes {
-                    self.add(&mut locked, slice::from_mut(cell), [(0, state)], now);
+                    self.add(&mut locked, slice::from_mut(outcome), [(0, state)], now);
                 }
             }
         }
@@ -60,73 +59,74 @@ impl MemoryStore {
     }
 
     /// Decides a request of any limits.
-    fn decide_all(&self, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+    fn decide_all(&self, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
         // All limits of one key are in one shard.
-        if let [first, others @ ..] = &*cells
-            && others.iter().all(|cell| cell.key() == first.key())
+        if let [first, others @ ..] = &*outcomes
+            && others.iter().all(|outcome| outcome.key() == first.key())
         {
             let shard = self.shard_of(first.key());
-            return self.decide_locked(&mut [(shard, self.lock(shard))], cells, purpose);
+            return self.decide_locked(&mut [(shard, self.lock(shard))], outcomes, purpose);
         }
-        self.decide_locked(&mut self.lock_all(cells), cells, purpose)
+        self.decide_locked(&mut self.lock_all(outcomes), outcomes, purpose)
     }
 
     /// Decides a request whose shards are locked.
     #[inline(always)]
-    fn decide_locked(&self, locked: &mut Locked<'_>, cells: &mut [Cell], purpose: Purpose) -> Timestamp {
+    fn decide_locked(&self, locked: &mut Locked<'_>, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
         self.sweep_if_due(locked);
         let now = self.clock.now().as_micros();
-        let calendar_cell = cells.iter().find(|cell| cell.algorithm().is_calendar());
+        let calendar_cell = outcomes.iter().find(|outcome| outcome.algorithm().is_calendar());
         // The same instant, but on the wall clock.
-        let at = calendar_cell.map_or(Timestamp::from_micros(now), |cell| self.now_of(cell));
-        let now_of = |cell: &Cell| if cell.algorithm().is_calendar() { at.as_micros() } else { now };
+        let at = calendar_cell.map_or(Timestamp::from_micros(now), |outcome| self.now_of(outcome));
+        let now_of = |outcome: &Charge| if outcome.algorithm().is_calendar() { at.as_micros() } else { now };
+        let takes = purpose != Purpose::Peek;
         let mut slots: SmallVec<[_; 8]> = SmallVec::new();
-        for cell in cells.iter_mut() {
-            if cell.is_overridable()
-                && let Some(kept) = self.override_of(cell, now)
+        for outcome in outcomes.iter_mut() {
+            if outcome.is_overridable()
+                && let Some(kept) = self.override_of(outcome, now)
             {
-                cell.resize(kept.size);
+                outcome.charge.resize(kept.size);
             }
-            let table = &mut self.shard_among(locked, cell.key()).table;
-            let slot = table.find(cell.fingerprint()).ok();
+            let table = &mut self.shard_among(locked, outcome.key()).table;
+            let slot = table.find(outcome.fingerprint()).ok();
             match slot.map(|slot| &mut table.slots[slot]) {
                 Some(entry) => {
                     let state = entry.take_state();
-                    cell.peek(&state, now_of(cell));
+                    outcome.peek(&state, now_of(outcome), takes);
                     entry.set_state(state);
                 }
-                None => cell.peek(&KeyState::UNUSED, now_of(cell)),
+                None => outcome.peek(&KeyState::UNUSED, now_of(outcome), takes),
             }
             slots.push(slot);
         }
         let mut new: SmallVec<[_; 2]> = SmallVec::new();
-        complete(cells, purpose, |cells, index, charges| {
+        complete(outcomes, purpose, |outcomes, index, charges| {
             let Some(slot) = slots[index] else {
                 let mut state = KeyState::UNUSED;
-                cells[index].complete(&mut state, charges);
+                outcomes[index].complete(&mut state, charges);
                 return new.push((index, state));
             };
-            let entry = &mut self.shard_among(locked, cells[index].key()).table.slots[slot];
+            let entry = &mut self.shard_among(locked, outcomes[index].key()).table.slots[slot];
             let mut state = entry.take_state();
             let before = (purpose == Purpose::Preview).then(|| state.clone());
-            cells[index].complete(&mut state, charges);
+            outcomes[index].complete(&mut state, charges);
             entry.set_state(before.unwrap_or(state));
             if purpose == Purpose::Take
-                && let Some(rank) = rank(cells, index)
+                && let Some(rank) = rank(outcomes, index)
             {
                 entry.set_rank(rank);
             }
         });
         if purpose == Purpose::Take && !new.is_empty() {
-            self.add(locked, cells, new, now);
+            self.add(locked, outcomes, new, now);
         }
         at
     }
 
     /// Locks the shards of a request's keys.
     #[inline]
-    fn lock_all(&self, cells: &[Cell]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
-        let mut shards: SmallVec<[usize; 8]> = cells.iter().map(|cell| self.shard_of(cell.key())).collect();
+    fn lock_all(&self, outcomes: &[Outcome]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
+        let mut shards: SmallVec<[usize; 8]> = outcomes.iter().map(|outcome| self.shard_of(outcome.key())).collect();
         // In ascending order, so that no two requests wait for each other.
         shards.sort_unstable();
         shards.dedup();
@@ -142,35 +142,35 @@ impl MemoryStore {
         }
     }
 
-    /// Reads the clock by which a cell is decided: the wall clock for calendars.
+    /// Reads the clock by which a charge is decided: the wall clock for calendars.
     ///
     /// Called while the locks are held, so that the wait for them does not make the instant stale.
     #[inline]
-    pub(super) fn now_of(&self, cell: &Cell) -> Timestamp {
-        if cell.algorithm().is_calendar() { self.clock.wall_time() } else { self.clock.now() }
+    pub(super) fn now_of(&self, charge: &Charge) -> Timestamp {
+        if charge.algorithm().is_calendar() { self.clock.wall_time() } else { self.clock.now() }
     }
 
-    /// Adds the states of new keys, by the positions of their cells, unless they are unused.
+    /// Adds the states of new keys, by the positions of their charges, unless they are unused.
     #[inline(never)]
     fn add(
         &self,
         locked: &mut Locked<'_>,
-        cells: &mut [Cell],
+        outcomes: &mut [Outcome],
         new: impl IntoIterator<Item = (usize, KeyState)>,
         now: u64,
     ) {
         // A request never evicts its own keys.
-        let own: SmallVec<[u128; 8]> = cells.iter().map(Cell::fingerprint).collect();
+        let own: SmallVec<[u128; 8]> = outcomes.iter().map(|outcome| outcome.fingerprint()).collect();
         for (index, state) in new.into_iter().filter(|(_, state)| state.expires_at() > 0) {
-            let (rank, cell) = (rank(cells, index), &mut cells[index]);
+            let (rank, outcome) = (rank(outcomes, index), &mut outcomes[index]);
             let is_kept =
-                self.shard_among(locked, cell.key())
+                self.shard_among(locked, outcome.key())
                     .add(own[index], state, rank, &own, self.max_keys, || self.expiry_limit());
-            if !is_kept && cell.is_of_penalty() {
+            if !is_kept && outcome.is_of_penalty() {
                 // A strike that is not kept has no effect.
-                *cell = cell.asked_again(cell.cost());
-                cell.peek(&KeyState::UNUSED, now);
-                cell.complete(&mut KeyState::UNUSED.clone(), false);
+                *outcome = outcome.asked_again(outcome.cost).into();
+                outcome.peek(&KeyState::UNUSED, now, false);
+                outcome.complete(&mut KeyState::UNUSED.clone(), false);
             }
         }
     }
@@ -194,12 +194,14 @@ impl MemoryStore {
 /// strikes are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of
 /// other keys.
 #[inline]
-fn rank(cells: &[Cell], index: usize) -> Option<EvictionRank> {
-    let cell = &cells[index];
-    let is_strike = cell.is_of_penalty();
+fn rank(outcomes: &[Outcome], index: usize) -> Option<EvictionRank> {
+    let outcome = &outcomes[index];
+    let is_strike = outcome.is_of_penalty();
     // A store that wraps this one may leave out the limit of a penalty.
-    match if is_strike && index > 0 { &cells[index - 1] } else { cell }.wait {
-        0 if cell.cost > 0 && !is_strike => Some(EvictionRank::new(cell.used, cell.algorithm().hard_capacity())),
+    match if is_strike && index > 0 { &outcomes[index - 1] } else { outcome }.wait {
+        0 if outcome.cost > 0 && !is_strike => {
+            Some(EvictionRank::new(outcome.used, outcome.algorithm().hard_capacity()))
+        }
         0 | NEVER => None,
         _ => Some(EvictionRank::DENIED),
     }

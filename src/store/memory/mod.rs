@@ -13,9 +13,9 @@ use std::time::Duration;
 use self::shard::Shard;
 use self::table::EvictionRank;
 use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
+use crate::decision::{Charge, Charges, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::decision::Cell;
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
@@ -178,10 +178,10 @@ impl MemoryStore {
         locked.iter_mut().for_each(|(_, shard)| shard.set_pace(has_removed));
     }
 
-    /// Returns the override of a cell, if it has one that is valid at `now` (in µs).
-    fn override_of(&self, cell: &Cell, now: u64) -> Option<StoredOverride> {
+    /// Returns the override of a charge, if it has one that is valid at `now` (in µs).
+    fn override_of(&self, charge: &Charge, now: u64) -> Option<StoredOverride> {
         let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner);
-        overrides.get(&cell.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
+        overrides.get(&charge.fingerprint()).copied().filter(|kept| kept.is_valid_at(now))
     }
 
     /// Returns the instant (in µs) up to which states that have expired can be dropped, whatever their clock.
@@ -190,13 +190,13 @@ impl MemoryStore {
     }
 
     /// Refunds a charge, as far as it still counts.
-    fn refund_one(&self, cell: &Cell) {
-        let now = self.now_of(cell).as_micros();
-        let (table, algorithm) = (&mut self.lock(self.shard_of(cell.key())).table, cell.algorithm());
-        let Ok(slot) = table.find(cell.fingerprint()) else { return };
+    fn refund_one(&self, outcome: &Outcome) {
+        let now = self.now_of(outcome).as_micros();
+        let (table, algorithm) = (&mut self.lock(self.shard_of(outcome.key())).table, outcome.algorithm());
+        let Ok(slot) = table.find(outcome.fingerprint()) else { return };
         let entry = &mut table.slots[slot];
         let mut state = entry.take_state();
-        state.refund(algorithm, cell.mark, now, cell.cost());
+        state.refund(algorithm, outcome.mark, now, outcome.cost());
         if state.expires_at() == 0 {
             return table.remove(slot);
         }
@@ -225,24 +225,24 @@ impl Store for MemoryStore {
         self.hasher
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
-        StoreFuture::ready(Ok(Answer::new(self.decide_now(cells, purpose))))
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
+        StoreFuture::ready(Ok(Answer::new(self.decide_now(charges, purpose))))
     }
 
     #[inline]
-    fn decide_at_once(&self, cells: &mut [Cell], purpose: Purpose) -> Option<Timestamp> {
-        Some(self.decide_now(cells, purpose))
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
+        Some(self.decide_now(charges, purpose))
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        cells.iter().for_each(|cell| self.refund_one(cell));
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        charges.iter().for_each(|outcome| self.refund_one(outcome));
         StoreFuture::ready(Ok(()))
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        for cell in cells {
-            let table = &mut self.lock(self.shard_of(cell.key())).table;
-            if let Ok(slot) = table.find(cell.fingerprint()) {
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        for charge in charges.iter() {
+            let table = &mut self.lock(self.shard_of(charge.key())).table;
+            if let Ok(slot) = table.find(charge.fingerprint()) {
                 table.remove(slot);
             }
         }
@@ -257,13 +257,13 @@ impl Store for MemoryStore {
         StoreUsage { keys: Some(self.keys() as u64), bytes: Some(self.bytes() as u64), queued: None }
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let (now, max) = (self.clock.now().as_micros(), self.max_overrides);
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        let (charge, now, max) = (&charges[0], self.clock.now().as_micros(), self.max_overrides);
         if operation == OverrideOperation::Get {
-            return StoreFuture::ready(Ok(self.override_of(cell, now).and_then(|kept| kept.of(cell, now))));
+            return StoreFuture::ready(Ok(self.override_of(charge, now).and_then(|kept| kept.of(charge, now))));
         }
         let mut overrides = self.overrides.write().unwrap_or_else(PoisonError::into_inner);
-        overrides.remove(&cell.fingerprint());
+        overrides.remove(&charge.fingerprint());
         if let OverrideOperation::Set(size) = operation {
             if overrides.len() >= max {
                 overrides.retain(|_, kept| kept.is_valid_at(now));
@@ -271,7 +271,7 @@ impl Store for MemoryStore {
             if overrides.len() >= max {
                 return StoreFuture::ready(Err(StoreError::full(max)));
             }
-            overrides.insert(cell.fingerprint(), StoredOverride::new(size, now));
+            overrides.insert(charge.fingerprint(), StoredOverride::new(size, now));
         } else if overrides.is_empty() {
             overrides.shrink_to_fit();
         }
@@ -288,20 +288,20 @@ mod tests {
     fn a_refund_that_empties_an_entry_keeps_the_others_findable() {
         // Few enough keys for one shard, whose entries move when one is removed.
         let store = MemoryStore::new().max_keys(1_000);
-        let cell = Cell::new(0, "limit", TokenBucket::per_hour(10).into(), &store.hasher());
+        let charge = Charge::new(0, "limit", TokenBucket::per_hour(10).into(), &store.hasher());
         let decide = |key: u32| {
-            let mut cell = cell.with_key(store.hasher().hash(&key.to_le_bytes()), 1);
-            store.decide_now(std::slice::from_mut(&mut cell), Purpose::Take);
-            cell
+            let mut charges = Charges::of([charge.with_key(store.hasher().hash(&key.to_le_bytes()), 1)]);
+            store.decide_now(&mut charges, Purpose::Take);
+            charges
         };
         let charged: Vec<_> = (0..500).map(decide).collect();
-        for cell in charged.iter().step_by(2) {
-            store.refund(std::slice::from_ref(cell)).into_ready().unwrap().unwrap();
+        for charges in charged.iter().step_by(2) {
+            store.refund(charges).into_ready().unwrap().unwrap();
         }
         assert!(store.keys() <= 250);
         for key in 0..500 {
             let expected = if key % 2 == 0 { 9 } else { 8 };
-            assert_eq!(decide(key).remaining(), expected, "of key {key}");
+            assert_eq!(decide(key)[0].remaining(), expected, "of key {key}");
         }
     }
 }

@@ -20,6 +20,7 @@ use super::config::RedisConfig;
 use super::error::Fault;
 use super::queue::{Command, CommandReply};
 use super::workers::Workers;
+use crate::decision::Outcome;
 use crate::error::Node;
 use crate::key::hash::KeyHash;
 
@@ -332,11 +333,11 @@ pub(super) fn slot_of_key(key: KeyHash) -> u16 {
     slot_of(&format!("{{{:032x}}}", key.as_u128()))
 }
 
-/// Groups items by their slots, in the order of slots.
-pub(super) fn group_by_slot<T>(items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
+/// Returns the positions of the charges of each slot.
+pub(super) fn group_by_slot(charges: &[Outcome]) -> Vec<Vec<usize>> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
-    for item in items {
-        slots.entry(slot(&item)).or_default().push(item);
+    for (position, charge) in charges.iter().enumerate() {
+        slots.entry(slot_of_key(charge.key())).or_default().push(position);
     }
     slots.into_values().collect()
 }
@@ -355,6 +356,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::FixedWindow;
+    use crate::decision::Charge;
     use crate::key::hash::KeyHasher;
     use crate::store::escape;
     use crate::store::redis::request::name;
@@ -384,9 +386,14 @@ mod tests {
         for subject in 0..50_u8 {
             let subject = hasher.hash(&[subject]);
             for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
-                let cell = named(limit, 0, FixedWindow::per_day(1).into(), &hasher).with_key(subject, 1);
+                let charge = Charge::new(0, limit, FixedWindow::per_day(1).into(), &hasher).with_key(subject, 1);
+                let charges = named(limit, &[charge]);
                 for prefix in ["ratelimit", "{p}", "{}"] {
-                    assert_eq!(slot_of(&name(&escape(prefix), &cell)), slot_of_key(subject), "{prefix:?} {limit:?}");
+                    assert_eq!(
+                        slot_of(&name(&escape(prefix), &charges, 0)),
+                        slot_of_key(subject),
+                        "{prefix:?} {limit:?}"
+                    );
                 }
             }
         }

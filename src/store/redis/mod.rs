@@ -11,7 +11,7 @@
 //! | `queue` | lets concurrent requests share a call |
 //! | `config` | the public configuration, and the servers that it describes |
 //! | `connector` | opens connections, and loads the script in `lua/` |
-//! | `request` | encodes cells for the script, and decodes what it replies |
+//! | `request` | encodes charges for the script, and decodes what it replies |
 //! | `error` | what a failure implies, and its message |
 
 mod calls;

@@ -6,7 +6,6 @@
 //! several that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others
 //! to be denied, never to be admitted.
 
-use std::slice;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -18,10 +17,10 @@ use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
 use super::store::{Deployment, RedisStore};
 use crate::algorithm::KeyState;
+use crate::decision::{Charges, Outcome, Purpose, Veto, allows, enforce_quotas};
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::decision::{Cell, Veto, allows, enforce_quotas};
 use crate::store::denials::Change;
-use crate::store::{Answer, Node, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage};
+use crate::store::{Answer, Node, Override, OverrideOperation, Store, StoreFuture, StoreUsage};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
@@ -33,32 +32,32 @@ impl Store for RedisStore {
         self.hasher.get().of_store_at(&format!("{} {}", self.name, self.prefix))
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
-        let change = self.denials.begin(cells, purpose);
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
+        let change = self.denials.begin(charges, purpose);
         // Those of one subject share a slot.
-        if self.deployment.is_cluster() && cells.iter().any(|cell| cell.key() != cells[0].key()) {
-            let request = CrossSlotRequest::new(self.clone(), cells);
+        if self.deployment.is_cluster() && charges.iter().any(|outcome| outcome.key() != charges[0].key()) {
+            let request = CrossSlotRequest::new(self.clone(), charges);
             return StoreFuture::pending(async move { Ok(request.decide(purpose, change).await?) });
         }
         let task = if purpose == Purpose::Take { Task::Acquire } else { Task::Peek };
-        let (store, mut cells) = (self.clone(), cells.to_vec());
+        let (store, mut charges) = (self.clone(), charges.clone());
         StoreFuture::pending(async move {
-            let (at, until) = store.ask(task, purpose, &mut cells).await?;
-            change.decided(&cells, at, until);
-            Ok(Answer::with_cells(Timestamp::from_micros(at), cells))
+            let (at, until) = store.ask(task, purpose, &mut charges).await?;
+            change.decided(&charges, at, until);
+            Ok(Answer::with_charges(Timestamp::from_micros(at), charges))
         })
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.change(cells, Request::refund)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.change(charges, Request::refund)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.change(cells, Request::reset)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.change(charges, Request::reset)
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
-        self.denials.answer(cells, self.test_clock())
+    fn decide_at_once(&self, charges: &mut Charges, _: Purpose) -> Option<Timestamp> {
+        self.denials.answer(charges, self.test_clock())
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {
@@ -80,38 +79,38 @@ impl Store for RedisStore {
         StoreUsage { queued: Some(queued as u64), ..StoreUsage::default() }
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
         let (request, purpose) = match operation {
-            OverrideOperation::Get => (Request::of_override(Task::GetOverride, &self.prefix, cell), Purpose::Peek),
-            OverrideOperation::Set(size) => (Request::set_override(&self.prefix, cell, size), Purpose::Take),
-            OverrideOperation::Remove => (Request::of_override(Task::Reset, &self.prefix, cell), Purpose::Take),
+            OverrideOperation::Get => (Request::of_override(Task::GetOverride, &self.prefix, charges), Purpose::Peek),
+            OverrideOperation::Set(size) => (Request::set_override(&self.prefix, charges, size), Purpose::Take),
+            OverrideOperation::Remove => (Request::of_override(Task::Reset, &self.prefix, charges), Purpose::Take),
         };
-        let change = self.denials.begin(slice::from_ref(cell), purpose);
-        let (store, cell) = (self.clone(), cell.clone());
+        let change = self.denials.begin(&charges[..1], purpose);
+        let (store, charge) = (self.clone(), charges[0].charge);
         StoreFuture::pending(async move {
             // Dropped after the reply, which forgets earlier denials.
             let _change = change;
             let (now, reply) = store.send(request).await?;
             let Some(stored) = next_override(&mut reply.states.iter())? else { return Ok(None) };
-            Ok(Some(stored.of(&cell, now).ok_or(INVALID_OVERRIDE)?))
+            Ok(Some(stored.of(&charge, now).ok_or(INVALID_OVERRIDE)?))
         })
     }
 }
 
 impl RedisStore {
-    /// Lets the script decide cells, and fills in their answers. If Redis' clock is in another calendar window, the
+    /// Lets the script decide charges, and fills in their answers. If Redis' clock is in another calendar window, the
     /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
     /// from which other overrides may apply, in µs.
-    async fn ask(&self, task: Task, purpose: Purpose, cells: &mut [Cell]) -> Result<(u64, u64), Fault> {
-        let has_calendar = cells.iter().any(|cell| cell.algorithm().is_calendar());
+    async fn ask(&self, task: Task, purpose: Purpose, charges: &mut Charges) -> Result<(u64, u64), Fault> {
+        let has_calendar = charges.iter().any(|outcome| outcome.algorithm().is_calendar());
         // A new clock for each call, because the wall clock may have been corrected since the process started.
         let local = || self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros());
         let mut now = if has_calendar { local() } else { 0 };
         let mut corrections = 0..MAX_CLOCK_CORRECTIONS;
         loop {
-            let request = Request::decide(&self.prefix, task, now, cells);
+            let request = Request::decide(&self.prefix, task, now, charges);
             match self.send(request).await {
-                Ok((at, reply)) => return Ok((at, reply.answer(task, purpose, cells, at)?)),
+                Ok((at, reply)) => return Ok((at, reply.answer(task, purpose, charges, at)?)),
                 Err(fault) => match fault.redis_clock().filter(|_| corrections.next().is_some()) {
                     Some(redis_clock) => now = redis_clock,
                     None => return Err(fault),
@@ -120,15 +119,15 @@ impl RedisStore {
         }
     }
 
-    /// Changes the states of cells by a request for each slot, all at the same time.
-    fn change(&self, cells: &[Cell], encode: fn(&str, &[&Cell]) -> Request) -> StoreFuture<()> {
-        let is_cluster = self.deployment.is_cluster();
-        let slots = group_by_slot(cells, |cell| if is_cluster { slot_of_key(cell.key()) } else { 0 });
-        if slots.is_empty() {
+    /// Changes the states of charges by a request for each slot, all at the same time.
+    fn change(&self, charges: &Charges, encode: fn(&str, &Charges, &[usize]) -> Request) -> StoreFuture<()> {
+        if charges.is_empty() {
             return StoreFuture::ready(Ok(()));
         }
-        let requests: Vec<_> = slots.iter().map(|cells| encode(&self.prefix, cells)).collect();
-        let change = self.denials.begin(cells, Purpose::Take);
+        let is_cluster = self.deployment.is_cluster();
+        let slots = if is_cluster { group_by_slot(charges) } else { vec![(0..charges.len()).collect()] };
+        let requests: Vec<_> = slots.iter().map(|positions| encode(&self.prefix, charges, positions)).collect();
+        let change = self.denials.begin(charges, Purpose::Take);
         let store = self.clone();
         StoreFuture::pending(async move {
             let replies = join_all(requests.into_iter().map(|request| store.send(request))).await;
@@ -141,9 +140,9 @@ impl RedisStore {
 /// A request in several slots.
 struct CrossSlotRequest {
     store: RedisStore,
-    /// The questions, with their latest answers.
-    cells: Vec<Cell>,
-    /// The positions of the cells of each slot.
+    /// The charges, with their latest outcomes.
+    charges: Charges,
+    /// The positions of the charges of each slot.
     slots: Vec<Vec<usize>>,
     /// Several slots have limits in quota mode. None of them can enforce it, so each decides these in shadow mode.
     splits_quotas: bool,
@@ -156,15 +155,15 @@ struct SlotAnswer {
     slot: usize,
     /// The instant, in µs.
     at: u64,
-    cells: Vec<Cell>,
+    charges: Charges,
 }
 
 impl CrossSlotRequest {
-    fn new(store: RedisStore, cells: &[Cell]) -> Self {
-        let slots = group_by_slot(0..cells.len(), |&position| slot_of_key(cells[position].key()));
-        let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| cells[position].veto() == Veto::Quota);
+    fn new(store: RedisStore, charges: &Charges) -> Self {
+        let slots = group_by_slot(charges);
+        let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| charges[position].veto() == Veto::Quota);
         let splits_quotas = slots.iter().filter(has_quota).count() > 1;
-        Self { store, cells: cells.to_vec(), slots, splits_quotas, at: 0 }
+        Self { store, charges: charges.clone(), slots, splits_quotas, at: 0 }
     }
 
     /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of
@@ -187,23 +186,23 @@ impl CrossSlotRequest {
         }
         // A denial stands, whatever the slots without an answer contain: they report that they are unused.
         if let Some(fault) = failed {
-            if !self.cells.iter().any(|cell| cell.is_answered() && cell.denies()) {
+            if !self.charges.iter().any(|outcome| outcome.is_answered() && outcome.denies()) {
                 return Err(fault);
             }
-            for cell in self.cells.iter_mut().filter(|cell| !cell.is_answered()) {
-                cell.peek(&KeyState::UNUSED, self.at);
-                cell.complete(&mut KeyState::UNUSED.clone(), false);
-                cell.wait = 0;
+            for outcome in self.charges.iter_mut().filter(|outcome| !outcome.is_answered()) {
+                outcome.peek(&KeyState::UNUSED, self.at, false);
+                outcome.complete(&mut KeyState::UNUSED.clone(), false);
+                outcome.wait = 0;
             }
         }
-        let is_allowed = allows(&self.cells);
+        let is_allowed = allows(&self.charges);
         if purpose == Purpose::Take && is_allowed {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();
             runtime.spawn(self.reserve(change, answer));
             return decision.await.unwrap_or(Err(Fault::Interrupted));
         }
-        if !self.cells.iter().any(Cell::is_of_penalty) {
+        if !self.charges.iter().any(|outcome| outcome.is_of_penalty()) {
             change.changes = false;
         }
         Ok(self.finish())
@@ -211,10 +210,10 @@ impl CrossSlotRequest {
 
     /// Charges the slots that have costs, all or none.
     async fn reserve(mut self, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
-        let mut reserved = Vec::new();
+        let mut reserved = self.charges.select([]);
         let mut denied = None;
         for slot in 0..self.slots.len() {
-            if self.slots[slot].iter().all(|&position| self.cells[position].cost() == 0) {
+            if self.slots[slot].iter().all(|&position| self.charges[position].cost() == 0) {
                 continue;
             }
             if decision.is_closed() || denied.is_some() {
@@ -222,10 +221,11 @@ impl CrossSlotRequest {
             }
             match self.ask(Task::Acquire, slot).await {
                 Ok(answer) => {
-                    denied = answer.cells.iter().any(Cell::denies).then_some(slot);
+                    denied = answer.charges.iter().any(Outcome::denies).then_some(slot);
                     if denied.is_none() {
-                        let is_charged = |cell: &&Cell| cell.cost() > 0 && cell.is_allowed() && !cell.is_of_penalty();
-                        reserved.extend(answer.cells.iter().filter(is_charged).cloned());
+                        let is_charged =
+                            |outcome: &&Outcome| outcome.cost() > 0 && outcome.is_allowed() && !outcome.is_of_penalty();
+                        answer.charges.iter().filter(is_charged).for_each(|charged| reserved.push(charged.clone()));
                     }
                     self.record(answer);
                 }
@@ -237,7 +237,7 @@ impl CrossSlotRequest {
             }
         }
         // The quotas that were available when all slots were peeked at may be exhausted.
-        if denied.is_none() && allows(&self.cells) && !decision.is_closed() {
+        if denied.is_none() && allows(&self.charges) && !decision.is_closed() {
             if decision.send(Ok(self.finish())).is_err() {
                 let _ = self.store.refund(&reserved).await;
             }
@@ -251,7 +251,7 @@ impl CrossSlotRequest {
         }
         // The answers that deny stand: others must not turn a request that was not charged into an allowed one.
         let denies = |slot: usize| {
-            let has_quota = |&position: &usize| self.cells[position].veto() == Veto::Quota;
+            let has_quota = |&position: &usize| self.charges[position].veto() == Veto::Quota;
             denied.map_or_else(|| self.slots[slot].iter().any(has_quota), |denied| slot == denied)
         };
         let others = (0..self.slots.len()).filter(|slot| !denies(*slot));
@@ -261,37 +261,35 @@ impl CrossSlotRequest {
         let _ = decision.send(Ok(self.finish()));
     }
 
-    /// Lets a slot decide its cells.
+    /// Lets a slot decide its charges.
     async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, Fault> {
-        let mut asked: Vec<Cell> = Vec::with_capacity(self.slots[slot].len());
-        for &position in &self.slots[slot] {
-            let cell = &self.cells[position];
-            let mut cell = cell.asked_again(cell.cost());
-            if self.splits_quotas && cell.veto() == Veto::Quota {
-                cell.set_veto(Veto::Shadow);
-            }
-            asked.push(cell);
+        let mut asked = self.charges.select(self.slots[slot].iter().copied());
+        asked.ask_again();
+        if self.splits_quotas {
+            asked.iter_mut().filter(|charge| charge.veto == Veto::Quota).for_each(|quota| quota.set_veto(Veto::Shadow));
         }
         let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
         let (at, _) = self.store.ask(task, purpose, &mut asked).await?;
-        Ok(SlotAnswer { slot, at, cells: asked })
+        Ok(SlotAnswer { slot, at, charges: asked })
     }
 
     /// Replaces the answers of a slot.
     fn record(&mut self, answer: SlotAnswer) {
         self.at = self.at.max(answer.at);
-        for (&position, mut cell) in self.slots[answer.slot].iter().zip(answer.cells) {
+        for (&position, answered) in self.slots[answer.slot].iter().zip(&*answer.charges) {
+            let outcome = &mut self.charges[position];
+            let veto = outcome.veto;
+            *outcome = answered.clone();
             if self.splits_quotas {
-                cell.set_veto(self.cells[position].veto());
+                outcome.set_veto(veto);
             }
-            self.cells[position] = cell;
         }
     }
 
     fn finish(&mut self) -> Answer {
-        let mut cells = std::mem::take(&mut self.cells);
-        enforce_quotas(&mut cells);
-        Answer::with_cells(Timestamp::from_micros(self.at), cells)
+        let mut charges = std::mem::take(&mut self.charges);
+        enforce_quotas(&mut charges);
+        Answer::with_charges(Timestamp::from_micros(self.at), charges)
     }
 }
 
@@ -301,18 +299,18 @@ mod tests {
 
     use crate::RedisConfig;
     use crate::algorithm::FixedWindow;
-    use crate::store::redis::tests::named;
-    use crate::store::{Purpose, Store};
+    use crate::decision::{Charge, Charges, Purpose};
+    use crate::store::Store;
 
     #[test]
     fn a_request_in_several_slots_outside_a_runtime_is_an_error() {
         let store = RedisConfig::cluster(["redis://127.0.0.1:1"]).connect_lazily().unwrap();
         let hasher = store.hasher();
-        let cell = |limit: u16, key: &[u8]| {
-            named("limit", limit, FixedWindow::per_day(1).into(), &hasher).with_key(hasher.hash(key), 1)
+        let charge = |limit: u16, key: &[u8]| {
+            Charge::new(limit, "limit", FixedWindow::per_day(1).into(), &hasher).with_key(hasher.hash(key), 1)
         };
-        let mut cells = [cell(0, b"ann"), cell(1, b"bob")];
-        let answer = store.decide(&mut cells, Purpose::Take, std::time::Duration::MAX).now_or_never();
+        let mut charges = Charges::of([charge(0, b"ann"), charge(1, b"bob")]);
+        let answer = store.decide(&mut charges, Purpose::Take, std::time::Duration::MAX).now_or_never();
         assert!(matches!(answer, Some(Err(_))));
     }
 }

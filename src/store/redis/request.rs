@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::error::Fault;
 use crate::algorithm::{Algorithm, CompactState, KeyState, Kind, Log, Rounding};
-use crate::store::decision::{Cell, Veto, decide};
-use crate::store::{Override, Purpose, StoredOverride};
+use crate::decision::{Charge, Charges, Outcome, Purpose, Veto, decide};
+use crate::store::{Override, StoredOverride};
 use crate::time::{Timestamp, ceil_micros};
 
 /// The operation of the script on the keys of a request. Capital letters stand for those that decide.
@@ -45,64 +45,65 @@ const SAME: u8 = b'=';
 const HEADER: usize = 5;
 
 impl Request {
-    pub(super) fn new(task: Task, cells: usize) -> Self {
+    pub(super) fn new(task: Task, charges: usize) -> Self {
         // At most 64 limits apply to a request, each with a penalty.
-        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, cells as u8, 0, HEADER as u8, 0]) }
+        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, charges as u8, 0, HEADER as u8, 0]) }
     }
 
-    /// Encodes the decision on cells at about `now` (in µs).
-    pub(super) fn decide(prefix: &str, task: Task, now: u64, cells: &[Cell]) -> Self {
-        let mut request = Self::new(task, cells.len());
-        for cell in cells {
-            request.key(name(prefix, cell));
-            let veto = match cell.veto() {
+    /// Encodes the decision on charges at about `now` (in µs).
+    pub(super) fn decide(prefix: &str, task: Task, now: u64, charges: &Charges) -> Self {
+        let mut request = Self::new(task, charges.len());
+        for (position, charge) in charges.iter().enumerate() {
+            request.key(name(prefix, charges, position));
+            let veto = match charge.veto() {
                 Veto::Enforced => b'e',
                 Veto::Shadow => b's',
                 Veto::Quota => b'q',
             };
-            request.extend(&[tag(cell.algorithm()), veto, cell.is_overridable().into()]);
-            request.arguments(cell, now);
-            if cell.is_overridable() {
-                request.key(name_of_override(prefix, cell));
-                request.numbers([cell.overage_percent.into()]);
+            request.extend(&[tag(charge.algorithm()), veto, charge.is_overridable().into()]);
+            request.arguments(charge, now);
+            if charge.is_overridable() {
+                request.key(name_of_override(prefix, charges, position));
+                request.numbers([charge.overage_percent.into()]);
             }
         }
         request
     }
 
-    /// Encodes the refunds of cells.
-    pub(super) fn refund(prefix: &str, cells: &[&Cell]) -> Self {
-        let mut request = Self::new(Task::Refund, cells.len());
-        for cell in cells {
-            request.key(name(prefix, cell));
-            request.extend(&[tag(cell.algorithm())]);
-            request.extend(&encode_state(&cell.mark));
+    /// Encodes the refunds of the charges at these positions.
+    pub(super) fn refund(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
+        let mut request = Self::new(Task::Refund, positions.len());
+        for &position in positions {
+            let charged = &charges[position];
+            request.key(name(prefix, charges, position));
+            request.extend(&[tag(charged.algorithm())]);
+            request.extend(&encode_state(&charged.mark));
             // Refunds do not depend on the instant.
-            request.arguments(cell, 0);
+            request.arguments(charged, 0);
         }
         request
     }
 
-    /// Encodes the removal of the states of cells.
-    pub(super) fn reset(prefix: &str, cells: &[&Cell]) -> Self {
-        let mut request = Self::new(Task::Reset, cells.len());
-        cells.iter().for_each(|cell| request.key(name(prefix, cell)));
+    /// Encodes the removal of the states of the charges at these positions.
+    pub(super) fn reset(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
+        let mut request = Self::new(Task::Reset, positions.len());
+        positions.iter().for_each(|&position| request.key(name(prefix, charges, position)));
         request
     }
 
-    /// Encodes setting the override of a key.
-    pub(super) fn set_override(prefix: &str, cell: &Cell, size: Override) -> Self {
-        let mut request = Self::of_override(Task::SetOverride, prefix, cell);
+    /// Encodes setting the override of the first charge.
+    pub(super) fn set_override(prefix: &str, charges: &Charges, size: Override) -> Self {
+        let mut request = Self::of_override(Task::SetOverride, prefix, charges);
         let span = size.expires_after.map_or(-1.0, |span| ceil_micros(span) as f64);
         request.extend(&span.to_le_bytes());
         request.extend(size.algorithm.size().map(u32::to_le_bytes).as_flattened());
         request
     }
 
-    /// Encodes another operation on the override of a key.
-    pub(super) fn of_override(task: Task, prefix: &str, cell: &Cell) -> Self {
+    /// Encodes another operation on the override of the first charge.
+    pub(super) fn of_override(task: Task, prefix: &str, charges: &Charges) -> Self {
         let mut request = Self::new(task, 1);
-        request.key(name_of_override(prefix, cell));
+        request.key(name_of_override(prefix, charges, 0));
         request
     }
 
@@ -122,14 +123,14 @@ impl Request {
         self.body.len() + self.keys.iter().map(String::len).sum::<usize>()
     }
 
-    /// Appends the arguments of a cell for a charge at about `now` (in µs).
-    fn arguments(&mut self, cell: &Cell, now: u64) {
-        let algorithm = cell.algorithm();
+    /// Appends the arguments of a charge for a charge at about `now` (in µs).
+    fn arguments(&mut self, charge: &Charge, now: u64) {
+        let algorithm = charge.algorithm();
         let hard = algorithm.hard_capacity();
         // Or a smaller cost that exceeds the capacity as well.
-        let cost = cell.cost().min(MAX_COST.max(hard + 1));
+        let cost = charge.cost().min(MAX_COST.max(hard + 1));
         // Zero strikes stand for denials that do not count.
-        let amount = if algorithm.is_penalty() && !cell.makes_strikes { 0 } else { algorithm.amount };
+        let amount = if algorithm.is_penalty() && !charge.makes_strikes { 0 } else { algorithm.amount };
         self.numbers([cost, algorithm.capacity, hard, amount.into(), algorithm.span]);
         match algorithm.kind {
             Kind::Window(Some(calendar)) => {
@@ -176,21 +177,22 @@ fn tag(algorithm: &Algorithm) -> u8 {
     }
 }
 
-/// Returns the name `prefix:{hash}:limit:rule` of the key that holds a cell's state, or `prefix:{hash}:limit:rule:p`
-/// for a penalty.
+/// Returns the name `prefix:{hash}:limit:rule` of the key that holds the state of a charge, or
+/// `prefix:{hash}:limit:rule:p` for a penalty.
 ///
 /// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have
 /// different names, because their states are incompatible. A store that wraps a Redis store and has another hasher gives
-/// cells no readable name: their keys have the hash of it.
-pub(super) fn name(prefix: &str, cell: &Cell) -> String {
-    let hash = || Cow::Owned(format!("{:032x}", cell.identity.as_u128()));
-    let name = cell.readable_name().map_or_else(hash, Cow::Borrowed);
-    format!("{prefix}:{{{:032x}}}:{name}", cell.key().as_u128())
+/// charges no readable name: their keys have the hash of it.
+pub(super) fn name(prefix: &str, charges: &Charges, position: usize) -> String {
+    let charge = &charges[position];
+    let hash = || Cow::Owned(format!("{:032x}", charge.identity.as_u128()));
+    let name = charges.readable_name(position).unwrap_or_else(hash);
+    format!("{prefix}:{{{:032x}}}:{name}", charge.key().as_u128())
 }
 
-/// Returns the name of the key that holds a subject's override.
-pub(super) fn name_of_override(prefix: &str, cell: &Cell) -> String {
-    name(prefix, cell) + ":override"
+/// Returns the name of the key that holds the override of a charge.
+pub(super) fn name_of_override(prefix: &str, charges: &Charges, position: usize) -> String {
+    name(prefix, charges, position) + ":override"
 }
 
 /// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as
@@ -252,36 +254,36 @@ pub(super) struct Reply {
     pub(super) is_allowed: bool,
     /// Whether Redis refused to write a strike of a denied request, so that none counts.
     lost_strikes: bool,
-    /// The state that each key held before the request: for each cell the override of its key, if it can have one, and
+    /// The state that each key held before the request: for each charge the override of its key, if it can have one, and
     /// its own. A state is empty for a key without one. Most requests have at most two limits.
     pub(super) states: SmallVec<[SmallVec<[u8; KEPT]>; 2]>,
 }
 
 impl Reply {
-    /// Fills in the answers of cells from the reply of the instant `now` (in µs), by the same algorithms as other
+    /// Fills in the answers of charges from the reply of the instant `now` (in µs), by the same algorithms as other
     /// stores. Returns the instant (in µs) from which other overrides may apply.
-    pub(super) fn answer(&self, task: Task, purpose: Purpose, cells: &mut [Cell], now: u64) -> Result<u64, Fault> {
+    pub(super) fn answer(&self, task: Task, purpose: Purpose, charges: &mut [Outcome], now: u64) -> Result<u64, Fault> {
         let mut found = self.states.iter();
         let mut states: SmallVec<[KeyState; 2]> = SmallVec::new();
         let mut until = u64::MAX;
-        for cell in &mut *cells {
-            if cell.is_overridable()
+        for outcome in &mut *charges {
+            if outcome.is_overridable()
                 && let Some(StoredOverride { expires_at, size }) = next_override(&mut found)?
             {
                 until = until.min(expires_at);
-                if !cell.resize(size) {
+                if !outcome.charge.resize(size) {
                     return Err(INVALID_OVERRIDE);
                 }
             }
             let state = found.next().ok_or(Fault::Reply("expected a state"))?;
-            states.push(decode_key(cell.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?);
+            states.push(decode_key(outcome.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?);
         }
         if found.next().is_some() {
             return Err(Fault::Reply("another number of keys"));
         }
         let charges_nothing = self.lost_strikes || task == Task::PeekWithStrikes && self.is_allowed;
-        decide(cells, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
-        if cells.iter().any(Cell::denies) == self.is_allowed {
+        decide(charges, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
+        if charges.iter().any(Outcome::denies) == self.is_allowed {
             return Err(Fault::Reply("a verdict that contradicts its states"));
         }
         Ok(until)
@@ -377,17 +379,21 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{FixedWindow, Penalty, SlidingLog};
-    use crate::key::hash::KeyHasher;
+    use crate::key::hash::{KeyHash, KeyHasher};
     use crate::store::DEFAULT_PREFIX;
     use crate::store::redis::tests::named;
 
-    fn cell(limit: &str, period: Duration) -> Cell {
+    fn charge(limit: &str, period: Duration) -> Charge {
         let hasher = KeyHasher::with_secret([0; 16]);
-        named(limit, 0, FixedWindow::new(1, period).into(), &hasher).with_key(hasher.hash(b"ann@example.org"), 1)
+        Charge::new(0, limit, FixedWindow::new(1, period).into(), &hasher).with_key(hasher.hash(b"ann@example.org"), 1)
+    }
+
+    fn name_of(limit: &str, period: Duration) -> String {
+        name(DEFAULT_PREFIX, &named(limit, &[charge(limit, period)]), 0)
     }
 
     fn daily(limit: &str) -> String {
-        name(DEFAULT_PREFIX, &cell(limit, Duration::from_secs(86_400)))
+        name_of(limit, Duration::from_secs(86_400))
     }
 
     #[test]
@@ -400,7 +406,7 @@ mod tests {
 
     #[test]
     fn no_two_periods_share_a_key() {
-        let end = |period| name(DEFAULT_PREFIX, &cell("limit", period)).split_off("ratelimit:{}:limit:".len() + 32);
+        let end = |period| name_of("limit", period).split_off("ratelimit:{}:limit:".len() + 32);
         assert_eq!(end(Duration::from_secs(60)), "fw60s");
         assert_eq!(end(Duration::from_millis(1_500)), "fw1500000u");
         assert_eq!(end(Duration::from_micros(1)), "fw1u");
@@ -415,10 +421,19 @@ mod tests {
     #[test]
     fn penalties_and_overrides_have_keys_beside_that_of_their_limit() {
         let minute = Duration::from_secs(60);
-        let limit = cell("limit", minute);
+        let limit = charge("limit", minute);
         let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm());
-        assert_eq!(name("t", &penalty), name("t", &limit) + ":p");
-        assert_eq!(name_of_override("t", &limit), name("t", &limit) + ":override");
+        let charges = named("limit", &[limit, penalty]);
+        assert_eq!(name("t", &charges, 1), name("t", &charges, 0) + ":p");
+        assert_eq!(name_of_override("t", &charges, 0), name("t", &charges, 0) + ":override");
+        // A request may have another size, with another period.
+        let mut sized = charges.clone();
+        sized[0].charge.identity = KeyHash::ZERO;
+        sized[0].charge.algorithm = FixedWindow::per_hour(1).into();
+        for position in [0, 1] {
+            let name = |charges: &Charges| name("t", charges, position);
+            assert_eq!(name(&sized), name(&charges).replace("fw60s", "fw3600s"));
+        }
     }
 
     #[test]
@@ -449,9 +464,9 @@ mod tests {
     /// Returns the answer to a request of one limit, of 1 token per minute, whose keys held these states.
     fn answer(is_allowed: bool, states: &[&[u8]]) -> Result<u64, Fault> {
         let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::per_minute(1).into());
-        let mut cells = [named("limit", 0, window, &hasher).with_key(hasher.hash(b"key"), 1)];
+        let mut charges = [Charge::new(0, "limit", window, &hasher).with_key(hasher.hash(b"key"), 1).into()];
         let states = states.iter().map(|state| SmallVec::from_slice(state)).collect();
-        Reply { is_allowed, lost_strikes: false, states }.answer(Task::Acquire, Purpose::Take, &mut cells, 1)
+        Reply { is_allowed, lost_strikes: false, states }.answer(Task::Acquire, Purpose::Take, &mut charges, 1)
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use support::redis_server::RedisServer;
-use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Outcome, Purpose, StoreFuture};
 use tower_ratelimit::{ManualClock, MemoryStore, RedisConfig, Store, SystemClock, Timestamp, Verdict, conformance};
 
 use self::map::{Fault, Map};
@@ -37,8 +37,8 @@ async fn the_redis_store_conforms() {
 struct Wrong {
     store: Arc<MemoryStore>,
     mistake: Mistake,
-    /// The cells that were denied.
-    denied: Mutex<Vec<Cell>>,
+    /// The charges that were denied.
+    denied: Mutex<Vec<Outcome>>,
     clock: ManualClock,
     /// A store for each rate.
     stores: Mutex<HashMap<String, MemoryStore>>,
@@ -71,7 +71,7 @@ impl Store for Wrong {
         self.store.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let purpose = match self.mistake {
             Mistake::PeeksCharge if purpose == Purpose::Peek => Purpose::Take,
             Mistake::PreviewsCharge if purpose == Purpose::Preview => Purpose::Take,
@@ -79,26 +79,31 @@ impl Store for Wrong {
         };
         match self.mistake {
             Mistake::ChargesOneByOne if purpose == Purpose::Take => {
-                let decide = |cell: &mut Cell| self.store.decide(std::slice::from_mut(cell), purpose, longest_wait);
-                let answers: Vec<_> = cells.iter_mut().map(decide).collect();
-                answers.into_iter().next().unwrap()
+                let mut at = None;
+                for position in 0..charges.len() {
+                    let mut charge = charges.select([position]);
+                    at = self.store.decide_at_once(&mut charge, purpose);
+                    charges[position] = charge[0].clone();
+                }
+                StoreFuture::ready(Ok(Answer::new(at.expect("memory decides at once"))))
             }
             Mistake::StopsIfDropped if purpose == Purpose::Take => {
-                let (store, mut cells) = (self.store.clone(), cells.to_vec());
+                let (store, mut charges) = (self.store.clone(), charges.clone());
                 StoreFuture::pending(async move {
                     let mut at = Timestamp::EPOCH;
-                    for cell in &mut cells {
-                        let cell = std::slice::from_mut(cell);
-                        at = store.decide(cell, purpose, longest_wait).await?.finish(cell);
+                    for position in 0..charges.len() {
+                        let mut charge = charges.select([position]);
+                        at = store.decide(&mut charge, purpose, longest_wait).await?.finish(&mut charge);
+                        charges[position] = charge[0].clone();
                         tokio::task::yield_now().await;
                     }
-                    Ok(Answer::with_cells(at, cells))
+                    Ok(Answer::with_charges(at, charges))
                 })
             }
             Mistake::RemembersOtherLimits | Mistake::RemembersOtherKeys | Mistake::RemembersOtherCosts => {
-                let answer = self.store.decide(cells, purpose, longest_wait);
+                let answer = self.store.decide(charges, purpose, longest_wait);
                 if purpose == Purpose::Take {
-                    let denied = cells.iter().filter(|cell| !cell.verdict().is_allowed());
+                    let denied = charges.iter().filter(|outcome| !outcome.verdict().is_allowed());
                     self.denied.lock().unwrap().extend(denied.cloned());
                 }
                 answer
@@ -106,42 +111,42 @@ impl Store for Wrong {
             Mistake::SeparatesRates => {
                 let mut stores = self.stores.lock().unwrap();
                 let new_store = || MemoryStore::new().clock(self.clock.clone());
-                stores.entry(format!("{:?}", cells[0].algorithm())).or_insert_with(new_store).decide(
-                    cells,
+                stores.entry(format!("{:?}", charges[0].algorithm())).or_insert_with(new_store).decide(
+                    charges,
                     purpose,
                     longest_wait,
                 )
             }
-            _ => self.store.decide(cells, purpose, longest_wait),
+            _ => self.store.decide(charges, purpose, longest_wait),
         }
     }
 
-    fn decide_at_once(&self, cells: &mut [Cell], _: Purpose) -> Option<Timestamp> {
+    fn decide_at_once(&self, charges: &mut Charges, _: Purpose) -> Option<Timestamp> {
         let denied = self.denied.lock().unwrap();
-        let limit = |cell: &Cell| cell.fingerprint() ^ cell.key().as_u128();
-        let is_denied = |cell: &Cell| {
+        let limit = |outcome: &Outcome| outcome.fingerprint() ^ outcome.key().as_u128();
+        let is_denied = |outcome: &Outcome| {
             denied.iter().any(|known| {
-                (limit(known) == limit(cell) || self.mistake == Mistake::RemembersOtherLimits)
-                    && (known.key() == cell.key() || self.mistake == Mistake::RemembersOtherKeys)
-                    && (known.cost() == cell.cost() || self.mistake == Mistake::RemembersOtherCosts)
+                (limit(known) == limit(outcome) || self.mistake == Mistake::RemembersOtherLimits)
+                    && (known.key() == outcome.key() || self.mistake == Mistake::RemembersOtherKeys)
+                    && (known.cost() == outcome.cost() || self.mistake == Mistake::RemembersOtherCosts)
             })
         };
-        if !cells.iter().any(is_denied) {
+        if !charges.iter().any(is_denied) {
             return None;
         }
-        let mut peeked = cells.to_vec();
+        let mut peeked = charges.clone();
         let at = self.store.decide_at_once(&mut peeked, Purpose::Peek);
         let denial = Verdict::Deny { retry_after: None };
-        cells.iter_mut().for_each(|cell| cell.answer(denial, 0, None, Duration::ZERO));
+        charges.iter_mut().for_each(|outcome| outcome.answer(denial, 0, None, Duration::ZERO));
         at
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        if self.mistake == Mistake::KeepsRefunds { StoreFuture::ready(Ok(())) } else { self.store.refund(cells) }
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsRefunds { StoreFuture::ready(Ok(())) } else { self.store.refund(charges) }
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        if self.mistake == Mistake::KeepsResets { StoreFuture::ready(Ok(())) } else { self.store.reset(cells) }
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsResets { StoreFuture::ready(Ok(())) } else { self.store.reset(charges) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Answer, Cell, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Outcome, Override, OverrideOperation, Purpose, StoreFuture};
 use tower_ratelimit::{
     Event, FixedWindow, Limit, Limiter, MemoryStore, Penalty, Store, StoreError, Timestamp, TokenBucket, Verdict,
     conformance,
@@ -14,30 +14,30 @@ struct Remote(Arc<MemoryStore>);
 
 impl Remote {
     /// Decides in the background, so that the request completes even if its caller gives up.
-    async fn run(store: Arc<MemoryStore>, asked: Vec<Cell>, purpose: Purpose) -> Result<Answer, StoreError> {
+    async fn run(store: Arc<MemoryStore>, asked: Charges, purpose: Purpose) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
-        let mut cells = asked.clone();
-        for cell in cells.iter_mut().filter(|cell| cell.is_overridable()) {
-            if let Some(size) = store.access_override(cell, OverrideOperation::Get).await? {
-                cell.apply_override(&size.algorithm);
+        let mut charges = asked.clone();
+        for position in (0..charges.len()).filter(|position| asked[*position].is_overridable()) {
+            if let Some(size) = store.access_override(&asked.select([position]), OverrideOperation::Get).await? {
+                charges[position].apply_override(&size.algorithm);
             }
         }
-        let mut answered = cells.clone();
+        let mut answered = charges.clone();
         let at = store.decide(&mut answered, purpose, Duration::MAX).await?.finish(&mut answered);
         // Creates the answers from the public parts of others.
-        for (cell, known) in cells.iter_mut().zip(&answered) {
+        for (outcome, known) in charges.iter_mut().zip(&*answered) {
             if !known.is_of_penalty() {
-                cell.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
-                cell.set_enforced(known.is_enforced());
-                cell.set_mark(known.mark());
+                outcome.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
+                outcome.set_enforced(known.is_enforced());
+                outcome.set_mark(known.mark());
                 if known.uses_overage() {
-                    cell.set_uses_overage();
+                    outcome.set_uses_overage();
                 }
             } else {
-                *cell = known.clone();
+                *outcome = known.clone();
             }
         }
-        Ok(Answer::with_cells(at, cells))
+        Ok(Answer::with_charges(at, charges))
     }
 }
 
@@ -46,25 +46,25 @@ impl Store for Remote {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
-        let task = tokio::spawn(Self::run(self.0.clone(), cells.to_vec(), purpose));
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
+        let task = tokio::spawn(Self::run(self.0.clone(), charges.clone(), purpose));
         StoreFuture::pending(async move { task.await.unwrap() })
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        let (store, cells) = (self.0.clone(), cells.to_vec());
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        let (store, charges) = (self.0.clone(), charges.clone());
         StoreFuture::pending(async move {
             tokio::task::yield_now().await;
-            store.refund(&cells).await
+            store.refund(&charges).await
         })
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        self.0.access_override(cell, operation)
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.0.access_override(charges, operation)
     }
 }
 
@@ -100,26 +100,26 @@ impl Store for LocksOut {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], _: Purpose, _: Duration) -> StoreFuture<Answer> {
-        for cell in cells {
-            cell.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
-            cell.set_new_lockout(2, LOCKOUT);
+    fn decide(&self, charges: &mut Charges, _: Purpose, _: Duration) -> StoreFuture<Answer> {
+        for outcome in charges.iter_mut() {
+            outcome.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
+            outcome.set_new_lockout(2, LOCKOUT);
         }
         StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH)))
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
     }
 }
 
 const LOCKOUT: Duration = Duration::from_secs(30);
 
-/// A store that denies by the cells of penalties.
+/// A store that denies by the charges of penalties.
 #[derive(Debug)]
 struct LocksOutByPenalty(MemoryStore, Option<Duration>);
 
@@ -128,20 +128,20 @@ impl Store for LocksOutByPenalty {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        let answer = self.0.decide(cells, purpose, longest_wait);
-        for penalty in cells.iter_mut().filter(|cell| cell.is_of_penalty()) {
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        let answer = self.0.decide(charges, purpose, longest_wait);
+        for penalty in charges.iter_mut().filter(|outcome| outcome.is_of_penalty()) {
             penalty.answer(Verdict::Deny { retry_after: self.1 }, 0, None, LOCKOUT);
         }
         answer
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
     }
 }
 
@@ -163,7 +163,7 @@ async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
     let outcome = decision.outcomes()[0].clone();
     let mut marked = outcome.clone();
     marked.set_mark([u64::MAX; 3]);
-    let reported = |outcome: &Cell| (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+    let reported = |outcome: &Outcome| (outcome.remaining(), outcome.more_after(), outcome.reset_after());
     assert_eq!(reported(&marked), reported(&outcome));
     assert_eq!(marked.mark(), [u64::MAX; 3]);
 }

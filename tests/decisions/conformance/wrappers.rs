@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use support::patient::{Patient, connected};
 use support::redis_server::RedisServer;
-use tower_ratelimit::store::{Answer, Cell, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
 use tower_ratelimit::{
     Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store, StoreError,
     Timestamp, conformance,
@@ -31,10 +31,10 @@ enum Mistake {
     AnswersFirst,
     LeavesOutLast,
     RepeatsLast,
-    ReversesCells,
+    ReversesCharges,
     /// Has nothing charged.
     PeeksOnly,
-    /// Remembers denials, but answers no cell.
+    /// Remembers denials, but answers no outcome.
     RemembersNothing,
     /// Has the limits decided without their penalties.
     LeavesOutPenalties,
@@ -59,7 +59,7 @@ const MISTAKES: [(Mistake, Check, &str); 10] = [
     (Mistake::AnswersFirst, Check::SeveralLimits, UNANSWERED),
     (Mistake::LeavesOutLast, Check::Algorithms, UNANSWERED),
     (Mistake::RepeatsLast, Check::Algorithms, UNANSWERED),
-    (Mistake::ReversesCells, Check::SeveralLimits, UNANSWERED),
+    (Mistake::ReversesCharges, Check::SeveralLimits, UNANSWERED),
     (Mistake::PeeksOnly, Check::Algorithms, "\nexpected"),
     (Mistake::RemembersNothing, Check::Algorithms, UNANSWERED),
     (Mistake::LeavesOutPenalties, Check::Penalties, UNANSWERED),
@@ -69,53 +69,52 @@ const MISTAKES: [(Mistake, Check, &str); 10] = [
 impl Wrapper {
     async fn run(
         inner: Arc<dyn Store>,
-        mut cells: Vec<Cell>,
+        mut charges: Charges,
         purpose: Purpose,
         mistake: Option<Mistake>,
     ) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
         let Some(mistake) = mistake else {
-            let at = inner.decide(&mut cells, purpose, Duration::MAX).await?.finish(&mut cells);
-            return Ok(Answer::with_cells(at, cells));
+            let at = inner.decide(&mut charges, purpose, Duration::MAX).await?.finish(&mut charges);
+            return Ok(Answer::with_charges(at, charges));
         };
         let purpose = if mistake == Mistake::PeeksOnly { Purpose::Peek } else { purpose };
-        let asked = cells.clone();
+        let asked = charges.clone();
         let at = match mistake {
-            Mistake::PassesAnswerOn => return inner.decide(&mut cells, purpose, Duration::MAX).await,
+            Mistake::PassesAnswerOn => return inner.decide(&mut charges, purpose, Duration::MAX).await,
             Mistake::AnswersFirst => {
-                inner.decide(&mut cells[..1], purpose, Duration::MAX).await?.finish(&mut cells[..1])
-            }
-            Mistake::LeavesOutPenalties => {
-                let mut limits: Vec<Cell> = cells.iter().filter(|cell| !cell.is_of_penalty()).cloned().collect();
-                let at = inner.decide(&mut limits, purpose, Duration::MAX).await?.finish(&mut limits);
-                let mut limits = limits.into_iter();
-                cells.iter_mut().filter(|cell| !cell.is_of_penalty()).for_each(|cell| *cell = limits.next().unwrap());
+                let mut first = charges.select([0]);
+                let at = inner.decide(&mut first, purpose, Duration::MAX).await?.finish(&mut first);
+                charges[0] = first[0].clone();
                 at
             }
-            _ => inner.decide(&mut cells, purpose, Duration::MAX).await?.finish(&mut cells),
+            Mistake::LeavesOutPenalties => {
+                let positions = (0..charges.len()).filter(|position| !asked[*position].is_of_penalty());
+                let mut limits = charges.select(positions.clone());
+                let at = inner.decide(&mut limits, purpose, Duration::MAX).await?.finish(&mut limits);
+                positions.zip(&*limits).for_each(|(position, answered)| charges[position] = answered.clone());
+                at
+            }
+            _ => inner.decide(&mut charges, purpose, Duration::MAX).await?.finish(&mut charges),
         };
         match mistake {
             Mistake::DropsClones => return Ok(Answer::new(at)),
-            Mistake::LeavesOutLast => drop(cells.pop()),
-            Mistake::RepeatsLast => cells.extend(cells.last().cloned()),
-            Mistake::ReversesCells => cells.reverse(),
+            Mistake::LeavesOutLast => charges = charges.select(0..charges.len() - 1),
+            Mistake::RepeatsLast => charges = charges.select((0..charges.len()).chain([charges.len() - 1])),
+            Mistake::ReversesCharges => charges.reverse(),
             Mistake::LosesMarks => {
-                cells = asked
-                    .into_iter()
-                    .zip(cells)
-                    .map(|(mut cell, known)| {
-                        cell.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
-                        cell.set_enforced(known.is_enforced());
-                        if known.uses_overage() {
-                            cell.set_uses_overage();
-                        }
-                        cell
-                    })
-                    .collect();
+                let answered = std::mem::replace(&mut charges, asked);
+                for (outcome, known) in charges.iter_mut().zip(&*answered) {
+                    outcome.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
+                    outcome.set_enforced(known.is_enforced());
+                    if known.uses_overage() {
+                        outcome.set_uses_overage();
+                    }
+                }
             }
             _ => {}
         }
-        Ok(Answer::with_cells(at, cells))
+        Ok(Answer::with_charges(at, charges))
     }
 }
 
@@ -124,26 +123,26 @@ impl Store for Wrapper {
         self.inner.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
         // In a task of its own, so that a request is completed even if its caller gives up.
-        let task = tokio::spawn(Self::run(self.inner.clone(), cells.to_vec(), purpose, self.mistake));
+        let task = tokio::spawn(Self::run(self.inner.clone(), charges.clone(), purpose, self.mistake));
         StoreFuture::pending(async move { task.await.unwrap() })
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.inner.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.inner.reset(charges)
     }
 
-    fn decide_at_once(&self, _: &mut [Cell], _: Purpose) -> Option<Timestamp> {
+    fn decide_at_once(&self, _: &mut Charges, _: Purpose) -> Option<Timestamp> {
         (self.mistake == Some(Mistake::RemembersNothing)).then_some(Timestamp::EPOCH)
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        self.inner.access_override(cell, operation)
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.inner.access_override(charges, operation)
     }
 }
 
@@ -211,20 +210,20 @@ impl Store for OwnHasher {
         KeyHasher::with_secret([7; 16])
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        self.0.decide(cells, purpose, longest_wait)
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        self.0.decide(charges, purpose, longest_wait)
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
     }
 
-    fn access_override(&self, cell: &Cell, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        self.0.access_override(cell, operation)
+    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
+        self.0.access_override(charges, operation)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_ratelimit::store::{Answer, Cell, KeyHasher, Purpose, StoreFuture};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{
     CircuitBreaker, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, Store, StoreError, StoreErrorKind,
 };
@@ -19,16 +19,16 @@ impl Store for Plain {
         self.0.hasher()
     }
 
-    fn decide(&self, cells: &mut [Cell], purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        self.0.decide(cells, purpose, longest_wait)
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        self.0.decide(charges, purpose, longest_wait)
     }
 
-    fn refund(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.refund(cells)
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
     }
 
-    fn reset(&self, cells: &[Cell]) -> StoreFuture<()> {
-        self.0.reset(cells)
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
     }
 }
 

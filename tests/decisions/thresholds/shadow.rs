@@ -65,7 +65,7 @@ trait Wait {
     fn verdict_wait(&self) -> Option<std::time::Duration>;
 }
 
-impl Wait for tower_ratelimit::store::Cell {
+impl Wait for tower_ratelimit::Outcome {
     fn verdict_wait(&self) -> Option<std::time::Duration> {
         match self.verdict() {
             tower_ratelimit::Verdict::Deny { retry_after } => retry_after,

@@ -331,7 +331,7 @@ async fn the_capacity_is_that_of_the_request_and_its_key() {
     ] {
         let explanation = limits.explain(&RequestHead::of(&with(headers))).await;
         let applied = explanation.limit("daily").unwrap().applied().unwrap().clone();
-        assert_eq!((applied.capacity, applied.outcome.unwrap().remaining), (expected, expected - 1), "{headers:?}");
+        assert_eq!((applied.capacity, applied.outcome.unwrap().remaining()), (expected, expected - 1), "{headers:?}");
     }
 }
 

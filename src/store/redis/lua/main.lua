@@ -99,7 +99,7 @@ local function perform(progress, now, task, count, keys, same)
     length = verdict
     reply[verdict] = 'y\0'
     if decides then
-      -- Decide as `decide` in src/store/decision/mod.rs.
+      -- Decide as `decide` in src/decision/decide.rs.
       local keys_read = count
 
       -- Peek at all.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::Redis;
 use super::fake::Held;
 use super::random::Random;
 use super::trace::Done;
-use super::{Redis, named};
+use crate::decision::{Charge, Charges, Outcome, Verdict, Veto};
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::decision::{Cell, Verdict, Veto};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::request::{self, Reply, Request, Task};
 use crate::store::{Override, OverrideOperation, Purpose, Store};
@@ -29,11 +29,11 @@ enum Ask {
         key: KeyHash,
         costs: SmallVec<[u64; 3]>,
     },
-    /// The refund of cells that were charged.
+    /// The refund of charges that were charged.
     Refund {
         limiter: usize,
         key: KeyHash,
-        charged: Vec<Cell>,
+        charged: Charges,
     },
     Reset {
         limiter: usize,
@@ -73,8 +73,8 @@ pub(super) struct Batches<'a> {
     redis: &'a Redis,
     memory: MemoryStore,
     clock: ManualClock,
-    /// The cells of each limiter's limits and penalties.
-    limiters: Vec<Vec<Cell>>,
+    /// The charges of each limiter's limits and penalties.
+    limiters: Vec<Vec<Charge>>,
     keys: Vec<KeyHash>,
     /// Refunds to come.
     receipts: Vec<Ask>,
@@ -95,25 +95,25 @@ impl<'a> Batches<'a> {
         };
         let clock = ManualClock::new(Timestamp::from_micros(now));
         let mut limiter = |limiter: u64| {
-            let mut cells = Vec::new();
+            let mut charges = Vec::new();
             for limit in 0..[1, 1, 2, 3][limiter as usize] {
                 let kind = random.below(9);
                 let name = format!("limit {limiter}.{limit}");
-                let mut cell = named(&name, limit, random.algorithm(kind), &hasher);
+                let mut outcome = Charge::new(limit, &name, random.algorithm(kind), &hasher);
                 if random.one_in(3) {
-                    cell.set_overage(random.up_to(200) as u32);
+                    outcome.set_overage(random.up_to(200) as u32);
                 }
-                cell.is_overridable = random.one_in(3);
+                outcome.is_overridable = random.one_in(3);
                 let mode = random.below(6);
                 match mode {
-                    0 => cell.set_veto(Veto::Shadow),
-                    2 | 3 => cell.set_veto(Veto::Quota),
+                    0 => outcome.veto = Veto::Shadow,
+                    2 | 3 => outcome.veto = Veto::Quota,
                     _ => {}
                 }
-                let penalty = (mode == 1).then(|| cell.of_penalty(random.penalty().algorithm()));
-                cells.extend([Some(cell), penalty].into_iter().flatten());
+                let penalty = (mode == 1).then(|| outcome.of_penalty(random.penalty().algorithm()));
+                charges.extend([Some(outcome), penalty].into_iter().flatten());
             }
-            cells
+            charges
         };
         Self {
             limiters: (0..4).map(&mut limiter).collect(),
@@ -163,9 +163,9 @@ impl<'a> Batches<'a> {
             return;
         }
         let (limiter, limit) = self.limit();
-        let cell = &mut self.limiters[limiter][limit];
-        if !cell.is_of_penalty() {
-            cell.set_algorithm(self.random.resized(cell.algorithm()));
+        let outcome = &mut self.limiters[limiter][limit];
+        if !outcome.is_of_penalty() {
+            outcome.set_algorithm(self.random.resized(outcome.algorithm()));
         }
     }
 
@@ -179,7 +179,8 @@ impl<'a> Batches<'a> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
         let key = self.keys[self.random.below(KEYS) as usize];
-        let name = request::name(PREFIX, &self.limiters[limiter][limit].with_key(key, 0)).into_bytes();
+        let name =
+            request::name(PREFIX, &Charges::of([self.limiters[limiter][limit].with_key(key, 0)]), 0).into_bytes();
         let text = b"broken".to_vec();
         let held = if self.random.one_in(2) { Held::Text(text) } else { Held::List([text].into()) };
         let held = fake.keys.borrow_mut().insert(name.clone(), (held, Some(u64::MAX)));
@@ -228,21 +229,21 @@ impl<'a> Batches<'a> {
         match ask {
             Ask::Decide { task, limiter, key, .. } => {
                 let purpose = if *task == Task::Peek { Purpose::Peek } else { Purpose::Take };
-                let (mut cells, mut expected) = (self.asked(ask), self.asked(ask));
-                found.answer(*task, purpose, &mut cells, self.now()).unwrap();
+                let (mut charges, mut expected) = (self.asked(ask), self.asked(ask));
+                found.answer(*task, purpose, &mut charges, self.now()).unwrap();
                 self.memory.decide_now(&mut expected, purpose);
-                let is_allowed = self.compare(ask, &cells, &expected);
+                let is_allowed = self.compare(ask, &charges, &expected);
                 if is_allowed && purpose == Purpose::Take {
-                    expected.retain(|cell| cell.is_allowed() && cell.cost() > 0 && !cell.is_of_penalty());
+                    expected.retain(|outcome| outcome.is_allowed() && outcome.cost() > 0 && !outcome.is_of_penalty());
                     self.receipts.push(Ask::Refund { limiter: *limiter, key: *key, charged: expected });
                 }
             }
             Ask::Refund { charged, .. } => self.memory.refund(charged).into_ready().unwrap().unwrap(),
             Ask::Reset { .. } => self.memory.reset(&self.asked(ask)).into_ready().unwrap().unwrap(),
             Ask::Override { limit, size, .. } => {
-                let cell = &self.asked(ask)[*limit];
+                let asked = Charges::of([self.asked(ask)[*limit].charge]);
                 let operation = size.map_or(OverrideOperation::Remove, OverrideOperation::Set);
-                self.memory.access_override(cell, operation).into_ready().unwrap().unwrap();
+                self.memory.access_override(&asked, operation).into_ready().unwrap().unwrap();
             }
         }
     }
@@ -263,8 +264,8 @@ impl<'a> Batches<'a> {
                 let which = random.below(self.receipts.len() as u64) as usize;
                 let mut refund = self.receipts.swap_remove(which);
                 if let Ask::Refund { charged, .. } = &mut refund {
-                    for cell in charged {
-                        cell.cost = if random.one_in(3) { random.up_to(cell.cost) } else { cell.cost };
+                    for outcome in charged.iter_mut() {
+                        outcome.charge.cost = if random.one_in(3) { random.up_to(outcome.cost) } else { outcome.cost };
                     }
                 }
                 return refund;
@@ -272,10 +273,10 @@ impl<'a> Batches<'a> {
             6..9 => Task::Peek,
             9 => {
                 let limit = random.below(self.limiters[limiter].len() as u64) as usize;
-                let cell = &self.limiters[limiter][limit];
-                if cell.is_overridable() {
+                let outcome = &self.limiters[limiter][limit];
+                if outcome.is_overridable() {
                     let expires_after = random.one_in(2).then(|| Duration::from_micros(random.up_to(1 << 40)));
-                    let size = Override { algorithm: random.override_of(cell.algorithm()), expires_after };
+                    let size = Override { algorithm: random.override_of(outcome.algorithm()), expires_after };
                     return Ask::Override { limiter, limit, key, size: (!random.one_in(4)).then_some(size) };
                 }
                 Task::Acquire
@@ -284,58 +285,60 @@ impl<'a> Batches<'a> {
         };
         let ones = random.one_in(2);
         let mut costs = SmallVec::<[u64; 3]>::new();
-        for cell in &self.limiters[limiter] {
+        for outcome in &self.limiters[limiter] {
             costs.push(match costs.last() {
-                Some(last) if cell.is_of_penalty() => *last.min(&1),
+                Some(last) if outcome.is_of_penalty() => *last.min(&1),
                 _ if ones => 1,
-                _ => random.cost(cell.algorithm().capacity()),
+                _ => random.cost(outcome.algorithm().capacity()),
             });
         }
         Ask::Decide { task, limiter, key, costs }
     }
 
     fn request(&self, ask: &Ask) -> Request {
-        let cells = self.asked(ask);
-        let all: Vec<&Cell> = cells.iter().collect();
+        let charges = self.asked(ask);
+        let all: Vec<usize> = (0..charges.len()).collect();
+        let one = |limit: usize| Charges::of([charges[limit].charge]);
         match ask {
-            Ask::Decide { task, .. } => Request::decide(PREFIX, *task, self.now(), &cells),
-            Ask::Refund { .. } => Request::refund(PREFIX, &all),
-            Ask::Reset { .. } => Request::reset(PREFIX, &all),
-            Ask::Override { limit, size: Some(size), .. } => Request::set_override(PREFIX, all[*limit], *size),
-            Ask::Override { limit, size: None, .. } => Request::of_override(Task::Reset, PREFIX, all[*limit]),
+            Ask::Decide { task, .. } => Request::decide(PREFIX, *task, self.now(), &charges),
+            Ask::Refund { .. } => Request::refund(PREFIX, &charges, &all),
+            Ask::Reset { .. } => Request::reset(PREFIX, &charges, &all),
+            Ask::Override { limit, size: Some(size), .. } => Request::set_override(PREFIX, &one(*limit), *size),
+            Ask::Override { limit, size: None, .. } => Request::of_override(Task::Reset, PREFIX, &one(*limit)),
         }
     }
 
-    /// Returns the cells of a request.
-    fn asked(&self, ask: &Ask) -> Vec<Cell> {
+    /// Returns the charges of a request.
+    fn asked(&self, ask: &Ask) -> Charges {
         if let Ask::Refund { charged, .. } = ask {
             return charged.clone();
         }
         let (limiter, key) = ask.of();
         let cost = |index: usize| if let Ask::Decide { costs, .. } = ask { costs[index] } else { 0 };
-        self.limiters[limiter].iter().enumerate().map(|(index, cell)| cell.with_key(key, cost(index))).collect()
+        Charges::of(self.limiters[limiter].iter().enumerate().map(|(index, charge)| charge.with_key(key, cost(index))))
     }
 
     /// Compares the answers, and returns whether the request was allowed.
-    fn compare(&mut self, ask: &Ask, cells: &[Cell], expected: &[Cell]) -> bool {
-        let is_allowed = !expected.iter().any(Cell::denies);
+    fn compare(&mut self, ask: &Ask, charges: &[Outcome], expected: &[Outcome]) -> bool {
+        let is_allowed = !expected.iter().any(Outcome::denies);
         let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire, .. });
-        let reported = |cell: &Cell| {
-            let is_charged = takes && cell.is_allowed() && cell.cost() > 0 && !cell.is_of_penalty();
-            let flags = (cell.uses_overage(), cell.is_enforced(), cell.lockout(), cell.algorithm().size());
-            let quota = (cell.remaining(), cell.more_after(), cell.reset_after());
-            (cell.verdict(), flags, quota, is_charged.then_some(cell.mark))
+        let reported = |outcome: &Outcome| {
+            let is_charged = takes && outcome.is_allowed() && outcome.cost() > 0 && !outcome.is_of_penalty();
+            let flags = (outcome.uses_overage(), outcome.is_enforced(), outcome.lockout(), outcome.algorithm().size());
+            let quota = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+            (outcome.verdict(), flags, quota, is_charged.then_some(outcome.mark))
         };
-        let [found, expected_reports] = [cells, expected].map(|cells| cells.iter().map(reported).collect::<Vec<_>>());
+        let [found, expected_reports] =
+            [charges, expected].map(|charges| charges.iter().map(reported).collect::<Vec<_>>());
         assert_eq!(found, expected_reports, "{ask:?} of {expected:?}");
         self.done.allowed += u64::from(is_allowed);
-        self.done.begun += expected.iter().filter(|cell| cell.lockout().is_some()).count() as u64;
-        let spans = expected.iter().flat_map(|cell| {
-            let retry_after = match cell.verdict() {
+        self.done.begun += expected.iter().filter(|outcome| outcome.lockout().is_some()).count() as u64;
+        let spans = expected.iter().flat_map(|outcome| {
+            let retry_after = match outcome.verdict() {
                 Verdict::Deny { retry_after } => retry_after,
                 Verdict::Allow { .. } => None,
             };
-            [cell.more_after(), Some(cell.reset_after()), retry_after]
+            [outcome.more_after(), Some(outcome.reset_after()), retry_after]
         });
         let spans = spans.flatten().filter_map(|span| u64::try_from(span.as_micros()).ok());
         self.edges.extend(spans.filter(|span| *span < 1 << 50));

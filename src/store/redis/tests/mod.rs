@@ -11,7 +11,6 @@ mod split_mix;
 mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Buf;
@@ -28,9 +27,9 @@ use super::connector::Connector;
 use super::error::Fault;
 use super::request::{self, INSTANT, Reply, Request, STATE, Task, parse_replies};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, SlidingLog, TokenBucket};
+use crate::decision::{Charge, Charges, Purpose, Texts};
 use crate::key::hash::KeyHasher;
-use crate::store::decision::{Cell, Texts};
-use crate::store::{Override, Purpose, escape};
+use crate::store::{Override, escape};
 
 /// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
 /// which is then printed.
@@ -38,12 +37,11 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Returns the cell of a limit, with the name that a limiter gives it.
-pub(super) fn named(name: &str, limit: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Cell {
-    let mut cell = Cell::new(limit, name, algorithm, hasher);
-    let name = format!("{}:{}{}", escape(name), algorithm.tag(), algorithm.state_period());
-    cell.texts = Some(Arc::new(Texts { name: Some(name.into()), detail: None }));
-    cell
+/// Returns the charges of a limit and of its penalty, with the name that a limiter gives them.
+pub(super) fn named(name: &str, charges: &[Charge]) -> Charges {
+    let mut named = Charges::new(&Some(Texts::new([escape(name)].into_iter(), charges.iter())));
+    charges.iter().for_each(|charge| named.push(*charge));
+    named
 }
 
 /// The server that runs the script.
@@ -162,13 +160,22 @@ fn a_batch_on_a_real_server_agrees_with_sequential_requests_in_memory() {
 
 const NOON: u64 = 1_767_225_600_000_000;
 
-fn decide(task: Task, cells: &[Cell]) -> Request {
-    Request::decide("t", task, NOON, cells)
+fn all(charges: &[Charge]) -> Charges {
+    Charges::of(charges.iter().copied())
 }
 
-/// Runs requests that charge cells, and returns the reply to the last.
-fn charge(fake: &Fake, cells: &[Cell]) -> Result<Reply, Fault> {
-    let request = decide(Task::Acquire, cells);
+/// Returns the name of the key of a charge.
+fn name(charge: Charge) -> String {
+    request::name("t", &all(&[charge]), 0)
+}
+
+fn decide(task: Task, charges: &[Charge]) -> Request {
+    Request::decide("t", task, NOON, &all(charges))
+}
+
+/// Runs requests that charge charges, and returns the reply to the last.
+fn charge(fake: &Fake, charges: &[Charge]) -> Result<Reply, Fault> {
+    let request = decide(Task::Acquire, charges);
     parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1.remove(0)
 }
 
@@ -179,12 +186,10 @@ fn a_state_tells_how_long_its_key_is_kept() {
     fake.time.set(NOON);
     for (amount, cost) in [(60, 100), (62, 1), (64, 1), (60, 1), (600, 1), (60, 500), (61, 1)] {
         let limit = TokenBucket::new(1_000, amount, Duration::from_secs(60)).into();
-        let cells = [named("limit", 0, limit, &hasher).with_key(hasher.hash(b"key"), cost)];
-        fake.run(&[], &[decide(Task::Acquire, &cells)]);
+        let charges = [Charge::new(0, "limit", limit, &hasher).with_key(hasher.hash(b"key"), cost)];
+        fake.run(&[], &[decide(Task::Acquire, &charges)]);
         let keys = fake.keys.borrow();
-        let (Held::Text(state), Some(last)) = &keys[request::name("t", &cells[0]).as_bytes()] else {
-            panic!("{keys:?}")
-        };
+        let (Held::Text(state), Some(last)) = &keys[name(charges[0]).as_bytes()] else { panic!("{keys:?}") };
         let place = if state.len() > STATE { STATE } else { 0 };
         let kept = (&state[place..]).get_uint_le(INSTANT);
         assert_eq!(*last, kept.div_ceil(1_000) + 1_000, "{amount}, {cost}");
@@ -198,7 +203,8 @@ fn similar_requests_charge_their_own_keys() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
     let limits = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
-    let limits = [0, 1].map(|limit: u16| named(&format!("limit {limit}"), limit, limits[usize::from(limit)], &hasher));
+    let limits =
+        [0, 1].map(|limit: u16| Charge::new(limit, &format!("limit {limit}"), limits[usize::from(limit)], &hasher));
     let asked = |key: &str, cost| limits.each_ref().map(|limit| limit.with_key(hasher.hash(key.as_bytes()), cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
         .map(|(key, cost)| decide(Task::Acquire, &asked(key, cost)));
@@ -208,11 +214,11 @@ fn similar_requests_charge_their_own_keys() {
     let (_, replies) = parse_replies(fake.run(&request::encode_clock(NOON), &requests), requests.len()).unwrap();
     assert!(replies.into_iter().all(|found| found.unwrap().is_allowed));
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
-        let mut cells = asked(key, 1);
-        let reply = fake.run(&request::encode_clock(NOON), &[decide(Task::Peek, &cells)]);
+        let mut charges = all(&asked(key, 1));
+        let reply = fake.run(&request::encode_clock(NOON), &[decide(Task::Peek, &asked(key, 1))]);
         let found = parse_replies(reply, 1).unwrap().1.remove(0).unwrap();
-        found.answer(Task::Peek, Purpose::Peek, &mut cells, NOON).unwrap();
-        assert_eq!(cells.map(|cell| cell.remaining()), [50 - taken; 2], "{key}");
+        found.answer(Task::Peek, Purpose::Peek, &mut charges, NOON).unwrap();
+        assert!(charges.iter().all(|outcome| outcome.remaining() == 50 - taken), "{key}");
     }
 }
 
@@ -227,13 +233,14 @@ fn a_malformed_key_fails_only_its_own_request() {
     {
         for broken in 0..3 {
             let fake = Fake::new();
-            let limit =
-                |(algorithm, limit): (&Algorithm, u16)| named(&format!("limit {limit}"), limit, *algorithm, &hasher);
+            let limit = |(algorithm, limit): (&Algorithm, u16)| {
+                Charge::new(limit, &format!("limit {limit}"), *algorithm, &hasher)
+            };
             let limits: Vec<_> = algorithms.iter().zip(0..).map(limit).collect();
             // The third request of each key is denied.
             let requests = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key| {
-                let cells: Vec<_> = limits.iter().map(|limit| limit.with_key(hasher.hash(&[key]), 1)).collect();
-                decide(Task::Acquire, &cells)
+                let charges: Vec<_> = limits.iter().map(|limit| limit.with_key(hasher.hash(&[key]), 1)).collect();
+                decide(Task::Acquire, &charges)
             });
             let name = requests[broken].keys[0].clone().into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
@@ -254,13 +261,13 @@ fn a_malformed_key_fails_only_its_own_request() {
 fn a_charge_drops_the_entries_that_have_expired() {
     let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
     let log = SlidingLog::new(50, Duration::from_secs(60)).into();
-    let cells = [named("limit", 0, log, &hasher).with_key(hasher.hash(b"key"), 1)];
+    let charges = [Charge::new(0, "limit", log, &hasher).with_key(hasher.hash(b"key"), 1)];
     for round in 0..10 {
         let clock = request::encode_clock(NOON + round * 25_000_000);
-        let (_, replies) = parse_replies(fake.run(&clock, &[decide(Task::Acquire, &cells)]), 1).unwrap();
+        let (_, replies) = parse_replies(fake.run(&clock, &[decide(Task::Acquire, &charges)]), 1).unwrap();
         assert!(replies.into_iter().all(|reply| reply.unwrap().is_allowed));
         let keys = fake.keys.borrow();
-        let Held::List(entries) = &keys[request::name("t", &cells[0]).as_bytes()].0 else { panic!("{keys:?}") };
+        let Held::List(entries) = &keys[name(charges[0]).as_bytes()].0 else { panic!("{keys:?}") };
         assert_eq!(entries.len() as u64, (round + 1).min(3), "round {round}");
     }
 }
@@ -271,23 +278,26 @@ fn a_malformed_override_fails_only_its_own_request() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let window = FixedWindow::new(50, Duration::from_secs(60)).into();
-    let cells = [0, 1].map(|limit: u16| {
-        let mut cell = named(&format!("limit {limit}"), limit, window, &hasher).with_key(hasher.hash(b"key"), 1);
-        cell.is_overridable = true;
-        cell
+    let charges = [0, 1].map(|limit: u16| {
+        let mut charge =
+            Charge::new(limit, &format!("limit {limit}"), window, &hasher).with_key(hasher.hash(b"key"), 1);
+        charge.is_overridable = true;
+        charge
     });
     let valid = Held::Text([[0; 14].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
-    for (cell, held) in cells.iter().zip([valid, Held::List([b"broken".to_vec()].into())]) {
-        fake.keys.borrow_mut().insert(request::name_of_override("t", cell).into_bytes(), (held, Some(u64::MAX)));
+    for (outcome, held) in charges.iter().zip([valid, Held::List([b"broken".to_vec()].into())]) {
+        fake.keys
+            .borrow_mut()
+            .insert(request::name_of_override("t", &all(&[*outcome]), 0).into_bytes(), (held, Some(u64::MAX)));
     }
-    for broken in [&cells[1..], &cells] {
+    for broken in [&charges[1..], &charges] {
         assert!(charge(&fake, broken).unwrap_err().to_string().contains("WRONGTYPE"));
         assert_eq!(fake.keys.borrow().len(), 2);
     }
-    let [mut cell, _] = cells;
-    let reply = charge(&fake, std::slice::from_ref(&cell)).unwrap();
-    reply.answer(Task::Acquire, Purpose::Take, std::slice::from_mut(&mut cell), NOON).unwrap();
-    assert_eq!(cell.remaining(), 6);
+    let reply = charge(&fake, &charges[..1]).unwrap();
+    let mut answered = all(&charges[..1]);
+    reply.answer(Task::Acquire, Purpose::Take, &mut answered, NOON).unwrap();
+    assert_eq!(answered[0].remaining(), 6);
 }
 
 /// A remembered denial must not outlast any of the overrides by which it was decided.
@@ -296,19 +306,20 @@ fn an_answer_holds_until_the_first_override_expires() {
     let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::new(50, Duration::from_secs(60)).into());
     for spans in [[Some(5), Some(9)], [Some(9), Some(5)], [Some(5), None], [None, Some(5)]] {
         let fake = Fake::new();
-        let mut cells = [0, 1].map(|limit: u16| {
-            let mut cell = named(&format!("limit {limit}"), limit, window, &hasher).with_key(hasher.hash(b"key"), 1);
-            cell.is_overridable = true;
-            cell
+        let charges = [0, 1].map(|limit: u16| {
+            let mut charge =
+                Charge::new(limit, &format!("limit {limit}"), window, &hasher).with_key(hasher.hash(b"key"), 1);
+            charge.is_overridable = true;
+            charge
         });
-        for (cell, span) in cells.iter().zip(spans) {
+        for (outcome, span) in charges.iter().zip(spans) {
             let algorithm = FixedWindow::new(7, Duration::from_secs(60)).into();
             let expires_after = span.map(Duration::from_micros);
-            let request = Request::set_override("t", cell, Override { algorithm, expires_after });
+            let request = Request::set_override("t", &all(&[*outcome]), Override { algorithm, expires_after });
             assert!(parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1[0].is_ok());
         }
-        let reply = charge(&fake, &cells).unwrap();
-        let until = reply.answer(Task::Acquire, Purpose::Take, &mut cells, NOON).unwrap();
+        let reply = charge(&fake, &charges).unwrap();
+        let until = reply.answer(Task::Acquire, Purpose::Take, &mut all(&charges), NOON).unwrap();
         assert_eq!(until, NOON + 5, "{spans:?}");
     }
 }
@@ -319,11 +330,11 @@ fn a_calendar_window_that_was_not_sent_is_never_charged() {
     const DAY: u64 = 86_400_000_000;
     let (fake, hasher) = (Fake::new(), KeyHasher::with_secret([0; 16]));
     let daily = CalendarWindow::daily(50).into();
-    let cells = [named("limit", 0, daily, &hasher).with_key(hasher.hash(b"key"), 1)];
+    let charges = [Charge::new(0, "limit", daily, &hasher).with_key(hasher.hash(b"key"), 1)];
     for (now, is_sent) in
         [(NOON - DAY - 1, false), (NOON - DAY, true), (NOON + 3 * DAY - 1, true), (NOON + 3 * DAY, false)]
     {
-        let reply = fake.run(&request::encode_clock(now), &[decide(Task::Acquire, &cells)]);
+        let reply = fake.run(&request::encode_clock(now), &[decide(Task::Acquire, &charges)]);
         match parse_replies(reply, 1).unwrap().1.remove(0) {
             Ok(reply) => assert!(is_sent && reply.is_allowed, "{now}"),
             Err(fault) => assert!(!is_sent && fault.redis_clock() == Some(now - now % 1_000_000), "{now}: {fault}"),
@@ -337,15 +348,15 @@ fn a_calendar_window_that_was_not_sent_is_never_charged() {
 fn a_lockout_has_at_most_level_63() {
     let fake = Fake::new();
     let (hasher, minute) = (KeyHasher::with_secret([0; 16]), Duration::from_secs(60));
-    let limit = named("limit", 0, FixedWindow::new(1, minute).into(), &hasher).with_key(hasher.hash(b"key"), 2);
+    let limit = Charge::new(0, "limit", FixedWindow::new(1, minute).into(), &hasher).with_key(hasher.hash(b"key"), 2);
     let penalty = limit.of_penalty(Penalty::after(1, minute).locked_out_for(minute).algorithm());
-    let cells = [limit.clone(), penalty.with_key(limit.key(), 1)];
+    let charges = [limit, penalty.with_key(limit.key(), 1)];
     // The last lockout has ended, and is remembered.
     let [expires_at, at] = [NOON + 1_000_000, NOON - 1].map(|instant| instant.to_le_bytes()[..7].to_vec());
     let held = [expires_at, at, 0_u32.to_le_bytes().to_vec(), 63_u32.to_le_bytes().to_vec()].concat();
-    let name = request::name("t", &cells[1]).into_bytes();
+    let name = name(charges[1]).into_bytes();
     fake.keys.borrow_mut().insert(name.clone(), (Held::Text(held), Some(u64::MAX)));
-    assert!(!charge(&fake, &cells).unwrap().is_allowed);
+    assert!(!charge(&fake, &charges).unwrap().is_allowed);
     let keys = fake.keys.borrow();
     let (Held::Text(held), _) = &keys[&name] else { panic!("{keys:?}") };
     assert_eq!((held[14..18].to_vec(), held[18..22].to_vec()), (vec![0; 4], vec![63, 0, 0, 0]), "{held:?}");
@@ -383,12 +394,12 @@ fn arbitrary_values_never_panic() {
         let changes = random.one_in(2);
         let mut now = NOON;
         for _ in 0..20 {
-            let limit = named("limit", 0, random.algorithm(kind), &hasher);
+            let limit = Charge::new(0, "limit", random.algorithm(kind), &hasher);
             let cost = random.cost(limit.algorithm().capacity());
             let penalty = limit.of_penalty(random.penalty().algorithm()).with_key(key, cost.min(1));
-            let mut cells = [limit.with_key(key, cost), penalty];
+            let mut charges = all(&[limit.with_key(key, cost), penalty]);
             now += random.up_to(1 << 40);
-            let request = Request::decide("t", Task::Acquire, now, &cells);
+            let request = Request::decide("t", Task::Acquire, now, &charges);
             if !changes {
                 let bytes = |random: &mut Random| {
                     let bytes: Vec<u8> =
@@ -406,8 +417,8 @@ fn arbitrary_values_never_panic() {
             }
             let reply = fake.run(&request::encode_clock(now), &[request]);
             let found = parse_replies(reply, 1).unwrap().1.remove(0);
-            let answered = found.and_then(|found| found.answer(Task::Acquire, Purpose::Take, &mut cells, now));
-            assert!(!changes || answered.is_ok(), "{cells:?} {answered:?}");
+            let answered = found.and_then(|found| found.answer(Task::Acquire, Purpose::Take, &mut charges, now));
+            assert!(!changes || answered.is_ok(), "{charges:?} {answered:?}");
         }
     }
 }

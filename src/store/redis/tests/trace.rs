@@ -6,10 +6,10 @@ use bytes::Buf;
 
 use super::fake::Held;
 use super::random::Random;
-use super::{Redis, named, variable};
+use super::{Redis, variable};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
+use crate::decision::{Charge, Charges, Decision, Outcome, Verdict, Veto};
 use crate::key::hash::KeyHasher;
-use crate::store::decision::{Cell, Decision, Verdict, Veto};
 use crate::store::redis::request::{self, INSTANT, Request, STATE, Task};
 use crate::store::{Override, Purpose};
 use crate::time::Timestamp;
@@ -22,7 +22,7 @@ fn limit_and_ceiling(algorithm: Algorithm) -> [Algorithm; 2] {
 /// A request, and its expected decision.
 #[derive(Debug)]
 enum Step {
-    Decide { task: Task, cells: Vec<Cell>, expected: Vec<Expected> },
+    Decide { task: Task, charges: Vec<Charge>, expected: Vec<Expected> },
     Change,
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Trace<'a> {
     sizes_of_keys: Option<Random>,
     redis: &'a Redis,
     /// The limits, each followed by its penalty.
-    cells: Vec<Cell>,
+    charges: Vec<Charge>,
     memories: Vec<KeyState>,
     /// The override of each limit, and when it expires.
     overrides: Vec<Option<(Size, Option<u64>)>>,
     /// Charges that can be refunded, with their positions.
-    receipts: Vec<Vec<(usize, Cell)>>,
+    receipts: Vec<Vec<(usize, Outcome)>>,
     now: u64,
     /// Earlier spans that led to an edge.
     edges: Vec<u64>,
@@ -91,25 +91,26 @@ impl<'a> Trace<'a> {
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
         let key = hasher.hash(&seed.to_le_bytes());
-        let mut cells = Vec::new();
+        let mut charges = Vec::new();
         for (index, algorithm) in algorithms.iter().enumerate() {
-            let mut cell = named(&format!("limit {index}"), index as u16, *algorithm, &hasher).with_key(key, 0);
-            cell.is_overridable = seed.is_multiple_of(5);
+            let mut outcome =
+                Charge::new(index as u16, &format!("limit {index}"), *algorithm, &hasher).with_key(key, 0);
+            outcome.is_overridable = seed.is_multiple_of(5);
             // In every second trace, so that older seeds lead to the same traces.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
             if has(&mut thresholds) {
-                cell.set_overage(thresholds.up_to(200) as u32);
+                outcome.set_overage(thresholds.up_to(200) as u32);
             }
             if has(&mut thresholds) {
-                cell.set_veto(Veto::Shadow);
+                outcome.veto = Veto::Shadow;
             }
-            let has_penalty = seed % 4 >= 2 && cell.veto() == Veto::Enforced && !penalties.one_in(3);
+            let has_penalty = seed % 4 >= 2 && outcome.veto() == Veto::Enforced && !penalties.one_in(3);
             let penalty = has_penalty.then(|| {
-                let mut penalty = cell.of_penalty(penalties.penalty().algorithm());
+                let mut penalty = outcome.of_penalty(penalties.penalty().algorithm());
                 penalty.makes_strikes = !penalties.one_in(8);
                 penalty
             });
-            cells.extend([Some(cell), penalty].into_iter().flatten());
+            charges.extend([Some(outcome), penalty].into_iter().flatten());
         }
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
@@ -121,9 +122,9 @@ impl<'a> Trace<'a> {
             sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
             sizes_of_keys: seed.is_multiple_of(5).then_some(Random(seed ^ (1 << 62))),
             redis,
-            memories: vec![KeyState::UNUSED; cells.len()],
-            overrides: vec![None; cells.len()],
-            cells,
+            memories: vec![KeyState::UNUSED; charges.len()],
+            overrides: vec![None; charges.len()],
+            charges,
             receipts: Vec::new(),
             now,
             edges: Vec::new(),
@@ -183,32 +184,33 @@ impl<'a> Trace<'a> {
             if variable("TWIN_SEED").is_some() {
                 println!("{now} {step:?} {found:?}");
             }
-            let Step::Decide { task, mut cells, expected } = step else { continue };
+            let Step::Decide { task, charges, expected } = step else { continue };
+            let mut charges = Charges::of(charges);
             let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
-            found.answer(task, purpose, &mut cells, now).unwrap();
-            self.compare(&cells, &expected);
+            found.answer(task, purpose, &mut charges, now).unwrap();
+            self.compare(&charges, &expected);
         }
         self.check_expiry();
     }
 
-    fn compare(&mut self, cells: &[Cell], expected: &[Expected]) {
-        for (cell, &Expected { verdict, is_over, mark, standing, begun, size }) in cells.iter().zip(expected) {
-            let flags = (cell.uses_overage(), cell.lockout(), cell.algorithm().size());
-            assert_eq!((cell.verdict(), flags), (verdict, (is_over, begun, size)), "{cell:?}");
+    fn compare(&mut self, charges: &Charges, expected: &[Expected]) {
+        for (outcome, &Expected { verdict, is_over, mark, standing, begun, size }) in charges.iter().zip(expected) {
+            let flags = (outcome.uses_overage(), outcome.lockout(), outcome.algorithm().size());
+            assert_eq!((outcome.verdict(), flags), (verdict, (is_over, begun, size)), "{outcome:?}");
             let (remaining, more_after, reset_after) = standing;
-            let reported = (cell.remaining(), cell.more_after(), cell.reset_after());
+            let reported = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
             assert_eq!(
                 reported,
                 (remaining, more_after.map(Duration::from_micros), Duration::from_micros(reset_after)),
-                "{cell:?}"
+                "{outcome:?}"
             );
             self.done.begun += u64::from(begun.is_some());
             if mark != CompactState::UNUSED {
-                assert_eq!(cell.mark, mark, "{cell:?}");
+                assert_eq!(outcome.mark, mark, "{outcome:?}");
             }
         }
         let at = Timestamp::from_micros(self.now);
-        let decision = Decision::new(at, cells.iter().cloned());
+        let decision = Decision::new(at, charges.clone());
         self.done.allowed += u64::from(decision.is_allowed());
         let [limit, ..] = decision.outcomes() else { unreachable!("a trace has a limit") };
         let spans = [decision.retry_after(), limit.more_after(), Some(limit.reset_after())].into_iter().flatten();
@@ -223,8 +225,8 @@ impl<'a> Trace<'a> {
             fake.expire();
         }
         let keys = fake.keys.borrow();
-        for (cell, memory) in self.cells.iter().zip(&self.memories) {
-            let name = request::name("t", cell);
+        for (outcome, memory) in self.charges.iter().zip(&self.memories) {
+            let name = request::name("t", &Charges::of([*outcome]), 0);
             let expires_at = memory.expires_at();
             let kept = match keys.get(name.as_bytes()) {
                 Some((Held::Text(held), _)) if held.len() > STATE => (&held[STATE..]).get_uint_le(INSTANT),
@@ -235,7 +237,7 @@ impl<'a> Trace<'a> {
             let last = last.expect("a key with a TTL");
             // In its last ms, a key exists, but has expired.
             if self.own_clock && expires_at > self.now {
-                assert_eq!(last, kept.div_ceil(1_000) + 1_000, "{cell:?}");
+                assert_eq!(last, kept.div_ceil(1_000) + 1_000, "{outcome:?}");
             }
         }
     }
@@ -245,10 +247,10 @@ impl<'a> Trace<'a> {
         if !sizes.one_in(6) {
             return;
         }
-        let limit = sizes.below(self.cells.len() as u64) as usize;
-        let cell = &mut self.cells[limit];
-        if !cell.is_of_penalty() {
-            cell.set_algorithm(sizes.resized(cell.algorithm()));
+        let limit = sizes.below(self.charges.len() as u64) as usize;
+        let outcome = &mut self.charges[limit];
+        if !outcome.is_of_penalty() {
+            outcome.set_algorithm(sizes.resized(outcome.algorithm()));
         }
     }
 
@@ -259,8 +261,9 @@ impl<'a> Trace<'a> {
         match self.random.below(12) {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
-                self.memories = vec![KeyState::UNUSED; self.cells.len()];
-                (Request::reset("t", &self.cells.iter().collect::<Vec<_>>()), Step::Change)
+                self.memories = vec![KeyState::UNUSED; self.charges.len()];
+                let all: Vec<usize> = (0..self.charges.len()).collect();
+                (Request::reset("t", &Charges::of(self.charges.iter().copied()), &all), Step::Change)
             }
             4 => self.decide(Task::Peek),
             5 if self.random.one_in(4) => self.decide(Task::PeekWithStrikes),
@@ -271,31 +274,32 @@ impl<'a> Trace<'a> {
     /// Sets or removes an override sometimes.
     fn set_override(&mut self) -> Option<Request> {
         let sizes = self.sizes_of_keys.as_mut()?;
-        let limit = sizes.below(self.cells.len() as u64) as usize;
-        let cell = &self.cells[limit];
-        if !cell.is_overridable() || !sizes.one_in(6) {
+        let limit = sizes.below(self.charges.len() as u64) as usize;
+        let outcome = &self.charges[limit];
+        if !outcome.is_overridable() || !sizes.one_in(6) {
             return None;
         }
         if sizes.one_in(4) {
             self.overrides[limit] = None;
-            return Some(Request::of_override(Task::Reset, "t", cell));
+            return Some(Request::of_override(Task::Reset, "t", &Charges::of([*outcome])));
         }
-        let algorithm = sizes.override_of(cell.algorithm());
+        let algorithm = sizes.override_of(outcome.algorithm());
         let span = sizes.one_in(2).then(|| sizes.up_to(1 << 40));
         self.overrides[limit] = Some((algorithm.size(), span.map(|span| self.now + span)));
         let expires_after = span.map(Duration::from_micros);
-        Some(Request::set_override("t", cell, Override { algorithm, expires_after }))
+        Some(Request::set_override("t", &Charges::of([*outcome]), Override { algorithm, expires_after }))
     }
 
     fn refund(&mut self) -> (Request, Step) {
         let which = self.random.below(self.receipts.len() as u64) as usize;
         let mut receipt = self.receipts.swap_remove(which);
-        for (limit, cell) in &mut receipt {
-            cell.cost = if self.random.one_in(3) { self.random.up_to(cell.cost) } else { cell.cost };
+        for (limit, outcome) in &mut receipt {
+            outcome.charge.cost = if self.random.one_in(3) { self.random.up_to(outcome.cost) } else { outcome.cost };
             let state = &mut self.memories[*limit];
-            state.refund(cell.algorithm(), cell.mark, self.now, cell.cost);
+            state.refund(outcome.algorithm(), outcome.mark, self.now, outcome.cost);
         }
-        (Request::refund("t", &receipt.iter().map(|(_, cell)| cell).collect::<Vec<_>>()), Step::Change)
+        let all: Vec<usize> = (0..receipt.len()).collect();
+        (Request::refund("t", &Charges::of(receipt.into_iter().map(|(_, outcome)| outcome)), &all), Step::Change)
     }
 
     /// The sender's clock: off by less than a window, if at all.
@@ -311,23 +315,23 @@ impl<'a> Trace<'a> {
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
         let sender_clock = self.sender_clock();
-        let mut cells: Vec<Cell> = Vec::new();
-        for cell in &self.cells {
-            let cost = match cells.last() {
-                Some(limit) if cell.is_of_penalty() => limit.cost.min(1),
-                _ => self.random.cost(cell.algorithm().capacity()),
+        let mut charges = Charges::default();
+        for outcome in &self.charges {
+            let cost = match charges.last() {
+                Some(limit) if outcome.is_of_penalty() => limit.cost.min(1),
+                _ => self.random.cost(outcome.algorithm().capacity()),
             };
-            cells.push(cell.with_key(cell.key(), cost));
+            charges.push(outcome.with_key(outcome.key(), cost));
         }
-        let request = Request::decide("t", task, sender_clock, &cells);
+        let request = Request::decide("t", task, sender_clock, &charges);
 
         // At the size that applies to the key.
-        let mut sized = cells.clone();
-        for (cell, size) in sized.iter_mut().zip(&self.overrides) {
+        let mut sized = charges.clone();
+        for (outcome, size) in sized.iter_mut().zip(&self.overrides) {
             if let Some((size, expires_at)) = size
                 && expires_at.is_none_or(|at| at > self.now)
             {
-                assert!(cell.resize(*size));
+                assert!(outcome.charge.resize(*size));
             }
         }
         let now = self.now;
@@ -337,31 +341,34 @@ impl<'a> Trace<'a> {
                 algorithm.delay(memory, now, cost),
             )
         };
-        let room =
-            |(cell, memory): (&Cell, &KeyState)| verdict(&limit_and_ceiling(*cell.algorithm())[1], memory, cell.cost);
+        let room = |(outcome, memory): (&Outcome, &KeyState)| {
+            verdict(&limit_and_ceiling(*outcome.algorithm())[1], memory, outcome.cost)
+        };
         let mut rooms: Vec<Verdict> = sized.iter().zip(&self.memories).map(room).collect();
-        let is_denied = |(cell, room): (&Cell, &Verdict)| cell.veto() != Veto::Shadow && !room.is_allowed();
+        let is_denied = |(outcome, room): (&Outcome, &Verdict)| outcome.veto() != Veto::Shadow && !room.is_allowed();
         let takes = task == Task::Acquire && !sized.iter().zip(&rooms).any(is_denied);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
-        for (index, mut cell) in sized.into_iter().enumerate() {
-            let algorithm = *cell.algorithm();
+        for (index, outcome) in sized.iter_mut().enumerate() {
+            let algorithm = *outcome.algorithm();
             let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), &mut self.memories[index]);
-            let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, cell.cost).is_allowed();
+            let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, outcome.cost).is_allowed();
             let mut mark = CompactState::UNUSED;
             let mut begun = None;
-            if cell.is_of_penalty() {
-                let is_strike = task != Task::Peek && cell.makes_strikes && !rooms[index - 1].is_allowed();
+            if outcome.is_of_penalty() {
+                let is_strike = task != Task::Peek && outcome.makes_strikes && !rooms[index - 1].is_allowed();
                 if is_strike && rooms[index].is_allowed() {
-                    memory.charge(&algorithm, self.now, 1);
+                    let charged = memory.attempt(&algorithm, self.now, 1).charged;
+                    memory.charge(&algorithm, self.now, 1, charged);
                     begun = Lockout::begun(&memory.summary(&algorithm, self.now), self.now);
-                    rooms[index] = verdict(&algorithm, memory, cell.cost);
+                    rooms[index] = verdict(&algorithm, memory, outcome.cost);
                 }
-            } else if takes && rooms[index].is_allowed() && cell.cost > 0 {
-                memory.charge(&ceiling, self.now, cell.cost);
+            } else if takes && rooms[index].is_allowed() && outcome.cost > 0 {
+                let charged = memory.attempt(&ceiling, self.now, outcome.cost).charged;
+                memory.charge(&ceiling, self.now, outcome.cost, charged);
                 mark = memory.summary(&algorithm, self.now);
-                cell.mark = mark;
-                receipt.push((index, cell));
+                outcome.mark = mark;
+                receipt.push((index, outcome.clone()));
             }
             let used = memory.used(&limited, self.now);
             let summary = memory.summary(&limited, now);
@@ -374,6 +381,6 @@ impl<'a> Trace<'a> {
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
-        (request, Step::Decide { task, cells, expected })
+        (request, Step::Decide { task, charges: charges.iter().map(|outcome| outcome.charge).collect(), expected })
     }
 }

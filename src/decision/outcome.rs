@@ -1,19 +1,85 @@
-//! The answers of cells: how stores set them, and what callers read.
+//! What came of a charge: how stores answer it, and what callers read.
 
 use std::mem;
+use std::ops::Deref;
 use std::time::Duration;
 
-use super::cell::{Cell, Report, UNANSWERED, Verdict};
+use super::charge::{Charge, Veto};
+use super::verdict::{UNANSWERED, Verdict};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER};
 use crate::time::ceil_micros;
 
+/// What came of a [`Charge`], to which it dereferences.
+///
+/// A limiter creates it without an answer. The store fills in the answer, and [`Decision::outcomes`] returns it.
+///
+/// [`Decision::outcomes`]: crate::Decision::outcomes
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    // Before the fields that are `Copy`: a clone then copies all these at once.
+    /// The values to report in place of those that follow from the state.
+    reported: Option<Box<Report>>,
+    pub(crate) charge: Charge,
+    /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
+    pub(crate) wait: u64,
+    /// The time for which an allowed request waits before it proceeds.
+    delay: u64,
+    /// The instant of the decision, in µs.
+    now: u64,
+    /// The tokens in use after the decision.
+    pub(crate) used: u64,
+    /// The [summary](KeyState::summary) of the state after the decision.
+    pub(crate) mark: CompactState,
+    /// Whether an allowed request takes a part of its cost from the overage.
+    uses_overage: bool,
+    is_enforced: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    remaining: u64,
+    more_after: Option<u64>,
+    reset_after: u64,
+    is_locked_out: bool,
+    lockout: Option<Lockout>,
+    /// The fingerprint of the share that answered.
+    share: Option<u128>,
+}
+
+impl Deref for Outcome {
+    type Target = Charge;
+
+    #[inline]
+    fn deref(&self) -> &Charge {
+        &self.charge
+    }
+}
+
+impl From<Charge> for Outcome {
+    /// Creates the outcome of a charge that is not answered yet.
+    #[inline(always)]
+    fn from(charge: Charge) -> Self {
+        Self {
+            reported: None,
+            charge,
+            wait: UNANSWERED,
+            delay: 0,
+            now: 0,
+            used: 0,
+            mark: CompactState::UNUSED,
+            uses_overage: false,
+            is_enforced: charge.veto != Veto::Shadow,
+        }
+    }
+}
+
 /// For stores: the answer.
-impl Cell {
+impl Outcome {
     /// Applies the override of the key. Ignores an override of another algorithm or period. See
     /// [`Store::access_override`](crate::Store::access_override).
     pub fn apply_override(&mut self, by: &Algorithm) {
         if self.algorithm.with_size(by.size()) == Some(*by) {
-            self.resize(by.size());
+            self.charge.resize(by.size());
         }
     }
 
@@ -40,7 +106,7 @@ impl Cell {
     }
 
     /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice. On the
-    /// cell of a [penalty](Self::is_of_penalty), set only the [mark](Self::mark) of a store of this crate, because it
+    /// outcome of a [penalty](Charge::is_of_penalty), set only the [mark](Self::mark) of a store of this crate, because it
     /// tells how long the key is locked out.
     pub fn set_mark(&mut self, [expires_at, at, detail]: [u64; 3]) {
         self.report_mut();
@@ -65,31 +131,33 @@ impl Cell {
         self.is_enforced = is_enforced;
     }
 
-    /// Answers whether the cost is available.
+    /// Answers whether the cost is available. Prepares its charge if `takes`.
     #[inline(always)]
-    pub(crate) fn peek(&mut self, state: &KeyState, now: u64) {
+    pub(crate) fn peek(&mut self, state: &KeyState, now: u64, takes: bool) {
         self.now = now;
-        let (algorithm, cost) = (&self.algorithm, self.cost);
-        self.used = state.used(algorithm, now);
+        let (algorithm, cost) = (&self.charge.algorithm, self.charge.cost);
+        let attempt = state.attempt(algorithm, now, if takes { cost } else { 0 });
+        (self.used, self.mark) = (attempt.used, attempt.charged);
         self.wait = algorithm.wait(state, now, cost, self.used);
         if self.wait == 0 {
             self.delay = algorithm.delay(state, now, cost);
         }
     }
 
-    /// Completes the answer after a [`peek`](Self::peek). Charges the cost if `takes`, which requires that it is available.
+    /// Completes the answer after a [`peek`](Self::peek). Makes the charge that it has prepared if `takes`, which requires
+    /// that the cost is available.
     #[inline(always)]
     pub(crate) fn complete(&mut self, state: &mut KeyState, takes: bool) {
-        let (algorithm, now) = (&self.algorithm, self.now);
-        let takes = takes && self.cost > 0;
-        self.uses_overage = self.cost > 0 && self.used.saturating_add(self.cost) > algorithm.capacity;
+        let (algorithm, now, cost) = (&self.charge.algorithm, self.now, self.charge.cost);
+        let takes = takes && cost > 0;
+        self.uses_overage = cost > 0 && self.used.saturating_add(cost) > algorithm.capacity;
         if takes {
-            state.charge(algorithm, now, self.cost);
-            self.used += self.cost;
+            state.charge(algorithm, now, cost, self.mark);
+            self.used += cost;
         }
         self.mark = state.summary(algorithm, now);
         if takes && self.is_of_penalty() {
-            self.peek(&KeyState::Compact(self.mark), now);
+            self.peek(&KeyState::Compact(self.mark), now, false);
             self.report_mut().lockout = Lockout::begun(&self.mark, now);
         }
     }
@@ -97,20 +165,57 @@ impl Cell {
     /// Answers as a store has answered an equal question, but at a later instant, before
     /// [`sufficient_until`](Self::sufficient_until), if nothing has changed.
     pub(crate) fn answer_like(&mut self, known: &Self, now: u64) {
-        let asked = mem::replace(self, known.clone());
-        self.texts = asked.texts;
+        let Self { charge: asked, .. } = mem::replace(self, known.clone());
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
-            (self.algorithm, self.own_size, self.overage_percent) =
-                (asked.algorithm, asked.own_size, asked.overage_percent);
+            self.charge = asked;
         }
         let mut state = KeyState::Compact(self.mark);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
             self.now = now;
         } else {
-            self.peek(&state, now);
+            self.peek(&state, now, false);
         }
         self.complete(&mut state, false);
+    }
+
+    /// Marks that no store has answered.
+    pub(crate) fn set_unanswered(&mut self) {
+        self.wait = UNANSWERED;
+    }
+
+    pub(crate) fn set_veto(&mut self, veto: Veto) {
+        (self.charge.veto, self.is_enforced) = (veto, veto != Veto::Shadow);
+    }
+
+    /// Returns whether a share has answered, as [`take_answer`](Self::take_answer) has noted.
+    pub(crate) fn is_answered_by(&self, share: &Charge) -> bool {
+        self.reported.as_ref().is_some_and(|report| report.share == Some(share.fingerprint()))
+    }
+
+    /// Takes the answer of a share.
+    pub(crate) fn take_answer(&mut self, share: &Self) {
+        *self = Self {
+            charge: self.charge,
+            used: self.algorithm.hard_capacity().saturating_sub(share.available()),
+            reported: Some(Box::new(Report { share: Some(share.fingerprint()), ..share.report() })),
+            ..share.clone()
+        };
+    }
+
+    /// Returns whether a charge is like the one that has this outcome: its outcome [follows](Self::answer_like). The
+    /// size of a limit that is available may have grown, unless its state is a log, whose summary holds for one size
+    /// only, or an override has to be read.
+    pub(crate) fn answers(&self, asked: &Charge) -> bool {
+        let question = |charge: &Charge| {
+            let flags = (charge.veto, charge.is_overridable, charge.makes_strikes, charge.limit);
+            (charge.key, charge.identity, charge.cost, charge.algorithm.kind, charge.algorithm.span, flags)
+        };
+        let size = |charge: &Charge| (charge.own_size, charge.overage_percent);
+        let (known, new) = (&self.algorithm, &asked.algorithm);
+        let is_wider = new.hard_capacity() >= known.hard_capacity() && new.amount >= known.amount;
+        let any_size = is_wider && self.is_allowed() && !self.is_overridable && !known.keeps_log();
+        question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 
     /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
@@ -144,7 +249,7 @@ impl Cell {
         if self.is_locked_out() { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
     }
 
-    pub(super) fn report(&self) -> Report {
+    fn report(&self) -> Report {
         let (algorithm, state) = (&self.algorithm, &self.mark);
         self.reported.as_deref().copied().unwrap_or_else(|| Report {
             remaining: algorithm.remaining(self.used),
@@ -163,21 +268,47 @@ impl Cell {
     }
 }
 
-/// The outcome of a decision.
-impl Cell {
-    /// Returns the detail of the request in metrics, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed
-    /// it. Clients may choose it, so bound the number and the length of the details that you keep.
-    #[must_use]
-    pub fn detail(&self) -> Option<&str> {
-        self.texts.as_ref()?.detail.as_deref()
-    }
+/// The kind of an [`Outcome`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum OutcomeKind {
+    /// The limit had capacity.
+    Allowed,
+    /// The limit had capacity after a delay: see [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    Delayed,
+    /// The limit had capacity in its overage only: see [`Limit::soft`](crate::Limit::soft).
+    Overage,
+    /// The limit had no capacity, but is in [shadow mode](crate::Limit::shadow), so it denied nothing.
+    ShadowDenied,
+    /// The limit had no capacity, but another limit in [quota mode](crate::Limit::quota_mode) had.
+    QuotaExceeded,
+    /// The limit denied the request.
+    Denied,
+}
 
+impl OutcomeKind {
+    /// Returns the name of the outcome in metrics, such as `shadow_denied`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Delayed => "delayed",
+            Self::Overage => "overage",
+            Self::ShadowDenied => "shadow_denied",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// The outcome of a decision.
+impl Outcome {
     /// Returns the lockout that the request began, if any.
     pub(crate) fn lockout(&self) -> Option<Lockout> {
         self.reported.as_ref()?.lockout
     }
 
-    /// Returns whether a store has answered this cell.
+    /// Returns whether a store has answered.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
         self.wait != UNANSWERED
@@ -190,15 +321,10 @@ impl Cell {
     }
 
     /// Returns whether the limit denies the request.
-    #[inline]
-    pub(crate) fn denies(&self) -> bool {
-        self.is_enforced && !self.is_allowed()
-    }
-
-    /// Returns the position of the limit among those of the limiter.
     #[must_use]
-    pub fn limit(&self) -> usize {
-        self.limit.into()
+    #[inline]
+    pub fn denies(&self) -> bool {
+        self.is_enforced && !self.is_allowed()
     }
 
     /// Returns the mark of the charge, as the store set it by [`set_mark`](Self::set_mark).
@@ -212,6 +338,19 @@ impl Cell {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         Verdict::of(self.wait, self.delay)
+    }
+
+    /// Returns the kind of the outcome.
+    #[must_use]
+    pub fn kind(&self) -> OutcomeKind {
+        match self.verdict() {
+            Verdict::Deny { .. } if self.is_enforced => OutcomeKind::Denied,
+            Verdict::Deny { .. } if self.veto == Veto::Quota => OutcomeKind::QuotaExceeded,
+            Verdict::Deny { .. } => OutcomeKind::ShadowDenied,
+            Verdict::Allow { .. } if self.uses_overage() => OutcomeKind::Overage,
+            Verdict::Allow { delay: Duration::ZERO } => OutcomeKind::Allowed,
+            Verdict::Allow { .. } => OutcomeKind::Delayed,
+        }
     }
 
     /// Returns whether the limit contributes to the [decision](crate::Decision::verdict). A limit in [shadow
@@ -266,5 +405,43 @@ impl Cell {
             None => self.algorithm.reset_after(&self.mark, self.now),
             Some(report) => report.reset_after,
         })
+    }
+}
+
+/// Two outcomes are equal if they report the same.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        let reported = |outcome: &Self| {
+            let flags = (outcome.is_enforced, outcome.uses_overage(), outcome.is_locked_out());
+            (
+                outcome.limit,
+                outcome.cost,
+                outcome.verdict(),
+                flags,
+                (outcome.remaining(), outcome.more_after(), outcome.reset_after()),
+            )
+        };
+        reported(self) == reported(other)
+    }
+}
+
+/// Serializes what is reported. Spans are in seconds.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Outcome {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let (verdict, mut fields) = (self.verdict(), serializer.serialize_struct("Outcome", 9)?);
+        let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
+        fields.serialize_field("allowed", &verdict.is_allowed())?;
+        fields.serialize_field("enforced", &self.is_enforced)?;
+        fields.serialize_field("delay_seconds", &seconds(Some(verdict.delay())))?;
+        fields.serialize_field("retry_after_seconds", &seconds(verdict.retry_after()))?;
+        fields.serialize_field("remaining", &self.remaining())?;
+        fields.serialize_field("more_after_seconds", &seconds(self.more_after()))?;
+        fields.serialize_field("reset_after_seconds", &seconds(Some(self.reset_after())))?;
+        fields.serialize_field("uses_overage", &self.uses_overage())?;
+        fields.serialize_field("locked_out", &self.is_locked_out())?;
+        fields.end()
     }
 }

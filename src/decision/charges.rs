@@ -1,0 +1,191 @@
+//! The charges of a request.
+
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::charge::Charge;
+use super::outcome::Outcome;
+use crate::algorithm::Algorithm;
+use crate::key::hash::KeyHash;
+
+/// The charges of a request, each with its [`Outcome`]. It dereferences to a slice of them.
+#[derive(Clone, Debug, Default)]
+pub struct Charges {
+    outcomes: SmallVec<[Outcome; 1]>,
+    texts: Option<Arc<Texts>>,
+}
+
+/// The texts of limits, which some requests have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Texts {
+    /// The names of all limits, by position, for stores with readable keys.
+    names: Arc<[Name]>,
+    /// The details of the request in metrics, with the positions of their limits.
+    details: Vec<(usize, String)>,
+}
+
+#[derive(Debug)]
+struct Name {
+    identity: KeyHash,
+    /// The name of the limit, escaped.
+    name: String,
+    /// The name with the algorithm and the period.
+    full: String,
+}
+
+impl Charges {
+    /// Creates an empty list of charges of limits with these texts.
+    #[inline]
+    pub(crate) fn new(texts: &Option<Arc<Texts>>) -> Self {
+        Self { outcomes: SmallVec::new(), texts: texts.clone() }
+    }
+
+    /// Creates a list of one charge, in place: moving it would take 30 instructions.
+    #[inline(always)]
+    pub(crate) fn of_one(charge: Charge, texts: &Option<Arc<Texts>>) -> Self {
+        Self { outcomes: SmallVec::from_buf([charge.into()]), texts: texts.clone() }
+    }
+
+    /// Creates charges without names.
+    pub(crate) fn of<T: Into<Outcome>>(charges: impl IntoIterator<Item = T>) -> Self {
+        Self { outcomes: charges.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// Returns the charges at these positions, for stores that pass on a part of a request. A penalty needs the charge
+    /// of its limit before it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no charge at a position.
+    #[must_use]
+    pub fn select(&self, positions: impl IntoIterator<Item = usize>) -> Self {
+        let mut selected = Self::new(&self.texts);
+        selected.outcomes.extend(positions.into_iter().map(|position| self[position].clone()));
+        selected
+    }
+
+    /// Resets the charges to what was asked: without answers, at the limits' own sizes.
+    pub(crate) fn ask_again(&mut self) {
+        self.iter_mut().for_each(|outcome| *outcome = outcome.asked_again(outcome.cost).into());
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, outcome: impl Into<Outcome>) {
+        self.outcomes.push(outcome.into());
+    }
+
+    #[inline]
+    pub(crate) fn extend(&mut self, charges: impl Iterator<Item = Charge>) {
+        self.outcomes.extend(charges.map(Outcome::from));
+    }
+
+    /// Makes room for more charges, unless there is.
+    #[inline]
+    pub(crate) fn reserve(&mut self, more: usize) {
+        if !self.is_empty() && self.len() == self.outcomes.capacity() {
+            self.outcomes.reserve(more);
+        }
+    }
+
+    /// Lets no denial of these charges count as a strike.
+    pub(crate) fn make_no_strikes(&mut self) {
+        self.iter_mut().for_each(|outcome| outcome.charge.makes_strikes = false);
+    }
+
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&mut Outcome) -> bool) {
+        self.outcomes.retain(|outcome| is_kept(outcome));
+    }
+
+    /// Takes the outcomes of the same charges. If they are those of others, none counts as answered.
+    pub(crate) fn take_outcomes(&mut self, answered: Self) {
+        let are_equal = answered.len() == self.len() && answered.iter().zip(&**self).all(|(one, own)| one.answers(own));
+        if are_equal {
+            self.outcomes = answered.outcomes;
+        } else {
+            self.iter_mut().for_each(Outcome::set_unanswered);
+        }
+    }
+
+    /// Adds the answers of penalties to those of their limits.
+    #[inline]
+    pub(crate) fn merge_penalties(&mut self) {
+        if self.iter().any(|outcome| outcome.is_of_penalty()) {
+            self.merge();
+        }
+    }
+
+    #[cold]
+    fn merge(&mut self) {
+        for position in (1..self.len()).rev() {
+            if self[position].is_of_penalty() {
+                let penalty = self.outcomes.remove(position);
+                self[position - 1].restrict(&penalty);
+            }
+        }
+    }
+
+    /// Returns the readable name of the charge at a position, such as `daily:fw86400s`, which is as unique among the
+    /// limits of a key as the [fingerprint](Charge::fingerprint). `None` unless the store
+    /// [asks for it](crate::Store::has_readable_keys).
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no charge at this position.
+    #[must_use]
+    pub fn readable_name(&self, position: usize) -> Option<Cow<'_, str>> {
+        let charge = &self[position];
+        if charge.is_of_penalty() && position > 0 {
+            return Some(self.readable_name(position - 1)? + ":p");
+        }
+        let name = self.texts.as_ref()?.names.get(charge.limit())?;
+        // Requests may have other sizes, with other periods.
+        let is_own = charge.identity == name.identity;
+        Some(if is_own { Cow::Borrowed(&name.full) } else { readable_name(&name.name, &charge.algorithm).into() })
+    }
+
+    /// Returns the detail of the request in metrics, as [`Limit::metric_detail`](crate::Limit::metric_detail) computed
+    /// it for the limit at a position. Clients may choose it, so bound the number and the length of the details that
+    /// you keep.
+    pub(crate) fn detail(&self, limit: usize) -> Option<&str> {
+        self.texts.as_ref()?.details.iter().find(|(of, _)| *of == limit).map(|(_, detail)| &**detail)
+    }
+
+    pub(crate) fn set_detail(&mut self, limit: usize, detail: String) {
+        Arc::make_mut(self.texts.get_or_insert_default()).details.push((limit, detail));
+    }
+}
+
+impl Deref for Charges {
+    type Target = [Outcome];
+
+    #[inline]
+    fn deref(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+}
+
+impl DerefMut for Charges {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Outcome] {
+        &mut self.outcomes
+    }
+}
+
+impl Texts {
+    /// Creates the texts of limits with these escaped names and charges.
+    pub(crate) fn new<'a>(names: impl Iterator<Item = String>, charges: impl Iterator<Item = &'a Charge>) -> Arc<Self> {
+        let name = |(name, charge): (String, &Charge)| Name {
+            identity: charge.identity,
+            full: readable_name(&name, &charge.algorithm),
+            name,
+        };
+        Arc::new(Self { names: names.zip(charges).map(name).collect(), details: Vec::new() })
+    }
+}
+
+fn readable_name(name: &str, algorithm: &Algorithm) -> String {
+    format!("{name}:{}{}", algorithm.tag(), algorithm.state_period())
+}

@@ -1,0 +1,194 @@
+//! Decisions about requests, and their parts, wherever the states of keys are stored.
+
+mod charge;
+mod charges;
+mod decide;
+mod outcome;
+mod verdict;
+
+use std::ops::Deref;
+use std::time::Duration;
+
+pub use self::charge::{Charge, Veto};
+pub use self::charges::Charges;
+pub(crate) use self::charges::Texts;
+pub use self::decide::Purpose;
+pub(crate) use self::decide::{allows, complete, decide, enforce_quotas};
+pub use self::outcome::{Outcome, OutcomeKind};
+pub use self::verdict::Verdict;
+use crate::time::{Clock, SystemClock, Timestamp};
+
+/// The decision on one request, by all limits that apply to it, at one instant.
+#[derive(Clone, Debug)]
+#[must_use = "it may deny the request: check `is_allowed`, or use a method that returns an error for a denial"]
+pub struct Decision {
+    at: Timestamp,
+    by: DecidedBy,
+    /// Whether the request was charged if it was allowed.
+    takes: bool,
+    charges: Charges,
+}
+
+impl Decision {
+    /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and
+    /// report their decisions.
+    pub fn new(at: Timestamp, mut charges: Charges) -> Self {
+        charges.merge_penalties();
+        Self::of(at, DecidedBy::Store, false, charges)
+    }
+
+    /// Creates the decision of answered charges. Their penalties must be [merged](Charges::merge_penalties) already: as
+    /// a part of this, that would move them three times, which takes 70 instructions. The request is charged if it is
+    /// allowed and `takes`.
+    #[inline(always)]
+    pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, charges: Charges) -> Self {
+        Self { at, by, takes, charges }
+    }
+
+    /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
+    pub(crate) fn unlimited() -> Self {
+        Self::of(SystemClock::new().now(), DecidedBy::Unlimited, false, Charges::default())
+    }
+
+    /// Returns a copy that cannot be refunded.
+    pub(crate) fn without_charges(&self) -> Self {
+        Self { takes: false, ..self.clone() }
+    }
+
+    /// Keeps the outcomes of some limits only.
+    pub(crate) fn only(mut self, is_kept: impl Fn(usize) -> bool) -> Self {
+        self.charges.retain(|outcome| is_kept(outcome.limit()));
+        self
+    }
+
+    /// Returns the part of the limiter that decided.
+    #[must_use]
+    pub fn decided_by(&self) -> DecidedBy {
+        self.by
+    }
+
+    /// Returns the instant of the decision: on the clock of the store, or on the system clock if no limit applied or
+    /// this process decided because the store failed. In memory, on the wall clock if a calendar window applied.
+    #[must_use]
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// Returns the combined verdict of all limits that are enforced.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let enforced = self.outcomes().iter().filter(|outcome| outcome.is_enforced());
+        enforced.map(Outcome::verdict).reduce(Verdict::and).unwrap_or(Verdict::NOW)
+    }
+
+    /// Returns whether every limit that is enforced had capacity.
+    #[must_use]
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        !self.outcomes().iter().any(Outcome::denies)
+    }
+
+    /// Returns whether the request was denied because one of its keys is locked out by a [`Penalty`](crate::Penalty),
+    /// including the request that began the lockout.
+    #[must_use]
+    pub fn is_locked_out(&self) -> bool {
+        self.outcomes().iter().any(|outcome| outcome.denies() && outcome.is_locked_out())
+    }
+
+    /// Returns whether the request was charged.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.takes && self.is_allowed()
+    }
+
+    /// Returns how long an allowed request waits before it proceeds: the longest delay of all limits. Zero for a denied
+    /// request.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.verdict().delay()
+    }
+
+    /// Returns the shortest wait after which a denied request would be allowed if no other request arrived: the longest
+    /// of the limits that deny it. `None` if the request was allowed, or if waiting cannot help.
+    #[must_use]
+    #[inline]
+    pub fn retry_after(&self) -> Option<Duration> {
+        if self.is_allowed() { None } else { self.verdict().retry_after() }
+    }
+
+    /// Returns the outcome of each limit, in the order of the limits.
+    #[must_use]
+    #[inline]
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.charges
+    }
+
+    pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
+        &mut self.charges
+    }
+
+    pub(crate) fn charges(&self) -> &Charges {
+        &self.charges
+    }
+
+    /// Returns the receipt of the request's charges, which is empty if it was not charged.
+    pub fn into_receipt(mut self) -> Receipt {
+        let is_charged = self.is_charged();
+        self.charges.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());
+        Receipt { by: self.by, charged: self.charges }
+    }
+}
+
+/// The part of the limiter that decided a request. See [`OnStoreError`](crate::OnStoreError).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum DecidedBy {
+    /// The store.
+    Store,
+    /// This process, by its share of the limits, because the store failed.
+    Local,
+    /// Nothing: the store failed and the policy allows the request without counting it, or no limit applies to it. The
+    /// decision has no outcomes.
+    Unlimited,
+}
+
+/// A [`Decision`] that allows the request. There is nothing to check, so it need not be used.
+///
+/// Returned by methods that return an error for a denial, such as [`Limiter::try_acquire`](crate::Limiter::try_acquire)
+/// and [`Limiter::wait`](crate::Limiter::wait). It dereferences to the decision.
+#[derive(Clone, Debug)]
+pub struct AllowedDecision(pub(crate) Decision);
+
+impl AllowedDecision {
+    /// Returns the receipt of the request's charges. See [`Decision::into_receipt`].
+    pub fn into_receipt(self) -> Receipt {
+        self.0.into_receipt()
+    }
+}
+
+impl Deref for AllowedDecision {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+/// The record of the charges of a decision. It can be refunded exactly and once.
+///
+/// A refund returns only the part of the charge that still counts: it never leaves more tokens than the limit has, and
+/// never affects a later window.
+#[derive(Debug)]
+#[must_use = "a receipt that is dropped refunds nothing: pass it to `refund`"]
+pub struct Receipt {
+    /// The part of the limiter that made the charge.
+    pub(crate) by: DecidedBy,
+    pub(crate) charged: Charges,
+}
+
+impl Receipt {
+    /// Returns whether there is nothing to refund.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.charged.is_empty()
+    }
+}
