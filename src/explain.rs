@@ -62,11 +62,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::decision::{Charges, Outcome, Purpose, Verdict};
+use crate::decision::{Charges, DecidedBy, Outcome, Purpose, Verdict};
 use crate::error::printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
-pub use crate::resilience::Decider;
 use crate::resilience::GuardedStore;
 use crate::select::{Condition, ListAction};
 use crate::time::Timestamp;
@@ -80,8 +79,13 @@ use crate::time::Timestamp;
 pub struct Explanation {
     /// The result.
     pub conclusion: Conclusion,
-    /// The part of the limiter that would decide.
-    pub decided_by: Decider,
+    /// The part of the limiter that would decide. `None` if none does: the request is rejected or exempt by its head, or
+    /// rejected because the store fails.
+    pub decided_by: Option<DecidedBy>,
+    /// The [name](crate::Store::name) of the store, such as `memory` or `10.0.0.5:6379`, if it is asked.
+    pub store: Option<String>,
+    /// The reason why the store does not decide, if it fails.
+    pub store_error: Option<String>,
     /// The instant of the decision, on the clock of the store. `None` if there is no decision.
     #[cfg_attr(feature = "serde", serde(rename = "at_seconds", serialize_with = "serialize_instant"))]
     pub at: Option<Timestamp>,
@@ -137,7 +141,9 @@ impl Explanation {
     ) -> Self {
         let mut this = Self {
             conclusion: Conclusion::StoreFailed,
-            decided_by: Decider::Head,
+            decided_by: None,
+            store: None,
+            store_error: None,
             at: None,
             lists: Vec::new(),
             limits,
@@ -148,11 +154,12 @@ impl Explanation {
             return Self { conclusion, ..this };
         }
         if charges.is_empty() {
-            return Self { conclusion: Verdict::NOW.into(), decided_by: Decider::Nobody, ..this };
+            return Self { conclusion: Verdict::NOW.into(), decided_by: Some(DecidedBy::Unlimited), ..this };
         }
-        let (decided_by, decision) = guarded.explain(charges, purpose).await;
-        this.decided_by = decided_by;
+        let (decision, error) = guarded.explain(charges, purpose).await;
+        (this.store, this.store_error) = (guarded.store_name(), error.map(|error| error.to_string()));
         if let Some(decision) = decision {
+            this.decided_by = Some(decision.decided_by());
             this.describe(decision.outcomes(), true);
             (this.at, this.conclusion) = (Some(decision.at()), decision.verdict().into());
         }
@@ -252,9 +259,10 @@ pub struct LimitExplanation {
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case", tag = "status"))]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "most limits of an explanation apply")]
 pub enum LimitStatus {
     /// The limit applies.
-    Applies(Box<AppliedLimit>),
+    Applies(AppliedLimit),
     /// The limit does not apply: its condition does not hold.
     ConditionNotMet,
     /// The limit does not apply: the request does not match its descriptor in the rules file.
@@ -362,7 +370,8 @@ const MAX_UNMATCHED: usize = 10;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.conclusion, self.decided_by)?;
+        write!(f, "{}, ", self.conclusion)?;
+        write_decider(self, f)?;
         for list in &self.lists {
             let what = match list.kind {
                 ListKind::Rejects(_) => "always_reject",
@@ -443,18 +452,22 @@ impl fmt::Display for LimitExplanation {
     }
 }
 
-impl fmt::Display for Decider {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store { name: Some(name) } => write!(f, "decided by the store ({})", printable(name)),
-            Self::Store { name: None } => f.write_str("decided by the store"),
-            Self::RememberedDenial => f.write_str("decided by a remembered denial"),
-            Self::LocalShare { error } => write!(f, "decided by the local share of the limits: {error}"),
-            Self::AllowPolicy { error } => write!(f, "not counted: {error}"),
-            Self::RejectPolicy { error } => write!(f, "not decided: {error}"),
-            Self::Head => f.write_str("without a decision of the limits"),
-            Self::Nobody => f.write_str("no limit applies"),
+/// Writes what decides, as the end of the first line.
+fn write_decider(explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let Explanation { decided_by, store, store_error, .. } = explanation;
+    match (decided_by, store_error) {
+        (Some(DecidedBy::RememberedDenial), _) => f.write_str("decided by a remembered denial"),
+        (Some(DecidedBy::Memory | DecidedBy::Store), _) => {
+            f.write_str("decided by the store")?;
+            store.as_ref().map_or(Ok(()), |name| write!(f, " ({})", printable(name)))
         }
+        (Some(DecidedBy::Local), error) => {
+            write!(f, "decided by the local share of the limits: {}", error.as_deref().unwrap_or_default())
+        }
+        (Some(DecidedBy::Unlimited), Some(error)) => write!(f, "not counted: {error}"),
+        (Some(DecidedBy::Unlimited), None) => f.write_str("no limit applies"),
+        (None, Some(error)) => write!(f, "not decided: {error}"),
+        (None, None) => f.write_str("without a decision of the limits"),
     }
 }
 

@@ -3,6 +3,7 @@
 mod charge;
 mod charges;
 mod decide;
+mod decided_by;
 mod outcome;
 mod verdict;
 
@@ -14,6 +15,7 @@ pub use self::charges::Charges;
 pub(crate) use self::charges::Texts;
 pub use self::decide::Purpose;
 pub(crate) use self::decide::{allows, complete, decide, enforce_quotas};
+pub use self::decided_by::DecidedBy;
 pub use self::outcome::{Outcome, OutcomeKind};
 pub use self::verdict::Verdict;
 use crate::time::{Clock, SystemClock, Timestamp};
@@ -136,19 +138,6 @@ impl Decision {
         self.charges.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());
         Receipt { by: self.by, charged: self.charges }
     }
-}
-
-/// The part of the limiter that decided a request. See [`OnStoreError`](crate::OnStoreError).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum DecidedBy {
-    /// The store.
-    Store,
-    /// This process, by its share of the limits, because the store failed.
-    Local,
-    /// Nothing: the store failed and the policy allows the request without counting it, or no limit applies to it. The
-    /// decision has no outcomes.
-    Unlimited,
 }
 
 /// A [`Decision`] that allows the request. There is nothing to check, so it need not be used.

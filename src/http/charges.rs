@@ -146,7 +146,7 @@ impl<'a> Finder<'a> {
         let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
         limits.add(&mut self.charges, index, key, cost);
         let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
-        self.note(index, LimitStatus::Applies(applied.into()), looked_up);
+        self.note(index, LimitStatus::Applies(applied), looked_up);
     }
 
     /// Notes in an explanation whether a limit applies.

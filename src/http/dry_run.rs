@@ -46,8 +46,9 @@ use std::time::Duration;
 
 use super::charges::explain;
 use super::config::LayerConfig;
+use crate::decision::DecidedBy;
 use crate::error::{ConfigError, or_panic, printable};
-use crate::explain::{Conclusion, Decider, Explanation, KeyParts, LimitExplanation};
+use crate::explain::{Conclusion, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
 use crate::http::{HttpOptions, RateLimitLayer};
@@ -250,7 +251,8 @@ impl Report {
             Conclusion::Denied { .. } => self.denied += 1,
             Conclusion::Listed { .. } | Conclusion::MissingKey { .. } | Conclusion::StoreFailed => self.rejected += 1,
         }
-        let is_unlimited = explanation.decided_by == Decider::Nobody || explanation.conclusion == Conclusion::Exempt;
+        let is_unlimited =
+            explanation.decided_by == Some(DecidedBy::Unlimited) || explanation.conclusion == Conclusion::Exempt;
         self.unlimited += u64::from(is_unlimited);
         for (index, limit) in explanation.limits.iter().enumerate() {
             let count = self.limits.len();

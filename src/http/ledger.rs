@@ -17,6 +17,7 @@ use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Re
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::{Event, Reason};
+use crate::resilience::Deadline;
 use crate::store::StoreFuture;
 use crate::time::Timestamp;
 
@@ -282,7 +283,7 @@ const MAX_RETRIES: usize = 8;
 impl Ledger {
     /// Charges the tokens that are missing to the target cost, all or nothing.
     pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Decision, StoreError> {
-        let decision = self.config.guarded.decide_by(self.by, self.missing(target), Purpose::Take).await?;
+        let decision = self.decide(self.missing(target), Purpose::Take).await?;
         Ok(self.record(decision))
     }
 
@@ -291,7 +292,7 @@ impl Ledger {
     /// that could not be charged, for the limit that lacked the most.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
         let guarded = &self.config.guarded;
-        let has_refunded = self.refund_excess(target).await?;
+        let has_refunded = self.refund_excess(target, guarded.deadline()).await?;
         // A quota without capacity was not charged, because another one was.
         let are_quotas_charged = self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0);
         let is_spared = |account: &Account| are_quotas_charged && account.is_quota() && account.paid == 0;
@@ -304,7 +305,7 @@ impl Ledger {
         let decision = loop {
             // A denial is not the client's fault, so it is no strike.
             charged.make_no_strikes();
-            let decision = guarded.decide_by(self.by, charged, Purpose::Take).await?;
+            let decision = self.decide(charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 break decision;
             }
@@ -328,7 +329,7 @@ impl Ledger {
         }
         let decision = Some(self.record(decision));
         // Another task may have adjusted the same request meanwhile.
-        Ok((decision, self.refund_excess(target).await?, shortfall))
+        Ok((decision, self.refund_excess(target, guarded.deadline()).await?, shortfall))
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -349,16 +350,16 @@ impl Ledger {
         // A quota that is paid already has had capacity, so others need none.
         let mut difference = self.missing(&target);
         difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
-        let recording = guarded.start_recording(Purpose::Take);
-        let mut decision = match self.refund_excess(&target).await {
-            Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take).await,
+        let (recording, deadline) = (guarded.start_recording(Purpose::Take), guarded.deadline());
+        let mut decision = match self.refund_excess(&target, deadline).await {
+            Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take, deadline).await,
             Err(error) => guarded.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
-            && denied.decided_by() == self.by
-            && self.refund_excess(&|_| 0).await.is_ok()
-            && let Ok(full) = guarded.decide_by(self.by, full, Purpose::Peek).await
+            && denied.decided_by().is_store() == self.by.is_store()
+            && self.refund_excess(&|_| 0, deadline).await.is_ok()
+            && let Ok(full) = guarded.decide_by(self.by, full, Purpose::Peek, deadline).await
             && !full.is_allowed()
         {
             *denied = full;
@@ -434,9 +435,15 @@ impl Ledger {
         result
     }
 
+    /// Decides charges where the first decision was made.
+    fn decide(&self, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
+        let guarded = &self.config.guarded;
+        guarded.decide_by(self.by, charges, purpose, guarded.deadline())
+    }
+
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
-        self.config.guarded.decide_by(self.by, self.ask(|_| 0), Purpose::Peek)
+        self.decide(self.ask(|_| 0), Purpose::Peek)
     }
 
     /// Adds a later decision, and returns a copy without its receipt.
@@ -449,11 +456,11 @@ impl Ledger {
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first
     /// error.
-    async fn refund_excess(&self, target: &TargetCost<'_>) -> Result<bool, StoreError> {
+    async fn refund_excess(&self, target: &TargetCost<'_>, deadline: Deadline) -> Result<bool, StoreError> {
         let receipts = self.receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            result = result.and(self.config.guarded.refund(receipt).await.map(|()| true));
+            result = result.and(self.config.guarded.refund(receipt, deadline).await.map(|()| true));
         }
         result
     }

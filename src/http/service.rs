@@ -25,7 +25,7 @@ use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
-use crate::resilience::{ReservationGuard, with_one_deadline};
+use crate::resilience::ReservationGuard;
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -320,7 +320,7 @@ impl RequestContext {
                 config.guarded.decide(finder.charges, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
-            Pending::Route { ledger, cost } => with_one_deadline(ledger.adjust_to_route(cost)).await,
+            Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
             Pending::Turn(guard) => match guard.wait().await {
                 Ok(decision) => return Step::Forward(self.completion(decision, request)),
                 error => error,

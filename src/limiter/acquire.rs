@@ -14,7 +14,7 @@ use crate::decision::{AllowedDecision, Decision, Outcome, Purpose, Verdict};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
-use crate::explain::{Explanation, LimitExplanation, LimitStatus};
+use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
@@ -158,7 +158,7 @@ impl Limiter {
         let charges = guarded.limits.charges_of(key.hash_with(guarded.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
-            status: LimitStatus::Applies(Box::default()),
+            status: LimitStatus::Applies(AppliedLimit::default()),
             ..LimitExplanation::new(limit)
         };
         let limits = guarded.limits.iter().map(explain).collect();
@@ -243,7 +243,7 @@ impl Limiter {
             };
             let remaining = remaining();
             if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-                guarded.refund(decision.into_receipt()).await?;
+                guarded.refund(decision.into_receipt(), guarded.deadline()).await?;
                 return Err(AcquireError::Denied { retry_after: wait });
             }
             let may_proceed = is_turn && decision.is_allowed();

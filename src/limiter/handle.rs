@@ -290,7 +290,7 @@ impl LimitHandle {
             limit.check_override(self.size.as_ref().unwrap_or_else(|| limit.algorithm()), size.as_ref())
         };
         self.call(key, 0, check, |guarded, charges| {
-            guarded.call(charges, |store, charges| store.access_override(charges, operation))
+            guarded.call(charges, guarded.deadline(), |store, charges| store.access_override(charges, operation))
         })
     }
 }

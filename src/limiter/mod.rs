@@ -129,7 +129,7 @@ impl Limiter {
             let message = "a receipt is of another limiter: refund it by the one that charged it";
             return StoreFuture::ready(Err(StoreError::invalid_call(message)));
         }
-        guarded.refund(receipt)
+        guarded.refund(receipt, guarded.deadline())
     }
 
     /// Resets `key` under every limit, as if it had never been used.

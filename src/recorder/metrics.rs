@@ -7,10 +7,8 @@ use metrics::{
     Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use super::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitRecord, PerLabel, Reason, Recorder, Rejection,
-};
-use crate::decision::OutcomeKind;
+use super::{BreakerState, DecisionRecord, Event, Fallback, LimitRecord, PerLabel, Reason, Recorder, Rejection};
+use crate::decision::{DecidedBy, OutcomeKind};
 use crate::error::printable;
 use crate::key::KeyError;
 use crate::store::Store;
@@ -25,7 +23,7 @@ use crate::time::Cooldown;
 ///
 /// | metric | type | labels | |
 /// |---|---|---|---|
-/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](crate::OutcomeKind) and [source](DecisionSource) |
+/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](crate::OutcomeKind) and by [what decided](DecidedBy) |
 /// | `ratelimit_tokens_total` | counter | `limit` | tokens charged; refunds are not subtracted |
 /// | `ratelimit_near_limit_total` | counter | `limit` | allowed requests whose key was [near its limit](crate::Builder::near_limit) |
 /// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
@@ -59,7 +57,7 @@ pub struct MetricsRecorder {
     labels: Vec<Label>,
     limits: PerLabel<LimitMetrics>,
     /// Histograms, by the source of decisions.
-    durations: [OnceLock<Histogram>; SOURCES],
+    durations: [OnceLock<Histogram>; DECIDERS],
     /// Other counters, by their names and by the values of a label.
     counters: PerLabel<PerLabel<Counter>>,
     /// The stores of limiters, in the order in which they were built.
@@ -121,11 +119,11 @@ impl MetricsRecorder {
     }
 
     /// Returns the metrics of a limit. At first, registers the counters of the outcomes that nearly all limits can have.
-    fn limit(&self, name: &str, source: DecisionSource) -> &LimitMetrics {
+    fn limit(&self, name: &str, by: DecidedBy) -> &LimitMetrics {
         self.limits.get(name, |name| {
             let metrics = LimitMetrics::new(with_labels(&self.labels, [("limit", name)]));
             for outcome in [OutcomeKind::Allowed, OutcomeKind::Denied] {
-                metrics.increment(outcome, source, [0; 3]);
+                metrics.increment(outcome, by, [0; 3]);
             }
             metrics
         })
@@ -159,21 +157,20 @@ impl Recorder for MetricsRecorder {
         stores.push(Arc::downgrade(store));
         drop(stores);
         self.refresh();
-        let is_in_memory = store.usage().keys.is_some();
-        let source = if is_in_memory { DecisionSource::Memory } else { DecisionSource::Store };
+        let by = if store.usage().keys.is_some() { DecidedBy::Memory } else { DecidedBy::Store };
         for name in names {
-            self.limit(name, source);
+            self.limit(name, by);
         }
     }
 
     fn decision(&self, decision: &DecisionRecord<'_>) {
-        let source = decision.source;
+        let by = decision.decision.decided_by();
         for limit in decision.limits() {
-            self.limit(limit.name, source).count(&limit, source);
+            self.limit(limit.name, by).count(&limit, by);
         }
-        if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
-            let labels = || with_labels(&self.labels, [("decided_by", source.as_str())]);
-            let durations = &self.durations[source as usize];
+        if !matches!(by, DecidedBy::Memory | DecidedBy::RememberedDenial) {
+            let labels = || with_labels(&self.labels, [("decided_by", by.as_str())]);
+            let durations = &self.durations[by as usize];
             let durations = durations.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
             durations.record(decision.duration.as_secs_f64());
         }
@@ -248,7 +245,7 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_DETAILS: usize = 100;
 
 /// The numbers of variants, whose last ones are named here.
-const SOURCES: usize = DecisionSource::Fallback as usize + 1;
+const DECIDERS: usize = DecidedBy::Unlimited as usize + 1;
 const OUTCOMES: usize = OutcomeKind::Denied as usize + 1;
 
 /// The handles of a limit's metrics.
@@ -257,7 +254,7 @@ struct LimitMetrics {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
     details: PerLabel<LimitMetrics, MAX_DETAILS>,
-    decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
+    decisions: [[OnceLock<Counter>; DECIDERS]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
 }
@@ -268,20 +265,20 @@ impl LimitMetrics {
     }
 
     /// Counts a decision of the limit under its detail, if it has one.
-    fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
+    fn count(&self, limit: &LimitRecord<'_>, by: DecidedBy) {
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
         let handles = limit.detail.map_or(self, |detail| self.details.get(detail, create));
-        handles.increment(limit.outcome.kind(), source, [1, limit.charged(), limit.is_near_limit().into()]);
+        handles.increment(limit.outcome.kind(), by, [1, limit.charged(), limit.is_near_limit().into()]);
     }
 
     /// Increments the counters of decisions, of tokens, and of requests near the limit.
-    fn increment(&self, outcome: OutcomeKind, source: DecisionSource, by: [u64; 3]) {
+    fn increment(&self, outcome: OutcomeKind, by: DecidedBy, counts: [u64; 3]) {
         let Self { labels, decisions, tokens, near_limit, .. } = self;
-        let all = || with_labels(labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
-        let decisions = &decisions[outcome as usize][source as usize];
-        decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(by[0]);
-        tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(by[1]);
-        near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone())).increment(by[2]);
+        let all = || with_labels(labels, [("outcome", outcome.as_str()), ("decided_by", by.as_str())]);
+        let decisions = &decisions[outcome as usize][by as usize];
+        decisions.get_or_init(|| counter!("ratelimit_decisions_total", all())).increment(counts[0]);
+        tokens.get_or_init(|| counter!("ratelimit_tokens_total", labels.clone())).increment(counts[1]);
+        near_limit.get_or_init(|| counter!("ratelimit_near_limit_total", labels.clone())).increment(counts[2]);
     }
 }
 

@@ -122,40 +122,11 @@ impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Recorder for Observer<F> {
 pub struct DecisionRecord<'a> {
     /// The decision.
     pub decision: &'a Decision,
-    /// The source of the decision.
-    pub source: DecisionSource,
     /// The time that the decision took, including the wait for the store.
     pub duration: Duration,
     /// The names of the limits, by position.
     pub(crate) names: &'a [Arc<str>],
     pub(crate) near_percent: u32,
-}
-
-/// The source of a decision.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum DecisionSource {
-    /// A store that decided without waiting, in this process.
-    Memory,
-    /// A store that the request waited for, such as Redis.
-    Store,
-    /// A remembered denial: its wait is not over, so the database was not called.
-    RememberedDenial,
-    /// The fallback policy, because the store failed: see [`OnStoreError`](crate::OnStoreError).
-    Fallback,
-}
-
-impl DecisionSource {
-    /// Returns the name of the source in metrics, such as `remembered_denial`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Store => "store",
-            Self::RememberedDenial => "remembered_denial",
-            Self::Fallback => "fallback",
-        }
-    }
 }
 
 impl<'a> DecisionRecord<'a> {

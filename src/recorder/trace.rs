@@ -23,7 +23,7 @@ const MAX_LOGGED: usize = 100;
 /// | `ratelimit.allowed` | whether the request was allowed |
 /// | `ratelimit.limit` | the limit that denied it, or else the one with the least remaining |
 /// | `ratelimit.remaining` | the tokens that remain under this limit |
-/// | `ratelimit.decided_by` | [where the decision came from](crate::DecisionSource) |
+/// | `ratelimit.decided_by` | [what decided](crate::DecidedBy) |
 ///
 /// **Events.** The first denial of a key by a limit within an interval is logged at level `INFO`, with the key's
 /// fingerprint. Further denials of the key are not logged, and neither are keys beyond 100 in an interval: the field
@@ -98,7 +98,7 @@ impl Recorder for TraceRecorder {
         let span = Span::current();
         if !span.is_disabled() {
             span.record("ratelimit.allowed", decision.decision.is_allowed());
-            span.record("ratelimit.decided_by", decision.source.as_str());
+            span.record("ratelimit.decided_by", decision.decision.decided_by().as_str());
             if let Some(limit) = &deciding {
                 span.record("ratelimit.limit", limit.name);
                 span.record("ratelimit.remaining", limit.outcome.remaining());

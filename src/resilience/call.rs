@@ -14,30 +14,21 @@ use super::GuardedStore;
 use super::breaker::{Call, Changes, Nodes};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Receipt};
 use crate::error::StoreError;
-use crate::recorder::{DecisionSource, Event, Fallback};
+use crate::recorder::Event;
 use crate::store::{Answer, Purpose, Store, StoreFuture};
 use crate::time::Timestamp;
-
-tokio::task_local! {
-    /// When the deadline of the current calls began, if it did not begin with each.
-    static DEADLINE_BEGAN: time::Instant;
-}
-
-/// Runs calls about one request, which have one deadline together.
-pub(crate) async fn with_one_deadline<T>(calls: impl Future<Output = T>) -> T {
-    DEADLINE_BEGAN.scope(time::Instant::now(), calls).await
-}
 
 impl GuardedStore {
     /// Calls the store for an operation that has no fallback policy, such as a refund.
     pub(crate) fn call<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
         charges: Charges,
+        deadline: Deadline,
         operation: impl FnOnce(&dyn Store, &Charges) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         match self.begin(&charges) {
-            Ok(call) => self.follow(operation(&*self.store, &charges), move |guarded, answer, source| {
-                guarded.end(&call, &charges, answer, source)
+            Ok(call) => self.follow(operation(&*self.store, &charges), deadline, move |guarded, answer, by| {
+                guarded.end(&call, &charges, answer, by)
             }),
             Err(error) => StoreFuture::ready(Err(error)),
         }
@@ -61,28 +52,27 @@ impl GuardedStore {
     pub(super) fn follow<T: Send + Unpin + 'static, U>(
         self: &Arc<Self>,
         answer: StoreFuture<T>,
-        finish: impl FnOnce(&Self, Result<T, StoreError>, DecisionSource) -> Result<U, StoreError> + Send + 'static,
+        deadline: Deadline,
+        finish: impl FnOnce(&Self, Result<T, StoreError>, DecidedBy) -> Result<U, StoreError> + Send + 'static,
     ) -> StoreFuture<U> {
         match answer.into_ready() {
-            Ok(answer) => StoreFuture::ready(finish(self, answer, DecisionSource::Memory)),
+            Ok(answer) => StoreFuture::ready(finish(self, answer, DecidedBy::Memory)),
             Err(pending) => {
                 let guarded = self.clone();
                 StoreFuture::pending(async move {
-                    let answer = guarded.within_deadline(pending).await;
-                    finish(&guarded, answer, DecisionSource::Store)
+                    let answer = match StoreError::check_runtime() {
+                        Ok(()) => deadline.apply(pending).await,
+                        Err(error) => Err(error),
+                    };
+                    finish(&guarded, answer, DecidedBy::Store)
                 })
             }
         }
     }
 
-    /// Returns the time that a call has until its deadline.
-    fn time_left(&self) -> Duration {
-        self.config.deadline.saturating_sub(DEADLINE_BEGAN.try_with(time::Instant::elapsed).unwrap_or_default())
-    }
-
-    async fn within_deadline<T>(&self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        StoreError::check_runtime()?;
-        timeout(self.time_left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.config.deadline)))
+    /// Begins the deadline of one or several calls about a request.
+    pub(crate) fn deadline(&self) -> Deadline {
+        Deadline { began: time::Instant::now(), span: self.config.deadline }
     }
 
     /// Records what an answer about `charges` shows about their nodes, and reports its error. Adds the node to an error
@@ -92,14 +82,14 @@ impl GuardedStore {
         call: &Call,
         charges: &[Outcome],
         answer: Result<T, StoreError>,
-        source: DecisionSource,
+        by: DecidedBy,
     ) -> Result<T, StoreError> {
         let shows_health = match &answer {
             // Other requests were in its way.
             Err(error) if error.is_inconclusive() => false,
             _ if call.is_trial() => true,
             // An answer that is ready at once may come from memory.
-            _ if source == DecisionSource::Memory => false,
+            _ if by == DecidedBy::Memory => false,
             answer => answer.is_err() || !self.breakers.are_closed(),
         };
         let (answer, changes) = match answer {
@@ -142,10 +132,11 @@ impl GuardedStore {
 impl GuardedStore {
     /// Refunds the charges of a receipt where they were made, as far as they still count. Leaves out limits that no
     /// longer exist.
-    pub(crate) fn refund(self: &Arc<Self>, Receipt { by, mut charged }: Receipt) -> StoreFuture<()> {
+    pub(crate) fn refund(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
+        let Receipt { by, mut charged } = receipt;
         self.limits.fit_refund(&mut charged);
-        if by == DecidedBy::Store && !charged.is_empty() {
-            return self.call(charged, |store, charged| store.refund(charged));
+        if by.is_store() && !charged.is_empty() {
+            return self.call(charged, deadline, |store, charged| store.refund(charged));
         }
         self.refund_locally(&charged);
         StoreFuture::ready(Ok(()))
@@ -154,7 +145,8 @@ impl GuardedStore {
     /// Refunds without waiting for the store, for callers that are not async. Outside a Tokio runtime, a refund that
     /// the store does not complete at once is lost: the charge expires as usual.
     pub(crate) fn refund_in_background(self: &Arc<Self>, receipt: Receipt) {
-        if let (Err(pending), Ok(runtime)) = (self.refund(receipt).into_ready(), Handle::try_current()) {
+        if let (Err(pending), Ok(runtime)) = (self.refund(receipt, self.deadline()).into_ready(), Handle::try_current())
+        {
             runtime.spawn(pending);
         }
     }
@@ -162,7 +154,7 @@ impl GuardedStore {
     /// Resets the keys of charges.
     pub(crate) fn reset(self: &Arc<Self>, charges: Charges) -> StoreFuture<()> {
         self.reset_locally(&charges);
-        self.call(charges, |store, charges| store.reset(charges))
+        self.call(charges, self.deadline(), |store, charges| store.reset(charges))
     }
 }
 
@@ -201,69 +193,41 @@ impl Drop for ReservationGuard {
     }
 }
 
-/// The part of a limiter that would decide a request.
-#[derive(Clone, Debug, Eq, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Decider {
-    /// The store.
-    #[non_exhaustive]
-    Store {
-        /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
-        name: Option<String>,
-    },
-    /// This process, which remembers a denial of the store until its wait is over. See
-    /// [`Store::decide_at_once`].
-    RememberedDenial,
-    /// The local store of this process, by its share of the limits. See
-    /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
-    #[non_exhaustive]
-    LocalShare {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// The policy that allows requests uncounted. See [`OnStoreError::Allow`](crate::OnStoreError::Allow).
-    #[non_exhaustive]
-    AllowPolicy {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// The policy that rejects requests. See [`OnStoreError::Reject`](crate::OnStoreError::Reject).
-    #[non_exhaustive]
-    RejectPolicy {
-        /// The reason why the store does not decide.
-        error: String,
-    },
-    /// A list, or the policy for missing keys, before any limit is decided.
-    Head,
-    /// Nothing: no limit applies.
-    Nobody,
-}
-
 impl GuardedStore {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline(always)]
-    pub(crate) fn decide(self: &Arc<Self>, mut charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
+    pub(crate) fn decide(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
+        self.decide_until(charges, purpose, || self.deadline())
+    }
+
+    /// Decides a request within a deadline, which is read only if the store has to be called.
+    #[inline(always)]
+    fn decide_until(
+        self: &Arc<Self>,
+        mut charges: Charges,
+        purpose: Purpose,
+        deadline: impl FnOnce() -> Deadline,
+    ) -> StoreFuture<Decision> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         let began = self.start_recording(purpose);
         let Some(at) = self.store.decide_at_once(&mut charges, purpose) else {
-            return self.decide_in_store(charges, purpose, began);
+            return self.decide_in_store(charges, purpose, began, deadline());
         };
         if !charges.iter().all(Outcome::is_answered) {
             let unanswered = StoreFuture::ready(Err(self.unanswered(&charges)));
-            return self.complete(self.breakers.begin(), unanswered, charges, purpose, began);
+            return self.complete(self.breakers.begin(), unanswered, charges, purpose, began, deadline());
         }
         charges.merge_penalties();
         let takes = purpose == Purpose::Take;
         // Only a decision that is recorded is moved once more, which takes 29 instructions ("token bucket" in
         // `.ci/instructions`).
         if began.is_none() {
-            return StoreFuture::ready(Ok(Decision::of(at, DecidedBy::Store, takes, charges)));
+            return StoreFuture::ready(Ok(Decision::of(at, self.by_at_once, takes, charges)));
         }
-        let decision = Decision::of(at, DecidedBy::Store, takes, charges);
-        self.record(began, self.source_at_once, &decision);
+        let decision = Decision::of(at, self.by_at_once, takes, charges);
+        self.record(began, &decision);
         StoreFuture::ready(Ok(decision))
     }
 
@@ -296,11 +260,12 @@ impl GuardedStore {
         mut charges: Charges,
         purpose: Purpose,
         began: Option<Instant>,
+        deadline: Deadline,
     ) -> StoreFuture<Decision> {
         match self.begin(&charges) {
             Ok(call) => {
-                let answer = self.store.decide(&mut charges, purpose, self.time_left() / 2);
-                self.complete(call, answer, charges, purpose, began)
+                let answer = self.store.decide(&mut charges, purpose, deadline.left() / 2);
+                self.complete(call, answer, charges, purpose, began, deadline)
             }
             Err(error) => StoreFuture::ready(self.decide_locally(Some(error), charges, purpose, began)),
         }
@@ -315,13 +280,14 @@ impl GuardedStore {
         mut charges: Charges,
         purpose: Purpose,
         began: Option<Instant>,
+        deadline: Deadline,
     ) -> StoreFuture<Decision> {
-        self.follow(answer, move |guarded, answer, source| {
+        self.follow(answer, deadline, move |guarded, answer, by| {
             let answer = answer.and_then(|answer| guarded.finish(answer, &mut charges));
-            match guarded.end(&call, &charges, answer, source) {
+            match guarded.end(&call, &charges, answer, by) {
                 Ok(at) => {
-                    let decision = decision(at, charges, purpose);
-                    guarded.record(began, source, &decision);
+                    let decision = decision(at, by, charges, purpose);
+                    guarded.record(began, &decision);
                     Ok(decision)
                 }
                 Err(error) => guarded.decide_locally(Some(error), charges, purpose, began),
@@ -335,9 +301,10 @@ impl GuardedStore {
         by: DecidedBy,
         charges: Charges,
         purpose: Purpose,
+        deadline: Deadline,
     ) -> StoreFuture<Decision> {
-        if by == DecidedBy::Store || charges.is_empty() {
-            return self.decide(charges, purpose);
+        if by.is_store() || charges.is_empty() {
+            return self.decide_until(charges, purpose, || deadline);
         }
         let began = self.start_recording(purpose);
         StoreFuture::ready(self.decide_locally(None, charges, purpose, began))
@@ -357,53 +324,63 @@ impl GuardedStore {
             self.report_event(&Event::FellBack { to });
         }
         let decision = decision.ok_or_else(|| error.unwrap_or_else(|| StoreError::breaker_open(None)))?;
-        self.record(began, DecisionSource::Fallback, &decision);
+        self.record(began, &decision);
         Ok(decision)
     }
 
     /// Decides a request as [`decide`](Self::decide) would now, but affects neither the breakers, nor the log of
-    /// outages. Returns what would decide, and the decision, unless the request would be rejected because the store
-    /// failed.
+    /// outages. Returns the decision, unless the request would be rejected, and why the store does not decide.
     pub(crate) async fn explain(
         self: &Arc<Self>,
         mut charges: Charges,
         purpose: Purpose,
-    ) -> (Decider, Option<Decision>) {
-        let mut began = self.start_recording(purpose);
+    ) -> (Option<Decision>, Option<StoreError>) {
+        let (began, deadline) = (self.start_recording(purpose), self.deadline());
         let at_once = self.store.decide_at_once(&mut charges, purpose);
-        let is_remembered = at_once.is_some() && self.source_at_once == DecisionSource::RememberedDenial;
         let answer = match (at_once, self.breakers.rejection(&self.nodes(&charges))) {
-            (Some(at), _) => Ok(Answer::new(at)),
+            (Some(at), _) => Ok((Answer::new(at), self.by_at_once)),
             (None, Some(error)) => Err(error),
             (None, None) => {
-                let answer = self.store.decide(&mut charges, purpose, self.time_left() / 2);
-                self.follow(answer, |_, answer, _| answer).await
+                let answer = self.store.decide(&mut charges, purpose, deadline.left() / 2);
+                self.follow(answer, deadline, |_, answer, by| Ok((answer?, by))).await
             }
         };
-        if is_remembered {
-            began = None;
+        match answer.and_then(|(answer, by)| Ok((self.finish(answer, &mut charges)?, by))) {
+            Ok((at, by)) => {
+                let decision = decision(at, by, charges, purpose);
+                self.record(began, &decision);
+                (Some(decision), None)
+            }
+            Err(error) => (self.decide_by_policies(purpose, charges).1, Some(error)),
         }
-        let error = match answer.and_then(|answer| self.finish(answer, &mut charges)) {
-            Ok(at) => {
-                let decision = decision(at, charges, purpose);
-                self.record(began, DecisionSource::Memory, &decision);
-                let store = Decider::Store { name: self.store.name() };
-                return (if is_remembered { Decider::RememberedDenial } else { store }, Some(decision));
-            }
-            Err(error) => error.to_string(),
-        };
-        let (fallback, decision) = self.decide_by_policies(purpose, charges);
-        let decided_by = match fallback {
-            Fallback::DecidedLocally { .. } => Decider::LocalShare { error },
-            Fallback::Allowed => Decider::AllowPolicy { error },
-            Fallback::Rejected => Decider::RejectPolicy { error },
-        };
-        (decided_by, decision)
+    }
+
+    /// Returns the [name](Store::name) of the store.
+    pub(crate) fn store_name(&self) -> Option<String> {
+        self.store.name()
     }
 }
 
 /// Creates the decision of charges that the store has answered at an instant.
-fn decision(at: Timestamp, mut charges: Charges, purpose: Purpose) -> Decision {
+fn decision(at: Timestamp, by: DecidedBy, mut charges: Charges, purpose: Purpose) -> Decision {
     charges.merge_penalties();
-    Decision::of(at, DecidedBy::Store, purpose == Purpose::Take, charges)
+    Decision::of(at, by, purpose == Purpose::Take, charges)
+}
+
+/// The time by which calls about a request have to end.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    began: time::Instant,
+    span: Duration,
+}
+
+impl Deadline {
+    /// Returns the time that is left.
+    fn left(self) -> Duration {
+        self.span.saturating_sub(self.began.elapsed())
+    }
+
+    async fn apply<T>(self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        timeout(self.left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.span)))
+    }
 }

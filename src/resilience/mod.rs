@@ -20,17 +20,16 @@ use std::time::{Duration, Instant};
 
 pub use self::breaker::CircuitBreaker;
 use self::breaker::{Breakers, Changes};
-pub use self::call::Decider;
-pub(crate) use self::call::{ReservationGuard, with_one_deadline};
+pub(crate) use self::call::{Deadline, ReservationGuard};
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
 use crate::algorithm::Lockout;
-use crate::decision::Decision;
+use crate::decision::{DecidedBy, Decision};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::KeyHasher;
 use crate::key::head::RequestHead;
 use crate::limit::{Limits, OnStoreError};
-use crate::recorder::{DecisionRecord, DecisionSource, Event, Reason, Recorders, Rejection};
+use crate::recorder::{DecisionRecord, Event, Reason, Recorders, Rejection};
 use crate::store::{MemoryStore, Purpose, Store};
 
 /// The settings for failures of a limiter's store, and its recorders.
@@ -67,9 +66,9 @@ impl Default for GuardedStoreConfig {
 pub(crate) struct GuardedStore {
     pub(crate) limits: Limits,
     store: Arc<dyn Store>,
-    /// The source of decisions that take no call: only a store that keeps states in this process makes others than
+    /// What makes the decisions that take no call: only a store that keeps states in this process makes others than
     /// denials.
-    source_at_once: DecisionSource,
+    by_at_once: DecidedBy,
     config: GuardedStoreConfig,
     breakers: Arc<Breakers>,
     /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
@@ -102,7 +101,7 @@ impl GuardedStore {
         let keeps_states_here = store.usage().keys.is_some();
         config.recorders.iter().for_each(|recorder| recorder.prepare(&limits.names, Some(&store)));
         Ok(Self {
-            source_at_once: if keeps_states_here { DecisionSource::Memory } else { DecisionSource::RememberedDenial },
+            by_at_once: if keeps_states_here { DecidedBy::Memory } else { DecidedBy::RememberedDenial },
             store,
             breakers: Breakers::new(config.breaker),
             local_hasher: KeyHasher::random(),
@@ -148,18 +147,17 @@ impl GuardedStore {
 
     /// Records a decision that has begun at an instant, if it is to be recorded.
     #[inline]
-    fn record(&self, began: Option<Instant>, source: DecisionSource, decision: &Decision) {
+    fn record(&self, began: Option<Instant>, decision: &Decision) {
         if let Some(began) = began {
-            self.record_since(began, source, decision);
+            self.record_since(began, decision);
         }
     }
 
     #[cold]
-    fn record_since(&self, began: Instant, source: DecisionSource, decision: &Decision) {
+    fn record_since(&self, began: Instant, decision: &Decision) {
         let record = DecisionRecord {
             decision,
             names: &self.limits.names,
-            source,
             duration: began.elapsed(),
             near_percent: self.config.near_percent,
         };

@@ -10,7 +10,7 @@ use support::limits::Patient;
 use support::limits::acquire_costs;
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
-use tower_ratelimit::explain::Decider;
+use tower_ratelimit::DecidedBy;
 use tower_ratelimit::{
     Algorithm, BreakerState, Builder, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit,
     Limiter, ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow,
@@ -97,7 +97,7 @@ async fn a_flood_of_denied_requests_rarely_reaches_redis() {
             assert!(!acquire(&limiter, 1).await.is_allowed());
             deciders.push(limiter.explain("key", 1).await.decided_by);
         }
-        assert!(deciders.contains(&Decider::RememberedDenial), "{name}: {deciders:?}");
+        assert!(deciders.contains(&Some(DecidedBy::RememberedDenial)), "{name}: {deciders:?}");
         limiter.reset("key").await.expect("a reset");
     }
 }

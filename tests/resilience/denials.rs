@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tokio::time::sleep;
 use tower::Layer;
-use tower_ratelimit::explain::Decider;
+use tower_ratelimit::DecidedBy;
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
 use tower_ratelimit::{
     Algorithm, Builder, Clock, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty,
@@ -149,7 +149,7 @@ async fn a_denial_is_not_repeated_for_a_smaller_size_of_another_limit() {
     for _ in 0..6 {
         ask(&service, with(&[("x-plan", "pro")])).await;
     }
-    assert_eq!(explain("pro").await.decided_by, Decider::RememberedDenial);
+    assert_eq!(explain("pro").await.decided_by, Some(DecidedBy::RememberedDenial));
     limits.limit("sized").unwrap().reset(key::Shared).await.unwrap();
     for plan in ["pro", "free"] {
         let explanation = explain(plan).await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower_ratelimit::{
-    DecisionRecord, DecisionSource, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, OnStoreError, RateLimitLayer,
+    DecidedBy, DecisionRecord, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, OnStoreError, RateLimitLayer,
     Reason, Recorder, Rejection, Stats, key, when,
 };
 
@@ -31,7 +31,7 @@ impl Recorder for Recorded {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
             let near = if limit.is_near_limit() { " near" } else { "" };
-            let (source, outcome) = (decision.source.as_str(), limit.outcome.kind().as_str());
+            let (source, outcome) = (decision.decision.decided_by().as_str(), limit.outcome.kind().as_str());
             let (charged, cost, remaining, capacity) = (
                 limit.charged(),
                 limit.outcome.cost(),
@@ -131,10 +131,10 @@ async fn the_source_of_each_decision_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_allowed_by_policy_is_recorded_without_limits() {
-    struct Sources(Mutex<Vec<(DecisionSource, usize)>>);
+    struct Sources(Mutex<Vec<(DecidedBy, usize)>>);
     impl Recorder for Sources {
         fn decision(&self, decision: &DecisionRecord<'_>) {
-            let record = (decision.source, decision.limits().count());
+            let record = (decision.decision.decided_by(), decision.limits().count());
             self.0.lock().expect("no test panicked while recording").push(record);
         }
     }
@@ -142,7 +142,7 @@ async fn a_request_allowed_by_policy_is_recorded_without_limits() {
     let store = FaultyStore::new(Mode::Fails);
     let limiter = limiter(&store).on_store_error(OnStoreError::Allow).recorder(sources.clone()).build();
     assert!(limiter.acquire("ann", 1).await.expect("allowed").is_allowed());
-    assert_eq!(*sources.0.lock().unwrap(), [(DecisionSource::Fallback, 0)]);
+    assert_eq!(*sources.0.lock().unwrap(), [(DecidedBy::Unlimited, 0)]);
 }
 
 #[tokio::test]

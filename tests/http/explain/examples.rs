@@ -276,7 +276,9 @@ async fn an_explanation_serializes_to_json() {
         serde_json::to_value(&explanation).unwrap(),
         json!({
             "conclusion": { "result": "allowed", "delay_seconds": 0.0 },
-            "decided_by": { "store": { "name": "memory" } },
+            "decided_by": "memory",
+            "store": "memory",
+            "store_error": null,
             "at_seconds": 1_767_225_600.0,
             "lists": [],
             "limits": [
