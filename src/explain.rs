@@ -63,10 +63,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::decision::{Charges, DecidedBy, Outcome, Purpose, Verdict};
+use crate::engine::Engine;
 use crate::error::printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
-use crate::resilience::GuardedStore;
 use crate::select::{Condition, ListAction};
 use crate::time::Timestamp;
 
@@ -133,7 +133,7 @@ impl Explanation {
     /// Explains a request: by its head if there is a `conclusion`, and otherwise by a decision about its `charges`, for
     /// this purpose. `limits` are all limits, and say which of them apply.
     pub(crate) async fn new(
-        guarded: &Arc<GuardedStore>,
+        engine: &Arc<Engine>,
         conclusion: Option<Conclusion>,
         charges: Charges,
         limits: Vec<LimitExplanation>,
@@ -148,7 +148,7 @@ impl Explanation {
             lists: Vec::new(),
             limits,
         };
-        this.key_parts().for_each(|part| part.set_fingerprint(guarded.hasher()));
+        this.key_parts().for_each(|part| part.set_fingerprint(engine.hasher()));
         this.describe(&charges, false);
         if let Some(conclusion) = conclusion {
             return Self { conclusion, ..this };
@@ -156,8 +156,8 @@ impl Explanation {
         if charges.is_empty() {
             return Self { conclusion: Verdict::NOW.into(), decided_by: Some(DecidedBy::Unlimited), ..this };
         }
-        let (decision, error) = guarded.explain(charges, purpose).await;
-        (this.store, this.store_error) = (guarded.store_name(), error.map(|error| error.to_string()));
+        let (decision, error) = engine.explain(charges, purpose).await;
+        (this.store, this.store_error) = (engine.store_name(), error.map(|error| error.to_string()));
         if let Some(decision) = decision {
             this.decided_by = Some(decision.decided_by());
             this.describe(decision.outcomes(), true);

@@ -78,6 +78,7 @@ mod error;
 pub mod explain;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
 // still rendered.
+mod engine;
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,
@@ -93,7 +94,6 @@ pub mod key;
 mod limit;
 mod limiter;
 mod recorder;
-mod resilience;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod select;
@@ -102,6 +102,7 @@ mod time;
 
 pub use algorithm::*;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
+pub use engine::CircuitBreaker;
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 #[doc(inline)]
 pub use http::dry_run;
@@ -116,7 +117,6 @@ pub use limit::{
 };
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
-pub use resilience::CircuitBreaker;
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

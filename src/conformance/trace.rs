@@ -9,10 +9,10 @@ use crate::algorithm::{
     SlidingWindowCounter, TokenBucket,
 };
 use crate::decision::{Decision, Receipt};
+use crate::engine::CircuitBreaker;
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::resilience::CircuitBreaker;
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 

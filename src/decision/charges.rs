@@ -90,6 +90,11 @@ impl Charges {
         }
     }
 
+    /// Sets the texts of the limits, whose positions have changed.
+    pub(crate) fn set_texts(&mut self, texts: &Option<Arc<Texts>>) {
+        self.texts.clone_from(texts);
+    }
+
     /// Lets no denial of these charges count as a strike.
     pub(crate) fn make_no_strikes(&mut self) {
         self.iter_mut().for_each(|outcome| outcome.charge.makes_strikes = false);

@@ -35,7 +35,7 @@ pub(super) struct Finder<'a> {
 impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
-        Self { config, head, charges: config.guarded.limits.no_charges(), missing_key: None, explained: None }
+        Self { config, head, charges: config.engine.limits.no_charges(), missing_key: None, explained: None }
     }
 
     /// Adds the limits that apply. Returns those that have yet to be found. Ends at the first limit that rejects the
@@ -43,7 +43,7 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn find(&mut self) -> Vec<PendingLimits> {
         let (config, head) = (self.config, self.head);
-        let (limits, hasher) = (&config.guarded.limits, config.guarded.hasher());
+        let (limits, hasher) = (&config.engine.limits, config.engine.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
@@ -73,7 +73,7 @@ impl<'a> Finder<'a> {
 
     /// Adds the limits of an index that apply, unless a value has to be completed first, whose position is the error.
     fn search(&mut self, index: usize, values: &mut Values) -> Result<(), usize> {
-        let (limits, head) = (&self.config.guarded.limits, self.head);
+        let (limits, head) = (&self.config.engine.limits, self.head);
         limits.find(index, head, values, self.explained.is_some(), &mut |position, matched| {
             if let Some(limit) = limits.indexed[index].get(position) {
                 self.add_match(limit, matched);
@@ -83,12 +83,12 @@ impl<'a> Finder<'a> {
 
     /// Waits for limits that have yet to be found, and adds those that apply.
     pub(super) async fn resolve(&mut self, pending: PendingLimits) {
-        let guarded = &self.config.guarded;
+        let engine = &self.config.engine;
         match pending {
             PendingLimits::Key { limit, key } => {
                 let key = key.await;
                 let key = key.as_ref().map_err(|error| *error);
-                self.add(limit, key.map(|key| key.hash(guarded.hasher())), key.ok());
+                self.add(limit, key.map(|key| key.hash(engine.hasher())), key.ok());
             }
             PendingLimits::Search { index, mut values } => {
                 while let Err(pending) = self.search(index, &mut values) {
@@ -103,18 +103,18 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(super) fn complete(&mut self) {
         self.charges.sort_by_key(|outcome| outcome.limit());
-        self.config.guarded.limits.fit(&mut self.charges, self.head);
+        self.config.engine.limits.fit(&mut self.charges, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
     fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
-        let guarded = &self.config.guarded;
+        let engine = &self.config.engine;
         match matched {
             None => self.note(limit, LimitStatus::Replaced, None),
-            Some(_) if !is_applicable(&guarded.limits[limit], self.head) => {
+            Some(_) if !is_applicable(&engine.limits[limit], self.head) => {
                 self.note(limit, LimitStatus::ConditionNotMet, None);
             }
-            Some(key) => self.add(limit, key.map(|key| key.hash(guarded.hasher())), key.ok()),
+            Some(key) => self.add(limit, key.map(|key| key.hash(engine.hasher())), key.ok()),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Finder<'a> {
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
         let config = self.config;
-        let limits = &config.guarded.limits;
+        let limits = &config.engine.limits;
         let limit = &limits[index];
         let missing_key = key.err();
         let key = match key {
@@ -139,7 +139,7 @@ impl<'a> Finder<'a> {
                         self.missing_key.get_or_insert(error);
                         return self.note(index, LimitStatus::Rejects { error }, looked_up);
                     }
-                    OnMissingKey::Share => KeyBuf::default().hash(config.guarded.hasher()),
+                    OnMissingKey::Share => KeyBuf::default().hash(config.engine.hasher()),
                 }
             }
         };
@@ -155,7 +155,7 @@ impl<'a> Finder<'a> {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
-            explained.key = self.config.guarded.limits[index].describe_key(self.head);
+            explained.key = self.config.engine.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
             }
@@ -212,7 +212,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
 
 /// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
 pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
-    let (guarded, limits) = (&config.guarded, &config.guarded.limits);
+    let (engine, limits) = (&config.engine, &config.engine.limits);
     let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
     let mut finder = Finder::new(config, head);
     let conclusion = match config.lists.find(head).0 {
@@ -239,7 +239,7 @@ pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpos
     };
     finder.complete();
     let charges = finder.charges;
-    let mut explanation = Explanation::new(guarded, conclusion, charges, explained, purpose).await;
+    let mut explanation = Explanation::new(engine, conclusion, charges, explained, purpose).await;
     explanation.lists = config.lists.explain(head);
     explanation
 }

@@ -14,6 +14,7 @@ use super::body::{IntoRejectionResponse, Reported};
 use super::headers::{HeaderStyle, Headers};
 use super::response::{Body, RejectionFormat};
 use crate::decision::Decision;
+use crate::engine::Engine;
 use crate::error::ConfigError;
 use crate::explain::{ListExplanation, ListKind};
 use crate::key::head::RequestHead;
@@ -22,7 +23,6 @@ use crate::limit::Limit;
 use crate::limit::{CostRule, CostTable, Live, LiveLimits};
 use crate::limiter::Builder;
 use crate::recorder::{Event, Reason, Rejection};
-use crate::resilience::GuardedStore;
 use crate::select::{Condition, ListAction};
 
 /// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
@@ -338,7 +338,7 @@ fn is_on((kind, list): &(ListKind, Arc<dyn Condition>), head: &RequestHead<'_>) 
 /// The configuration of a layer.
 #[derive(Clone)]
 pub(super) struct LayerConfig {
-    pub(super) guarded: Arc<GuardedStore>,
+    pub(super) engine: Arc<Engine>,
     pub(super) lists: Lists,
     pub(super) cost: CostRule,
     pub(super) headers: Headers,
@@ -355,11 +355,11 @@ pub(super) struct LayerConfig {
 
 impl LayerConfig {
     /// Creates the configuration of a limiter's first layer.
-    pub(super) fn new(guarded: GuardedStore, options: HttpOptions) -> Self {
+    pub(super) fn new(engine: Engine, options: HttpOptions) -> Self {
         let HttpOptions { lists, cost, styles, format, permits } = options;
         Self {
-            headers: Headers::new(styles, format.longest_wait(), &guarded.limits),
-            guarded: Arc::new(guarded),
+            headers: Headers::new(styles, format.longest_wait(), &engine.limits),
+            engine: Arc::new(engine),
             lists,
             cost,
             format,
@@ -390,9 +390,9 @@ impl LayerConfig {
     /// has a query.
     pub(super) fn checked(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
-            let guarded = Arc::new(config.guarded.with_limits(limits));
-            let mut config = Self { guarded, live: None, ..config.clone() };
-            config.headers.set_limits(&config.guarded.limits);
+            let engine = Arc::new(config.engine.with_limits(limits));
+            let mut config = Self { engine, live: None, ..config.clone() };
+            config.headers.set_limits(&config.engine.limits);
             config.check_cost().map(|()| config)
         };
         match limits {
@@ -404,7 +404,7 @@ impl LayerConfig {
 
     fn check_cost(&self) -> Result<(), ConfigError> {
         self.cost.validate()?;
-        self.cost.largest().map_or(Ok(()), |largest| self.guarded.limits.check_cost(largest))
+        self.cost.largest().map_or(Ok(()), |largest| self.engine.limits.check_cost(largest))
     }
 
     /// Returns the configuration for a new request, which keeps it to its end.
@@ -418,13 +418,13 @@ impl LayerConfig {
 
     /// Records the rejection of a request, and returns the response to it, without the headers that report limits.
     pub(super) fn reject(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
-        let rejection = self.guarded.reject(reason, denied, self.format.wait(&reason), head);
+        let rejection = self.engine.reject(reason, denied, self.format.wait(&reason), head);
         self.format.response(&rejection, &self.headers)
     }
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
-        self.permits || self.group.has_several_layers() || self.guarded.limits.settles_by_response
+        self.permits || self.group.has_several_layers() || self.engine.limits.settles_by_response
     }
 
     /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
@@ -439,7 +439,7 @@ impl LayerConfig {
                 None => reporters.push((self.group.clone(), self.layer)),
             }
         }
-        matched.iter().for_each(|&action| self.guarded.report_event(&Event::ListMatched { action }));
+        matched.iter().for_each(|&action| self.engine.report_event(&Event::ListMatched { action }));
     }
 
     /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
@@ -453,7 +453,7 @@ impl LayerConfig {
             self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
             tracing::warn!(
-                limit = self.current().guarded.limits.first().map_or("", Limit::name),
+                limit = self.current().engine.limits.first().map_or("", Limit::name),
                 "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",
@@ -464,7 +464,7 @@ impl LayerConfig {
 
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerConfig").field("guarded", &self.guarded).finish_non_exhaustive()
+        f.debug_struct("LayerConfig").field("engine", &self.engine).finish_non_exhaustive()
     }
 }
 

@@ -99,7 +99,7 @@ impl DryRun {
     pub fn from_builder(builder: Builder<HttpOptions>) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let config = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?.config;
-        let report = Report::new(&config.guarded.limits);
+        let report = Report::new(&config.engine.limits);
         Ok(Self { config, clock, report })
     }
 

@@ -14,10 +14,10 @@ use tokio::task::unconstrained;
 
 use super::config::LayerConfig;
 use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Receipt, Veto};
+use crate::engine::Deadline;
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::{Event, Reason};
-use crate::resilience::Deadline;
 use crate::store::StoreFuture;
 use crate::time::Timestamp;
 
@@ -149,9 +149,9 @@ impl Ledger {
 
     /// Asks the limits that apply once more, with the cost that a function returns.
     pub(super) fn ask(&self, cost: impl Fn(&Account) -> u64) -> Charges {
-        let mut charges = self.config.guarded.limits.no_charges();
+        let mut charges = self.config.engine.limits.no_charges();
         for account in &self.entries().accounts {
-            self.config.guarded.limits.add_again(&mut charges, &account.asked, cost(account));
+            self.config.engine.limits.add_again(&mut charges, &account.asked, cost(account));
         }
         charges
     }
@@ -173,7 +173,7 @@ impl Ledger {
         for Payment { by, charged, .. } in payments {
             let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
             if receipts.last_mut().filter(accepts).is_none() {
-                receipts.push(Receipt { by, charged: self.config.guarded.limits.no_charges() });
+                receipts.push(Receipt { by, charged: self.config.engine.limits.no_charges() });
             }
             if let Some(last) = receipts.last_mut() {
                 last.charged.push(charged);
@@ -291,8 +291,8 @@ impl Ledger {
     /// capacity. Returns the last decision, if anything was charged; whether a refund has followed it; and the tokens
     /// that could not be charged, for the limit that lacked the most.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
-        let guarded = &self.config.guarded;
-        let has_refunded = self.refund_excess(target, guarded.deadline()).await?;
+        let engine = &self.config.engine;
+        let has_refunded = self.refund_excess(target, engine.deadline()).await?;
         // A quota without capacity was not charged, because another one was.
         let are_quotas_charged = self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0);
         let is_spared = |account: &Account| are_quotas_charged && account.is_quota() && account.paid == 0;
@@ -322,14 +322,14 @@ impl Ledger {
             let charged = || outcome(&decision, asked.limit()).map_or(asked.cost, |outcome| outcome.cost);
             let tokens = asked.cost.saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {
-                let limit = guarded.limits[asked.limit()].name();
-                guarded.report_event(&Event::Shortfall { limit, tokens });
+                let limit = engine.limits[asked.limit()].name();
+                engine.report_event(&Event::Shortfall { limit, tokens });
                 shortfall = shortfall.max(tokens);
             }
         }
         let decision = Some(self.record(decision));
         // Another task may have adjusted the same request meanwhile.
-        Ok((decision, self.refund_excess(target, guarded.deadline()).await?, shortfall))
+        Ok((decision, self.refund_excess(target, engine.deadline()).await?, shortfall))
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -341,8 +341,8 @@ impl Ledger {
     ///
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
-        let guarded = &self.config.guarded;
-        let target = |account: &Account| match guarded.limits[account.asked.limit()].cost {
+        let engine = &self.config.engine;
+        let target = |account: &Account| match engine.limits[account.asked.limit()].cost {
             Some(_) => account.paid.max(account.asked.cost),
             None => cost,
         };
@@ -350,16 +350,16 @@ impl Ledger {
         // A quota that is paid already has had capacity, so others need none.
         let mut difference = self.missing(&target);
         difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
-        let (recording, deadline) = (guarded.start_recording(Purpose::Take), guarded.deadline());
+        let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline());
         let mut decision = match self.refund_excess(&target, deadline).await {
-            Ok(_) => guarded.decide_by(self.by, difference, Purpose::Take, deadline).await,
-            Err(error) => guarded.decide_locally(Some(error), difference, Purpose::Take, recording),
+            Ok(_) => engine.decide_by(self.by, difference, Purpose::Take, deadline).await,
+            Err(error) => engine.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by().is_store() == self.by.is_store()
             && self.refund_excess(&|_| 0, deadline).await.is_ok()
-            && let Ok(full) = guarded.decide_by(self.by, full, Purpose::Peek, deadline).await
+            && let Ok(full) = engine.decide_by(self.by, full, Purpose::Peek, deadline).await
             && !full.is_allowed()
         {
             *denied = full;
@@ -371,7 +371,7 @@ impl Ledger {
         for receipt in
             self.receipts(self.take_excess(&|account| if lacks(account.asked.limit()) { 0 } else { account.paid }))
         {
-            guarded.refund_in_background(receipt);
+            engine.refund_in_background(receipt);
         }
         let mut entries = self.entries();
         entries.is_denied = allowed.is_none();
@@ -386,7 +386,7 @@ impl Ledger {
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = &self.config.guarded.limits;
+        let limits = &self.config.engine.limits;
         if !limits.settles_by_response || self.entries().is_denied {
             return;
         }
@@ -427,7 +427,7 @@ impl Ledger {
         charges.retain(|outcome| is_for(outcome.limit()));
         // A refund during the reset would be taken from later charges.
         let taken = self.take_excess(&|account| if is_for(account.asked.limit()) { 0 } else { account.paid });
-        let result = self.config.guarded.reset(charges).await;
+        let result = self.config.engine.reset(charges).await;
         if result.is_err() {
             let mut entries = self.entries();
             taken.into_iter().rev().for_each(|payment| entries.pay(payment));
@@ -437,8 +437,8 @@ impl Ledger {
 
     /// Decides charges where the first decision was made.
     fn decide(&self, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        let guarded = &self.config.guarded;
-        guarded.decide_by(self.by, charges, purpose, guarded.deadline())
+        let engine = &self.config.engine;
+        engine.decide_by(self.by, charges, purpose, engine.deadline())
     }
 
     /// Requests the current state of all limits that apply.
@@ -460,7 +460,7 @@ impl Ledger {
         let receipts = self.receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            result = result.and(self.config.guarded.refund(receipt, deadline).await.map(|()| true));
+            result = result.and(self.config.engine.refund(receipt, deadline).await.map(|()| true));
         }
         result
     }

@@ -259,7 +259,7 @@ impl<P> RateLimitLayer<P> {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// layer was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        &self.config.guarded.limits
+        &self.config.engine.limits
     }
 
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
@@ -303,7 +303,7 @@ impl<P> RateLimitLayer<P> {
     /// Returns an error if no limit has that name.
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let config = self.config.clone();
-        LimitHandle::new(move || config.current().guarded.clone(), name)
+        LimitHandle::new(move || config.current().engine.clone(), name)
     }
 }
 
@@ -324,8 +324,8 @@ impl Builder<HttpOptions> {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
-        let (guarded, limits, options) = self.into_guarded()?;
-        LayerConfig::new(guarded, options).checked(limits.as_ref()).map(RateLimitLayer::of)
+        let (engine, limits, options) = self.into_engine()?;
+        LayerConfig::new(engine, options).checked(limits.as_ref()).map(RateLimitLayer::of)
     }
 }
 

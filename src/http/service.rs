@@ -21,11 +21,11 @@ use super::charges::{Finder, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
+use crate::engine::Reservation;
 use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
-use crate::resilience::ReservationGuard;
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -235,7 +235,7 @@ enum Pending {
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Route { ledger: Arc<Ledger>, cost: u64 },
     /// The request is allowed, but delayed. If this is dropped before its turn, the charges are refunded.
-    Turn(ReservationGuard),
+    Turn(Reservation),
 }
 
 impl RequestContext {
@@ -268,7 +268,7 @@ impl RequestContext {
             return Pending::Limits { found: finder.charges, pending }.into();
         }
         finder.complete();
-        let decision = self.config.guarded.decide(finder.charges, Purpose::Take);
+        let decision = self.config.engine.decide(finder.charges, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -317,7 +317,7 @@ impl RequestContext {
                     }
                 }
                 finder.complete();
-                config.guarded.decide(finder.charges, Purpose::Take).await
+                config.engine.decide(finder.charges, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
@@ -334,9 +334,7 @@ impl RequestContext {
         let Ok(decision) = decision else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
-            Verdict::Allow { delay } => {
-                Pending::Turn(ReservationGuard::new(&self.config.guarded, decision, delay)).into()
-            }
+            Verdict::Allow { delay } => Pending::Turn(Reservation::new(&self.config.engine, decision, delay)).into(),
             Verdict::Deny { retry_after } => {
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
                 let mut response = self.config.reject(reason, Some(&decision), head);

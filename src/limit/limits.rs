@@ -259,6 +259,7 @@ impl Limits {
             let is_of = |current: &&Charge| current.identity == charge.identity;
             self.charges.get(charge.limit()).filter(is_of).or_else(|| self.charges.iter().find(is_of))
         };
+        charged.set_texts(&self.texts);
         charged.retain(|Outcome { charge, .. }| match current(charge) {
             _ if charge.store != self.hasher.store => false,
             Some(current) => {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Builder;
 use super::Limiter;
 use crate::decision::{AllowedDecision, Decision, Outcome, Purpose, Verdict};
+use crate::engine::{Engine, Reservation};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
@@ -18,7 +19,6 @@ use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
 #[cfg(doc)]
 use crate::limit::LiveLimits;
-use crate::resilience::{GuardedStore, ReservationGuard};
 use crate::store::StoreFuture;
 
 impl Limiter {
@@ -95,8 +95,8 @@ impl Limiter {
     /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
-        let guarded = self.current();
-        let limits = &guarded.limits;
+        let engine = self.current();
+        let limits = &engine.limits;
         let count = limits.len();
         if charges.len() != count {
             return StoreFuture::ready(Err(StoreError::invalid_call(format_args!(
@@ -107,9 +107,9 @@ impl Limiter {
         }
         let mut asked = limits.no_charges();
         for (limit, (key, cost)) in charges.iter().enumerate() {
-            limits.add(&mut asked, limit, key.hash_with(guarded.hasher()), *cost);
+            limits.add(&mut asked, limit, key.hash_with(engine.hasher()), *cost);
         }
-        guarded.decide(asked, Purpose::Take)
+        engine.decide(asked, Purpose::Take)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
@@ -127,7 +127,7 @@ impl Limiter {
     #[inline(always)]
     fn decide(&self, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
         match &self.live {
-            None => decide(&self.guarded, key, cost, purpose),
+            None => decide(&self.engine, key, cost, purpose),
             Some(live) => decide(&live.current(), key, cost, purpose),
         }
     }
@@ -153,23 +153,23 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
-        let guarded = self.current();
+        let engine = self.current();
         let parts: Vec<KeyPart> = KeyBuf::of(&key).parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let charges = guarded.limits.charges_of(key.hash_with(guarded.hasher()), cost);
+        let charges = engine.limits.charges_of(key.hash_with(engine.hasher()), cost);
         let explain = |limit| LimitExplanation {
             key: parts.clone(),
             status: LimitStatus::Applies(AppliedLimit::default()),
             ..LimitExplanation::new(limit)
         };
-        let limits = guarded.limits.iter().map(explain).collect();
-        Explanation::new(&guarded, None, charges, limits, Purpose::Preview).await
+        let limits = engine.limits.iter().map(explain).collect();
+        Explanation::new(&engine, None, charges, limits, Purpose::Preview).await
     }
 }
 
 #[inline(always)]
-fn decide(guarded: &Arc<GuardedStore>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
-    let key = key.hash_with(guarded.hasher());
-    guarded.decide(guarded.limits.charges_of(key, cost), purpose)
+fn decide(engine: &Arc<Engine>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
+    let key = key.hash_with(engine.hasher());
+    engine.decide(engine.limits.charges_of(key, cost), purpose)
 }
 
 impl Limiter {
@@ -221,10 +221,10 @@ impl Limiter {
         cost: u64,
         longest: Duration,
     ) -> Result<AllowedDecision, AcquireError> {
-        let guarded = self.current();
-        let key = key.hash_with(guarded.hasher());
+        let engine = self.current();
+        let key = key.hash_with(engine.hasher());
         let charges = || {
-            let mut charges = guarded.limits.charges_of(key, cost);
+            let mut charges = engine.limits.charges_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
             charges.make_no_strikes();
             charges
@@ -236,21 +236,21 @@ impl Limiter {
         // nothing before its turn.
         let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
             let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
-            let decision = guarded.decide(charges(), purpose).await?;
+            let decision = engine.decide(charges(), purpose).await?;
             let (wait, pause) = match decision.verdict() {
                 Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
                 Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
             };
             let remaining = remaining();
             if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-                guarded.refund(decision.into_receipt(), guarded.deadline()).await?;
+                engine.refund(decision.into_receipt(), engine.deadline()).await?;
                 return Err(AcquireError::Denied { retry_after: wait });
             }
             let may_proceed = is_turn && decision.is_allowed();
             Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
         };
 
-        let id = (Arc::as_ptr(&guarded) as usize, key);
+        let id = (Arc::as_ptr(&engine) as usize, key);
         let mut attempt = decide(cost == 0 || !self.queues.is_in_use(&id)).await?;
         let mut is_shared = false;
         let decision = 'served: loop {
@@ -284,7 +284,7 @@ impl Limiter {
         };
         Ok(AllowedDecision(match decision.delay() {
             Duration::ZERO => decision,
-            delay => ReservationGuard::new(&guarded, decision, delay).wait().await?,
+            delay => Reservation::new(&engine, decision, delay).wait().await?,
         }))
     }
 }

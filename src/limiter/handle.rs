@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Charges, Decision};
+use crate::engine::Engine;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError};
 use crate::key::cidrs::address_of;
 use crate::key::{Key, KeyBuf};
 use crate::limit::Limit;
-use crate::resilience::GuardedStore;
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoreFuture};
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
@@ -127,8 +127,8 @@ use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, Store
 #[doc(alias = "quota")]
 #[derive(Clone)]
 pub struct LimitHandle {
-    /// Returns the current guarded store: live limits may have been replaced.
-    guarded: Arc<dyn Fn() -> Arc<GuardedStore> + Send + Sync>,
+    /// Returns the current engine: live limits may have been replaced.
+    engine: Arc<dyn Fn() -> Arc<Engine> + Send + Sync>,
     name: Arc<str>,
     /// The size that determines the states of keys, unless it is the limit's own.
     size: Option<Algorithm>,
@@ -136,11 +136,11 @@ pub struct LimitHandle {
 
 impl LimitHandle {
     pub(crate) fn new(
-        guarded: impl Fn() -> Arc<GuardedStore> + Send + Sync + 'static,
+        engine: impl Fn() -> Arc<Engine> + Send + Sync + 'static,
         name: &str,
     ) -> Result<Self, ConfigError> {
-        let handle = Self { guarded: Arc::new(guarded), name: name.into(), size: None };
-        handle.find(&(handle.guarded)())?;
+        let handle = Self { engine: Arc::new(engine), name: name.into(), size: None };
+        handle.find(&(handle.engine)())?;
         Ok(handle)
     }
 
@@ -186,7 +186,7 @@ impl LimitHandle {
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
     /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
-        self.call(&key, cost, |_| Ok(()), |guarded, charges| guarded.decide(charges, Purpose::Peek))
+        self.call(&key, cost, |_| Ok(()), |engine, charges| engine.decide(charges, Purpose::Peek))
     }
 
     /// Resets `key`, as if it had never been used. Its override stays.
@@ -196,7 +196,7 @@ impl LimitHandle {
     /// Returns an error if the store fails, or if the limit has been removed from its
     /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        self.call(&key, 0, |_| Ok(()), |guarded, charges| guarded.reset(charges))
+        self.call(&key, 0, |_| Ok(()), |engine, charges| engine.reset(charges))
     }
 
     /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
@@ -254,28 +254,28 @@ impl LimitHandle {
         key: &impl Key,
         cost: u64,
         check: impl FnOnce(&Limit) -> Result<(), ConfigError>,
-        call: impl FnOnce(&Arc<GuardedStore>, Charges) -> StoreFuture<T>,
+        call: impl FnOnce(&Arc<Engine>, Charges) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let guarded = (self.guarded)();
-        let charges = self.find(&guarded).and_then(|(index, limit)| {
+        let engine = (self.engine)();
+        let charges = self.find(&engine).and_then(|(index, limit)| {
             limit.check_size(self.size.as_ref())?;
             check(limit)?;
-            let mut charges = guarded.limits.no_charges();
-            guarded.limits.add(&mut charges, index, named(limit, key)?.hash(guarded.hasher()), cost);
+            let mut charges = engine.limits.no_charges();
+            engine.limits.add(&mut charges, index, named(limit, key)?.hash(engine.hasher()), cost);
             if let Some(size) = self.size {
-                guarded.limits.set_size(&mut charges, size);
+                engine.limits.set_size(&mut charges, size);
             }
             Ok(charges)
         });
         match charges {
-            Ok(charges) => call(&guarded, charges),
+            Ok(charges) => call(&engine, charges),
             Err(error) => StoreFuture::ready(Err(StoreError::invalid_call(error))),
         }
     }
 
-    /// Finds the limit among those of a guarded store.
-    fn find<'a>(&self, guarded: &'a GuardedStore) -> Result<(usize, &'a Limit), ConfigError> {
-        let found = guarded.limits.iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
+    /// Finds the limit among those of an engine.
+    fn find<'a>(&self, engine: &'a Engine) -> Result<(usize, &'a Limit), ConfigError> {
+        let found = engine.limits.iter().enumerate().find(|(_, limit)| limit.name() == &*self.name);
         found.ok_or_else(|| {
             ConfigError::new(format!("there is no limit named {:?}: use the name that you built it with", self.name))
         })
@@ -289,8 +289,8 @@ impl LimitHandle {
         let check = |limit: &Limit| {
             limit.check_override(self.size.as_ref().unwrap_or_else(|| limit.algorithm()), size.as_ref())
         };
-        self.call(key, 0, check, |guarded, charges| {
-            guarded.call(charges, guarded.deadline(), |store, charges| store.access_override(charges, operation))
+        self.call(key, 0, check, |engine, charges| {
+            engine.call(charges, engine.deadline(), |store, charges| store.access_override(charges, operation))
         })
     }
 }

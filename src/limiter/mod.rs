@@ -14,12 +14,12 @@ use std::time::Duration;
 pub use self::acquire::AcquireError;
 pub use self::handle::LimitHandle;
 use crate::decision::Receipt;
+use crate::engine::{CircuitBreaker, Engine, EngineConfig};
 use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Limits, Live, LiveLimits, OnStoreError};
 use crate::recorder::{Event, Observer, Recorder};
-use crate::resilience::{CircuitBreaker, GuardedStore, GuardedStoreConfig};
 use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
 
 /// Limits anything that is not an HTTP request.
@@ -62,10 +62,10 @@ use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
 #[doc(alias = "websocket")]
 #[derive(Clone)]
 pub struct Limiter {
-    guarded: Arc<GuardedStore>,
-    /// The guarded store of the current limits, if they can be replaced.
-    live: Option<Arc<Live<GuardedStore>>>,
-    /// The turns of waiting operations, by the address of the guarded store, which these keep alive, and the key. The
+    engine: Arc<Engine>,
+    /// The engine of the current limits, if they can be replaced.
+    live: Option<Arc<Live<Engine>>>,
+    /// The turns of waiting operations, by the address of the engine, which these keep alive, and the key. The
     /// value is the number of tokens that were left after the last turn.
     queues: Arc<KeyLocks<(usize, KeyHash), u64>>,
 }
@@ -110,7 +110,7 @@ impl Limiter {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// limiter was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        &self.guarded.limits
+        &self.engine.limits
     }
 
     /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts.
@@ -123,13 +123,13 @@ impl Limiter {
     /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`], charges
     /// of limits that were removed are ignored instead.
     pub fn refund(&self, mut receipt: Receipt) -> StoreFuture<()> {
-        let (guarded, charged) = (self.current(), receipt.charged.len());
-        guarded.limits.fit_refund(&mut receipt.charged);
+        let (engine, charged) = (self.current(), receipt.charged.len());
+        engine.limits.fit_refund(&mut receipt.charged);
         if receipt.charged.len() < charged && self.live.is_none() {
             let message = "a receipt is of another limiter: refund it by the one that charged it";
             return StoreFuture::ready(Err(StoreError::invalid_call(message)));
         }
-        guarded.refund(receipt, guarded.deadline())
+        engine.refund(receipt, engine.deadline())
     }
 
     /// Resets `key` under every limit, as if it had never been used.
@@ -138,8 +138,8 @@ impl Limiter {
     ///
     /// Returns an error if the store fails.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
-        let guarded = self.current();
-        guarded.reset(guarded.limits.charges_of(key.hash_with(guarded.hasher()), 0))
+        let engine = self.current();
+        engine.reset(engine.limits.charges_of(key.hash_with(engine.hasher()), 0))
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
@@ -152,11 +152,11 @@ impl Limiter {
         LimitHandle::new(move || limiter.current().into_owned(), name)
     }
 
-    /// Returns the guarded store of the current limits.
+    /// Returns the engine of the current limits.
     #[inline]
-    fn current(&self) -> Cow<'_, Arc<GuardedStore>> {
+    fn current(&self) -> Cow<'_, Arc<Engine>> {
         match &self.live {
-            None => Cow::Borrowed(&self.guarded),
+            None => Cow::Borrowed(&self.engine),
             Some(live) => Cow::Owned(live.current()),
         }
     }
@@ -164,7 +164,7 @@ impl Limiter {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Limiter").field(&self.guarded).finish()
+        f.debug_tuple("Limiter").field(&self.engine).finish()
     }
 }
 
@@ -210,14 +210,14 @@ pub struct Builder<T = ()> {
     live: Option<LiveLimits>,
     /// `None` stands for a new memory store.
     store: Option<Arc<dyn Store>>,
-    config: GuardedStoreConfig,
+    config: EngineConfig,
     pub(crate) options: T,
 }
 
 impl<T: Default> Builder<T> {
     pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         let limits = limits.into_iter().collect();
-        Self { limits, live: None, store: None, config: GuardedStoreConfig::default(), options: T::default() }
+        Self { limits, live: None, store: None, config: EngineConfig::default(), options: T::default() }
     }
 
     pub(crate) fn live(limits: &LiveLimits) -> Self {
@@ -314,15 +314,15 @@ impl<T> Builder<T> {
         self.live.as_ref().map_or_else(|| self.limits.clone(), LiveLimits::limits)
     }
 
-    /// Builds the guarded store. Returns the live limits, if there are any, and the remaining options, too.
-    pub(crate) fn into_guarded(self) -> Result<(GuardedStore, Option<LiveLimits>, T), ConfigError> {
+    /// Builds the engine. Returns the live limits, if there are any, and the remaining options, too.
+    pub(crate) fn into_engine(self) -> Result<(Engine, Option<LiveLimits>, T), ConfigError> {
         let limits = Limits::new(self.limits())?;
         #[cfg(feature = "tracing")]
         if self.live.is_none() && (self.config.is_shadow || limits.iter().all(Limit::is_shadow)) {
             tracing::warn!("no limit is enforced: there is none, or all are in shadow mode");
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        Ok((GuardedStore::new(limits, store, self.config)?, self.live, self.options))
+        Ok((Engine::new(limits, store, self.config)?, self.live, self.options))
     }
 }
 
@@ -345,14 +345,14 @@ impl Builder {
     /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<Limiter, ConfigError> {
         self.limits().iter().try_for_each(Limit::check_needs_no_request)?;
-        let (guarded, limits, ()) = self.into_guarded()?;
+        let (engine, limits, ()) = self.into_engine()?;
         let live = limits.map(|limits| {
-            limits.derive(&guarded, |guarded, limits| {
+            limits.derive(&engine, |engine, limits| {
                 limits.iter().try_for_each(Limit::check_needs_no_request)?;
-                Ok(guarded.with_limits(limits))
+                Ok(engine.with_limits(limits))
             })
         });
-        Ok(Limiter { guarded: Arc::new(guarded), live: live.transpose()?, queues: Arc::new(KeyLocks::new()) })
+        Ok(Limiter { engine: Arc::new(engine), live: live.transpose()?, queues: Arc::new(KeyLocks::new()) })
     }
 }
 

@@ -355,7 +355,7 @@ async fn a_remembered_denial_does_not_close_the_breaker() {
     }
     // The request after a trial that showed nothing is the next trial.
     for _ in 0..5 {
-        assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+        assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::RememberedDenial));
     }
     assert_eq!(events.count("breaker: Closed"), 0);
     store.set(Mode::Works);

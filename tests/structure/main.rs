@@ -52,7 +52,7 @@ const LEVELS: &[&str] = &[
     "recorder",
     "limit",
     // Around a store
-    "resilience",
+    "engine",
     "explain",
     // Limits from files or from Redis
     "rules",

@@ -31,7 +31,8 @@ fn app(limits: Builder<HttpOptions>) -> Router {
 
 async fn what_the_store_was_paid_comes_back_to_it(fixture: StoreFixture) {
     let app = app(fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10));
-    assert_eq!(visit(&app, "/4", "ann").await.body, "Store 0");
+    let by = if fixture.server.is_some() { DecidedBy::Store } else { DecidedBy::Memory };
+    assert_eq!(visit(&app, "/4", "ann").await.body, format!("{by:?} 0"));
     assert_eq!(fixture.remaining(&hundred(), "ann").await, 96);
 }
 

@@ -2,42 +2,65 @@
 
 #[cfg(feature = "tracing")]
 use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
-use super::GuardedStore;
 use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Veto};
-use crate::limit::{Limit, OnStoreError};
+use crate::key::hash::KeyHasher;
+use crate::limit::{Limit, Limits, OnStoreError};
 use crate::recorder::Fallback;
 use crate::store::{MemoryStore, Store, StoreFuture};
 
 /// The capacity of the local store: 100,000 keys are a few MB.
 const MAX_KEYS: usize = 100_000;
 
-impl GuardedStore {
+/// The policies for requests that the store does not decide, and the memory in which this process decides some of them.
+/// Clones share the memory.
+#[derive(Clone)]
+pub(super) struct FallbackPolicies {
+    /// That of limits without one of their own.
+    policy: OnStoreError,
+    /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
+    /// otherwise construct colliding keys for the local store.
+    hasher: KeyHasher,
+    /// The memory in which limits with the policy `DecideLocally` are decided, created when it is first needed.
+    memory: Arc<OnceLock<MemoryStore>>,
+}
+
+impl FallbackPolicies {
+    pub(super) fn new(policy: OnStoreError) -> Self {
+        Self { policy, hasher: KeyHasher::random(), memory: Arc::default() }
+    }
+
     /// Applies the policies to a request. The decision is `None` if the request is rejected.
-    pub(super) fn decide_by_policies(&self, purpose: Purpose, mut charges: Charges) -> (Fallback, Option<Decision>) {
+    pub(super) fn decide(
+        &self,
+        limits: &Limits,
+        purpose: Purpose,
+        mut charges: Charges,
+    ) -> (Fallback, Option<Decision>) {
         // The store may have answered some of them before it failed, or have given them the size of an override.
         charges.ask_again();
         let quotas = || charges.iter().filter(|outcome| outcome.veto == Veto::Quota);
-        let are_quotas_allowed = quotas().any(|outcome| self.policy(outcome) == OnStoreError::Allow);
-        let may_quotas_allow = are_quotas_allowed || quotas().any(|outcome| !self.is_share_too_small(outcome));
-        let is_rejected = |charge: &Outcome| match (self.policy(charge), charge.veto) {
+        let are_quotas_allowed = quotas().any(|outcome| self.policy_of(limits, outcome) == OnStoreError::Allow);
+        let may_quotas_allow = are_quotas_allowed || quotas().any(|outcome| !self.is_share_too_small(limits, outcome));
+        let is_rejected = |charge: &Outcome| match (self.policy_of(limits, charge), charge.veto) {
             (OnStoreError::Reject, _) => true,
             (OnStoreError::Allow, _) | (_, Veto::Shadow) => false,
             (_, Veto::Quota) if may_quotas_allow => false,
-            _ => self.is_share_too_small(charge),
+            _ => self.is_share_too_small(limits, charge),
         };
         if charges.iter().any(is_rejected) {
             return (Fallback::Rejected, None);
         }
-        charges.retain(|outcome| matches!(self.policy(outcome), OnStoreError::DecideLocally(_)));
+        charges.retain(|outcome| matches!(self.policy_of(limits, outcome), OnStoreError::DecideLocally(_)));
         if charges.is_empty() {
             return (Fallback::Allowed, Some(Decision::unlimited()));
         }
-        let mut shares = self.shares(&charges);
+        let mut shares = self.shares(limits, &charges);
         if are_quotas_allowed {
             shares.iter_mut().filter(|share| share.veto == Veto::Quota).for_each(|share| share.set_veto(Veto::Shadow));
         }
-        let memory = self.local.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
+        let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = memory.decide_now(&mut shares, purpose);
         charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_answer(share));
         charges.merge_penalties();
@@ -46,11 +69,11 @@ impl GuardedStore {
     }
 
     /// Refunds costs that were decided here.
-    pub(super) fn refund_locally(&self, charges: &[Outcome]) {
-        if let Some(memory) = self.local.get() {
+    pub(super) fn refund(&self, limits: &Limits, charges: &[Outcome]) {
+        if let Some(memory) = self.memory.get() {
             let share = |outcome: &Outcome| {
                 let mut charged = outcome.clone();
-                charged.charge = self.share(outcome).filter(|share| outcome.is_answered_by(share))?;
+                charged.charge = self.share(limits, outcome).filter(|share| outcome.is_answered_by(share))?;
                 Some(charged)
             };
             ready(memory.refund(&Charges::of(charges.iter().filter_map(share))));
@@ -58,33 +81,32 @@ impl GuardedStore {
     }
 
     /// Resets keys, as far as they were decided here.
-    pub(super) fn reset_locally(&self, charges: &[Outcome]) {
-        if let Some(memory) = self.local.get() {
-            ready(memory.reset(&self.shares(charges)));
+    pub(super) fn reset(&self, limits: &Limits, charges: &[Outcome]) {
+        if let Some(memory) = self.memory.get() {
+            ready(memory.reset(&self.shares(limits, charges)));
         }
     }
 
     /// Lists for the log the first five limits, which tell the limiter apart from others, and the policies in effect,
     /// such as `reject` or `allow, decide locally`.
     #[cfg(feature = "tracing")]
-    pub(super) fn describe(&self) -> [String; 2] {
-        let name = |limit| match self.policy_of(limit) {
+    pub(super) fn describe(&self, limits: &Limits) -> [String; 2] {
+        let name = |limit| match self.policy_for(limit) {
             OnStoreError::Reject => "reject",
             OnStoreError::Allow => "allow",
             OnStoreError::DecideLocally(_) => "decide locally",
         };
-        let policies: BTreeSet<&str> = self.limits.iter().map(name).collect();
-        let limits = self.limits.iter().map(Limit::name).take(5);
-        [limits.collect(), Vec::from_iter(policies)].map(|names: Vec<&str>| names.join(", "))
+        let policies: BTreeSet<&str> = limits.iter().map(name).collect();
+        let names = limits.iter().map(Limit::name).take(5);
+        [names.collect(), Vec::from_iter(policies)].map(|names: Vec<&str>| names.join(", "))
     }
 
-    fn policy(&self, charge: &Charge) -> OnStoreError {
-        let limit = self.limits.get(charge.limit());
-        limit.map_or(OnStoreError::Reject, |limit| self.policy_of(limit))
+    fn policy_of(&self, limits: &Limits, charge: &Charge) -> OnStoreError {
+        limits.get(charge.limit()).map_or(OnStoreError::Reject, |limit| self.policy_for(limit))
     }
 
-    fn policy_of(&self, limit: &Limit) -> OnStoreError {
-        match limit.on_store_error.unwrap_or(self.config.on_store_error) {
+    fn policy_for(&self, limit: &Limit) -> OnStoreError {
+        match limit.on_store_error.unwrap_or(self.policy) {
             // A limit in shadow mode rejects nothing.
             OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
             policy => policy,
@@ -92,21 +114,21 @@ impl GuardedStore {
     }
 
     /// Returns this process's shares of the limits that it decides.
-    fn shares(&self, charges: &[Outcome]) -> Charges {
-        Charges::of(charges.iter().filter_map(|charge| self.share(charge)))
+    fn shares(&self, limits: &Limits, charges: &[Outcome]) -> Charges {
+        Charges::of(charges.iter().filter_map(|charge| self.share(limits, charge)))
     }
 
-    fn share(&self, charge: &Charge) -> Option<Charge> {
-        match self.policy(charge) {
-            OnStoreError::DecideLocally(share) => Some(charge.share(share.parts, &self.local_hasher)),
+    fn share(&self, limits: &Limits, charge: &Charge) -> Option<Charge> {
+        match self.policy_of(limits, charge) {
+            OnStoreError::DecideLocally(share) => Some(charge.share(share.parts, &self.hasher)),
             OnStoreError::Reject | OnStoreError::Allow => None,
         }
     }
 
     /// Returns whether the limit could allow the cost, but this process's share of it never can.
-    fn is_share_too_small(&self, charge: &Charge) -> bool {
+    fn is_share_too_small(&self, limits: &Limits, charge: &Charge) -> bool {
         let holds = |charge: &Charge| charge.cost() <= charge.algorithm().hard_capacity();
-        holds(charge) && !self.share(charge).is_some_and(|share| holds(&share))
+        holds(charge) && !self.share(limits, charge).is_some_and(|share| holds(&share))
     }
 }
 
@@ -120,37 +142,40 @@ fn ready<T>(answer: StoreFuture<T>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::algorithm::{FixedWindow, SlidingLog};
-    use crate::key::hash::{KeyHash, KeyHasher};
-    use crate::limit::{Limits, Share};
-    use crate::resilience::GuardedStoreConfig;
+    use crate::key::hash::KeyHash;
+    use crate::limit::Share;
 
-    /// Creates a store of these limits, which have a policy.
-    fn guarded(limits: Vec<Limit>, on_store_error: OnStoreError) -> GuardedStore {
-        let config = GuardedStoreConfig { on_store_error, ..GuardedStoreConfig::default() };
-        GuardedStore::new(Limits::new(limits).unwrap(), Arc::new(MemoryStore::new()), config).unwrap()
+    /// Limits whose store has failed.
+    struct Local {
+        limits: Limits,
+        policies: FallbackPolicies,
     }
 
-    fn local(limits: Vec<Limit>) -> GuardedStore {
-        guarded(limits, OnStoreError::DecideLocally(Share::whole()))
-    }
+    impl Local {
+        fn of(limits: Vec<Limit>, policy: OnStoreError) -> Self {
+            let mut limits = Limits::new(limits).unwrap();
+            limits.set_store(&MemoryStore::new(), false);
+            Self { limits, policies: FallbackPolicies::new(policy) }
+        }
 
-    fn charges(local: &GuardedStore, key: KeyHash, cost: u64) -> Charges {
-        let mut charges = local.limits.no_charges();
-        (0..local.limits.len()).for_each(|limit| local.limits.add(&mut charges, limit, key, cost));
-        charges
+        fn new(limits: Vec<Limit>) -> Self {
+            Self::of(limits, OnStoreError::DecideLocally(Share::whole()))
+        }
+
+        fn decide(&self, key: KeyHash, cost: u64) -> (Fallback, Option<Decision>) {
+            self.policies.decide(&self.limits, Purpose::Take, self.limits.charges_of(key, cost))
+        }
     }
 
     /// A permit may still take that much.
     #[test]
     fn what_is_available_after_a_local_decision_is_the_rest_of_the_share_with_its_overage() {
         let half = OnStoreError::DecideLocally(Share::one_of(2));
-        let local = local(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
+        let local = Local::new(vec![Limit::new("soft", FixedWindow::per_day(10)).soft(20).on_store_error(half)]);
         let key = KeyHasher::with_secret([0; 16]).hash(b"key");
-        let (_, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 2));
+        let (_, decision) = local.decide(key, 2);
         assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
     }
 
@@ -158,18 +183,18 @@ mod tests {
     #[test]
     fn a_flood_of_keys_during_an_outage_takes_bounded_memory() {
         let limits = vec![Limit::new("window", FixedWindow::per_day(10)), Limit::new("log", SlidingLog::per_day(10))];
-        let local = local(limits);
+        let local = Local::new(limits);
         let mut most = 0;
         for number in 0..120_000_u64 {
             let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
-            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 1));
+            let (to, decision) = local.decide(key, 1);
             assert_eq!(to, Fallback::DecidedLocally { allowed: true });
             drop(decision);
             if number.is_multiple_of(10_000) {
-                most = most.max(local.local.get().unwrap().bytes());
+                most = most.max(local.policies.memory.get().unwrap().bytes());
             }
         }
-        let keys = local.local.get().unwrap().keys();
+        let keys = local.policies.memory.get().unwrap().keys();
         assert!(keys <= MAX_KEYS, "{keys} keys");
         assert!(keys > MAX_KEYS / 2, "{keys} keys");
         assert!(most < 20 << 20, "{most} bytes");
@@ -177,13 +202,13 @@ mod tests {
 
     #[test]
     fn memory_is_allocated_when_first_needed() {
-        let local = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
-        let charges = charges(&local, KeyHasher::random().hash(b"key"), 1);
-        local.reset_locally(&charges);
-        local.refund_locally(&charges);
-        assert!(local.local.get().is_none());
-        let _ = local.decide_by_policies(Purpose::Peek, charges);
-        assert!(local.local.get().is_some());
+        let local = Local::new(vec![Limit::new("window", FixedWindow::per_day(10))]);
+        let charges = local.limits.charges_of(KeyHasher::random().hash(b"key"), 1);
+        local.policies.reset(&local.limits, &charges);
+        local.policies.refund(&local.limits, &charges);
+        assert!(local.policies.memory.get().is_none());
+        let _ = local.policies.decide(&local.limits, Purpose::Peek, charges);
+        assert!(local.policies.memory.get().is_some());
     }
 
     #[test]
@@ -192,10 +217,10 @@ mod tests {
             Limit::new("window", FixedWindow::per_day(10)),
             Limit::new("shadow", FixedWindow::per_day(2)).shadow(),
         ];
-        let local = local(limits);
+        let local = Local::new(limits);
         let key = KeyHasher::random().hash(b"key");
         let decide = || {
-            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 1));
+            let (to, decision) = local.decide(key, 1);
             (to, decision.map(|decision| decision.is_allowed()))
         };
         for request in 0..10 {
@@ -210,13 +235,9 @@ mod tests {
         let quota = |name, tokens| Limit::new(name, FixedWindow::per_day(tokens)).quota_mode();
         let key = KeyHasher::random().hash(b"key");
         let decide = |limits: Vec<Limit>, costs: &[u64]| -> Vec<bool> {
-            let local = guarded(limits, OnStoreError::DecideLocally(Share::one_of(4)));
-            let decided = costs.iter().map(|&cost| {
-                local
-                    .decide_by_policies(Purpose::Take, charges(&local, key, cost))
-                    .1
-                    .is_some_and(|decision| decision.is_allowed())
-            });
+            let local = Local::of(limits, OnStoreError::DecideLocally(Share::one_of(4)));
+            let decided =
+                costs.iter().map(|&cost| local.decide(key, cost).1.is_some_and(|decision| decision.is_allowed()));
             decided.collect()
         };
         // A cost that no share of the first can hold fits the second, until that is used up.
@@ -237,8 +258,8 @@ mod tests {
             (OnStoreError::Allow, Fallback::Allowed),
             (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
         ] {
-            let local = guarded(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()], policy);
-            let (to, decision) = local.decide_by_policies(Purpose::Take, charges(&local, key, 2));
+            let local = Local::of(vec![Limit::new("shadow", FixedWindow::per_day(2)).shadow()], policy);
+            let (to, decision) = local.decide(key, 2);
             assert_eq!(to, expected, "{policy:?}");
             assert!(decision.is_some_and(|decision| decision.is_allowed()), "{policy:?}");
         }
@@ -246,10 +267,10 @@ mod tests {
 
     #[test]
     fn each_local_store_hashes_keys_by_a_secret_of_its_own() {
-        let [one, other] = [(), ()].map(|()| local(vec![Limit::new("window", FixedWindow::per_day(10))]));
-        let outcome = &charges(&one, KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0];
-        let [one, other] = [one, other].map(|local| local.share(outcome).unwrap().key());
-        assert_ne!(one, outcome.key());
+        let [one, other] = [(), ()].map(|()| Local::new(vec![Limit::new("window", FixedWindow::per_day(10))]));
+        let charge = one.limits.charges_of(KeyHasher::with_secret([0; 16]).hash(b"key"), 1)[0].charge;
+        let [one, other] = [one, other].map(|local| local.policies.share(&local.limits, &charge).unwrap().key());
+        assert_ne!(one, charge.key());
         assert_ne!(one, other);
     }
 }

@@ -1,0 +1,117 @@
+//! Keeps calls from a store that is slow or fails: by a deadline, and by a circuit breaker for each node.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::breaker::{Breakers, Call, Changes, CircuitBreaker, Nodes};
+use crate::decision::{DecidedBy, Outcome};
+use crate::error::StoreError;
+use crate::store::Store;
+
+/// A store behind a deadline and circuit breakers. Clones share both.
+#[derive(Clone)]
+pub(super) struct Guard {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) breakers: Arc<Breakers>,
+    span: Duration,
+}
+
+impl Guard {
+    /// Guards a store, whose calls about one request may take so long together.
+    pub(super) fn new(store: Arc<dyn Store>, breaker: CircuitBreaker, span: Duration) -> Self {
+        Self { store, breakers: Breakers::new(breaker), span }
+    }
+
+    /// Begins the deadline of one or several calls about a request.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline { began: Instant::now(), span: self.span }
+    }
+
+    /// Begins a call that concerns `charges`, or returns an error if the breaker of a node is open.
+    pub(super) fn begin(&self, charges: &[Outcome]) -> (Result<Call, StoreError>, Changes) {
+        if self.breakers.are_closed() {
+            return (Ok(self.breakers.begin()), Changes::new());
+        }
+        self.breakers.admit(&self.nodes(charges), self.span)
+    }
+
+    /// Returns the error of a call about `charges` that would be kept from the store now.
+    pub(super) fn rejection(&self, charges: &[Outcome]) -> Option<StoreError> {
+        self.breakers.rejection(&self.nodes(charges))
+    }
+
+    /// Records what an answer about `charges` shows about their nodes. Adds the node to an error without one if all keys
+    /// are on the same node.
+    pub(super) fn end<T>(
+        &self,
+        call: &Call,
+        charges: &[Outcome],
+        answer: Result<T, StoreError>,
+        by: DecidedBy,
+    ) -> (Result<T, StoreError>, Changes) {
+        let shows_health = match &answer {
+            // Other requests were in its way.
+            Err(error) if error.is_inconclusive() => false,
+            _ if call.is_trial() => true,
+            // An answer that is ready at once may come from memory.
+            _ if by == DecidedBy::Memory => false,
+            answer => answer.is_err() || !self.breakers.are_closed(),
+        };
+        match answer {
+            answer if !shows_health => (answer, Changes::new()),
+            Err(error) if !error.is_of_one_request() => {
+                let mut nodes = self.nodes(charges);
+                // A store that wraps another may hide the nodes that errors name, and then counts as a single node.
+                if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
+                    nodes = Nodes::from_elem(Some(node.clone()), 1);
+                }
+                let changes = self.breakers.record(call, &nodes, false);
+                let error = match &nodes[..] {
+                    [Some(node)] => error.at(node.clone()),
+                    _ => error,
+                };
+                (Err(error), changes)
+            }
+            answer => (answer, self.breakers.record(call, &self.nodes(charges), true)),
+        }
+    }
+
+    /// Returns the nodes that keep the keys of `charges`.
+    pub(super) fn nodes(&self, charges: &[Outcome]) -> Nodes {
+        let mut nodes = Nodes::new();
+        for outcome in charges {
+            let node = self.store.node(outcome.key());
+            if !nodes.contains(&node) {
+                nodes.push(node);
+            }
+        }
+        nodes
+    }
+}
+
+/// The time by which calls about a request have to end.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    began: Instant,
+    span: Duration,
+}
+
+impl Deadline {
+    /// Returns the time that is left.
+    pub(super) fn left(self) -> Duration {
+        self.span.saturating_sub(self.began.elapsed())
+    }
+
+    /// Awaits an answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the deadline is over first, or outside a Tokio runtime.
+    pub(super) async fn apply<T>(self, answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        StoreError::check_runtime()?;
+        timeout(self.left(), answer).await.unwrap_or_else(|_| Err(StoreError::timed_out(self.span)))
+    }
+}
