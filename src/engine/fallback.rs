@@ -179,6 +179,18 @@ mod tests {
         assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
     }
 
+    #[test]
+    fn an_answer_that_the_store_gave_before_it_failed_does_not_count() {
+        let local = Local::new(vec![Limit::new("window", FixedWindow::per_day(10)).overridable()]);
+        let mut charges = local.limits.charges_of(KeyHasher::random().hash(b"key"), 2);
+        charges[0].apply_override(&FixedWindow::per_day(1).into());
+        charges[0].set_enforced(false);
+        let (_, decision) = local.policies.decide(&local.limits, Purpose::Take, charges);
+        let decision = decision.unwrap();
+        let [outcome] = decision.outcomes() else { panic!("{decision:?}") };
+        assert_eq!((outcome.algorithm().capacity(), outcome.remaining(), outcome.is_enforced()), (10, 8, true));
+    }
+
     /// NexaSphere#1056: the map that replaced a failing store grew until no memory was left.
     #[test]
     fn a_flood_of_keys_during_an_outage_takes_bounded_memory() {

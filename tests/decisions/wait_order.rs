@@ -1,5 +1,6 @@
 //! The order in which operations wait, and how many decisions they need.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use support::faulty_store::{FaultyStore, Mode, Operation};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep};
 use tower_ratelimit::{
-    AcquireError, Algorithm, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, MemoryStore, Store, TokenBucket,
+    AcquireError, Algorithm, DecisionRecord, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, MemoryStore,
+    Recorder, Store, TokenBucket,
 };
 
 const TENTH: Duration = Duration::from_millis(100);
@@ -99,6 +101,47 @@ async fn each_waiter_needs_few_decisions() {
     let (decisions, peeks) = (store.asked(Operation::Decide), store.asked(Operation::Peek));
     assert!(decisions <= 2 * WAITERS, "{decisions} decisions for {WAITERS} waiters");
     assert!(peeks <= WAITERS, "{peeks} calls that take nothing for {WAITERS} waiters");
+}
+
+/// Takes the tokens that the first allowed operation leaves, and counts the decisions.
+struct Thief {
+    limiter: Limiter,
+    decisions: AtomicUsize,
+    has_taken: AtomicBool,
+}
+
+impl Recorder for Thief {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        if decision.decision.is_allowed() && !self.has_taken.swap(true, Ordering::Relaxed) {
+            let taken = self.limiter.acquire("key", 99).into_ready().expect("memory answers at once");
+            assert!(taken.expect("a decision").is_allowed());
+        }
+    }
+}
+
+/// A waiter whose turn was shared once waits for a turn of its own.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_whose_tokens_are_taken_by_others_does_not_ask_for_each_of_them() {
+    let store = Arc::new(MemoryStore::new());
+    let algorithm = TokenBucket::new(100, 1, TENTH);
+    let other = limiter(algorithm, store.clone());
+    let thief =
+        Arc::new(Thief { limiter: other.clone(), decisions: AtomicUsize::new(0), has_taken: AtomicBool::new(false) });
+    let limits = [Limit::new("limit", algorithm)];
+    let (limiter, served) = (Limiter::builder(limits).store(store).recorder(thief.clone()).build(), Served::new());
+    let _ = other.acquire("key", 100).await.unwrap();
+    let mut waiters = Vec::new();
+    for waiter in 0..3 {
+        waiters.push(served.begin(&limiter, waiter, 1).await);
+    }
+    other.reset("key").await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+    assert_eq!(served.tenths().iter().map(|(_, tenths)| *tenths).collect::<Vec<_>>(), [1, 2, 3]);
+    let decisions = thief.decisions.load(Ordering::Relaxed);
+    assert!(decisions <= 9, "{decisions} decisions");
 }
 
 /// Tokens that have accumulated are taken together, not one per round trip.

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RateLimitLayer, Rounding,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind, TokenBucket, Weekday,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits, RateLimitLayer,
+    Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind, TokenBucket, Weekday,
 };
 
 use crate::overrides::DAY;
 use crate::overrides::backend::{holding, is_allowed, left, on_each_backend};
-use support::limits::all;
+use support::limits::{Patient, all};
 
 #[tokio::test]
 async fn usage_carries_over_to_another_size() {
@@ -186,6 +186,26 @@ async fn refunds_use_the_limit_that_was_charged() {
         let decision = limiter.peek("42", 0).await.unwrap();
         let outcome = &decision.outcomes()[0];
         assert_eq!((outcome.remaining(), outcome.reset_after()), (1_000, Duration::ZERO), "{}", backend.name);
+    })
+    .await;
+}
+
+/// Of its charge, what has come back at the rate of the override is not refunded.
+#[tokio::test]
+async fn a_refund_after_a_replacement_of_limits_uses_the_override_that_was_charged() {
+    on_each_backend(async |backend| {
+        let bucket = |capacity, amount| TokenBucket::new(capacity, amount, Duration::from_secs(3_600));
+        let limit = |capacity| [Limit::new("bucket", bucket(capacity, 1)).overridable()];
+        let live = LiveLimits::new(limit(10));
+        let limiter = Limiter::live_builder(&live).patient().store(backend.store.clone()).build();
+        limiter.limit("bucket").unwrap().set_override("42", bucket(100, 100), None).await.unwrap();
+        let receipt = limiter.acquire("42", 50).await.unwrap().into_receipt();
+        assert!(is_allowed(&limiter, "42", 30).await);
+        backend.clock.advance(Duration::from_secs(900));
+        live.replace(limit(20)).unwrap();
+        limiter.refund(receipt).await.unwrap();
+        // 25 of 80 have come back, and 25 of the refunded 50 with them.
+        assert_eq!(left(&limiter, "42").await, 70, "{}", backend.name);
     })
     .await;
 }
