@@ -27,7 +27,8 @@
 //!
 //! # Overview
 //!
-//! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
+//! - [`RateLimitLayer`] limits a service, [`RequestLimiter`] the requests of another transport. [`Limiter`] limits
+//!   anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
 //! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the
 //!   cost.
@@ -94,6 +95,7 @@ pub mod key;
 mod limit;
 mod limiter;
 mod recorder;
+mod request;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod select;
@@ -117,6 +119,7 @@ pub use limit::{
 };
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
+pub use request::{RequestLimiter, RequestOptions};
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

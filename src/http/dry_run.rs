@@ -44,7 +44,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::charges::explain;
 use super::config::LayerConfig;
 use crate::decision::DecidedBy;
 use crate::error::{ConfigError, or_panic, printable};
@@ -55,6 +54,7 @@ use crate::http::{HttpOptions, RateLimitLayer};
 use crate::key::head::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
+use crate::request::explain;
 use crate::store::{MemoryStore, Purpose};
 use crate::time::{Clock, ManualClock, Timestamp};
 
@@ -99,7 +99,7 @@ impl DryRun {
     pub fn from_builder(builder: Builder<HttpOptions>) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let config = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?.config;
-        let report = Report::new(&config.engine.limits);
+        let report = Report::new(&config.engine().limits);
         Ok(Self { config, clock, report })
     }
 
@@ -109,7 +109,7 @@ impl DryRun {
     /// time of the previous one. Conditions on the time of day use their own clock.
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
         self.clock.set(at.max(self.clock.now()));
-        let explanation = explain(&self.config.current(), head, Purpose::Take).await;
+        let explanation = explain(&self.config.current().requests, head, Purpose::Take).await;
         self.report.count(self.clock.now(), head, &explanation);
         explanation
     }

@@ -149,9 +149,9 @@ impl Ledger {
 
     /// Asks the limits that apply once more, with the cost that a function returns.
     pub(super) fn ask(&self, cost: impl Fn(&Account) -> u64) -> Charges {
-        let mut charges = self.config.engine.limits.no_charges();
+        let mut charges = self.config.engine().limits.no_charges();
         for account in &self.entries().accounts {
-            self.config.engine.limits.add_again(&mut charges, &account.asked, cost(account));
+            self.config.engine().limits.add_again(&mut charges, &account.asked, cost(account));
         }
         charges
     }
@@ -173,7 +173,7 @@ impl Ledger {
         for Payment { by, charged, .. } in payments {
             let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
             if receipts.last_mut().filter(accepts).is_none() {
-                receipts.push(Receipt { by, charged: self.config.engine.limits.no_charges() });
+                receipts.push(Receipt { by, charged: self.config.engine().limits.no_charges() });
             }
             if let Some(last) = receipts.last_mut() {
                 last.charged.push(charged);
@@ -291,7 +291,7 @@ impl Ledger {
     /// capacity. Returns the last decision, if anything was charged; whether a refund has followed it; and the tokens
     /// that could not be charged, for the limit that lacked the most.
     pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
-        let engine = &self.config.engine;
+        let engine = self.config.engine();
         let has_refunded = self.refund_excess(target, engine.deadline()).await?;
         // A quota without capacity was not charged, because another one was.
         let are_quotas_charged = self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0);
@@ -341,7 +341,7 @@ impl Ledger {
     ///
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
-        let engine = &self.config.engine;
+        let engine = self.config.engine();
         let target = |account: &Account| match engine.limits[account.asked.limit()].cost {
             Some(_) => account.paid.max(account.asked.cost),
             None => cost,
@@ -386,7 +386,7 @@ impl Ledger {
     /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
     /// answer at once, this completes in the background.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = &self.config.engine.limits;
+        let limits = &self.config.engine().limits;
         if !limits.settles_by_response || self.entries().is_denied {
             return;
         }
@@ -427,7 +427,7 @@ impl Ledger {
         charges.retain(|outcome| is_for(outcome.limit()));
         // A refund during the reset would be taken from later charges.
         let taken = self.take_excess(&|account| if is_for(account.asked.limit()) { 0 } else { account.paid });
-        let result = self.config.engine.reset(charges).await;
+        let result = self.config.engine().reset(charges).await;
         if result.is_err() {
             let mut entries = self.entries();
             taken.into_iter().rev().for_each(|payment| entries.pay(payment));
@@ -437,7 +437,7 @@ impl Ledger {
 
     /// Decides charges where the first decision was made.
     fn decide(&self, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        let engine = &self.config.engine;
+        let engine = self.config.engine();
         engine.decide_by(self.by, charges, purpose, engine.deadline())
     }
 
@@ -460,7 +460,7 @@ impl Ledger {
         let receipts = self.receipts(self.take_excess(target));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
-            result = result.and(self.config.engine.refund(receipt, deadline).await.map(|()| true));
+            result = result.and(self.config.engine().refund(receipt, deadline).await.map(|()| true));
         }
         result
     }

@@ -14,12 +14,12 @@
 //! | Decide recorded requests | [`dry_run`] |
 
 mod body;
-mod charges;
 mod config;
 #[doc(hidden)]
 pub mod dry_run;
 mod headers;
 mod ledger;
+mod options;
 mod permit;
 mod response;
 mod service;
@@ -31,10 +31,9 @@ use http::HeaderName;
 use tower_layer::Layer;
 
 pub use self::body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
-use self::charges::explain;
-pub use self::config::HttpOptions;
 use self::config::LayerConfig;
 pub use self::headers::{HeaderStyle, ResetFormat};
+pub use self::options::HttpOptions;
 pub use self::permit::{ChargeError, Permit, Settled};
 pub use self::service::{RateLimit, ResponseFuture};
 use crate::error::{ConfigError, or_panic};
@@ -42,6 +41,7 @@ use crate::explain::Explanation;
 use crate::key::head::RequestHead;
 use crate::limit::{CostRule, CostTable, Limit, LiveLimits};
 use crate::limiter::{Builder, LimitHandle};
+use crate::request::explain;
 use crate::store::Purpose;
 
 /// Limits the requests that reach a service.
@@ -259,7 +259,7 @@ impl<P> RateLimitLayer<P> {
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
     /// layer was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
-        &self.config.engine.limits
+        &self.config.engine().limits
     }
 
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
@@ -293,7 +293,7 @@ impl<P> RateLimitLayer<P> {
     ///     .layer(middleware::from_fn_with_state(limits, explain));
     /// ```
     pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
-        explain(&self.config.current(), head, Purpose::Preview).await
+        explain(&self.config.current().requests, head, Purpose::Preview).await
     }
 
     /// Returns a handle of the limit called `name`, which inspects, resets and overrides single keys.
@@ -303,7 +303,7 @@ impl<P> RateLimitLayer<P> {
     /// Returns an error if no limit has that name.
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let config = self.config.clone();
-        LimitHandle::new(move || config.current().engine.clone(), name)
+        LimitHandle::new(move || config.current().engine().clone(), name)
     }
 }
 

@@ -85,7 +85,7 @@ impl Permit {
     /// Returns all limits of the limiter, whether or not they apply, in the order of
     /// [`Outcome::limit`](crate::store::Outcome::limit).
     pub fn limits(&self) -> &[Limit] {
-        &self.ledger.config.engine.limits
+        &self.ledger.config.engine().limits
     }
 
     /// Returns a permit for the limit called `name` alone, if that limit applies to the request.

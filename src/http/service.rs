@@ -17,7 +17,6 @@ use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
 use super::body::{BodyPolicy, WrapBody};
-use super::charges::{Finder, PendingLimits};
 use super::config::LayerConfig;
 use super::ledger::Ledger;
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
@@ -26,6 +25,7 @@ use crate::error::StoreError;
 use crate::explain::ListKind;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
+use crate::request::{Finder, PendingLimits};
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -250,16 +250,16 @@ impl RequestContext {
 
     /// Decides about the request in a layer, and charges it if it is allowed, unless it has to wait.
     fn first_step<B>(&self, layer: &LayerConfig, request: &mut Request<B>) -> Step {
-        if !layer.lists.is_empty()
+        if !layer.requests.lists.is_empty()
             && let Some(step) = self.check_lists(layer, request)
         {
             return step;
         }
         let head = &RequestHead::of(request);
         if let Some(ledger) = &self.ledger {
-            return Pending::Route { ledger: ledger.clone(), cost: layer.cost.of(head) }.into();
+            return Pending::Route { ledger: ledger.clone(), cost: layer.requests.cost.of(head) }.into();
         }
-        let mut finder = Finder::new(&self.config, head);
+        let mut finder = Finder::new(&self.config.requests, head);
         let pending = finder.find();
         if let Some(error) = finder.missing_key {
             return self.reject(Reason::MissingKey(error), head);
@@ -268,7 +268,7 @@ impl RequestContext {
             return Pending::Limits { found: finder.charges, pending }.into();
         }
         finder.complete();
-        let decision = self.config.engine.decide(finder.charges, Purpose::Take);
+        let decision = self.config.engine().decide(finder.charges, Purpose::Take);
         // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
         if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
             return Step::Forward(Completion::None);
@@ -281,7 +281,7 @@ impl RequestContext {
 
     /// Returns the next step of a request that is on a list.
     fn check_lists<B>(&self, layer: &LayerConfig, request: &mut Request<B>) -> Option<Step> {
-        let (listed, matched) = layer.lists.find(&RequestHead::of(request));
+        let (listed, matched) = layer.requests.lists.find(&RequestHead::of(request));
         if !matched.is_empty() {
             layer.report_lists(&matched, request.extensions_mut());
         }
@@ -308,7 +308,7 @@ impl RequestContext {
         let decision = match pending {
             Pending::Limits { found, pending } => {
                 let head = &RequestHead::of(request);
-                let mut finder = Finder::new(config, head);
+                let mut finder = Finder::new(&config.requests, head);
                 finder.charges = found;
                 for pending in pending {
                     finder.resolve(pending).await;
@@ -317,7 +317,7 @@ impl RequestContext {
                     }
                 }
                 finder.complete();
-                config.engine.decide(finder.charges, Purpose::Take).await
+                config.engine().decide(finder.charges, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
             Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
@@ -334,7 +334,7 @@ impl RequestContext {
         let Ok(decision) = decision else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
-            Verdict::Allow { delay } => Pending::Turn(Reservation::new(&self.config.engine, decision, delay)).into(),
+            Verdict::Allow { delay } => Pending::Turn(Reservation::new(self.config.engine(), decision, delay)).into(),
             Verdict::Deny { retry_after } => {
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
                 let mut response = self.config.reject(reason, Some(&decision), head);

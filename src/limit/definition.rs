@@ -259,6 +259,18 @@ impl Limit {
         )))
     }
 
+    /// Returns an error if the limit needs a response.
+    pub(crate) fn check_needs_no_response(&self) -> Result<(), ConfigError> {
+        if self.actual_cost.is_none() {
+            return Ok(());
+        }
+        Err(ConfigError::new(format!(
+            "the limit {:?} takes its actual cost from a response, but a `RequestLimiter` has none: refund the receipt \
+             of a decision, or use a `RateLimitLayer`",
+            self.name
+        )))
+    }
+
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
         let capacity = self.algorithm.with_overage(self.overage.unwrap_or_default()).hard_capacity();

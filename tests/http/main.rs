@@ -28,6 +28,7 @@ mod policies;
 mod programs;
 mod readiness;
 mod repeated;
+mod request_limiter;
 mod resolve;
 mod routes;
 mod services;

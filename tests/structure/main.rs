@@ -59,6 +59,7 @@ const LEVELS: &[&str] = &[
     // Decisions without HTTP and with it
     "limiter",
     "conformance",
+    "request",
     "http",
     "http::dry_run",
     // Pages of documentation, which link to everything

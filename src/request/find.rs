@@ -1,18 +1,17 @@
-//! The limits that apply to a request, with their keys and costs, for its decision, and an explanation of both.
+//! Finds the limits that apply to a request, with their keys and costs.
 
 use std::sync::atomic::Ordering;
 
-use super::config::LayerConfig;
+use super::request_limits::RequestLimits;
 use crate::decision::Charges;
-use crate::explain::{AppliedLimit, Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::explain::{AppliedLimit, LimitExplanation, LimitStatus};
 use crate::key::hash::KeyHash;
 use crate::key::head::RequestHead;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{IndexedLimits, Limit, Match, OnMissingKey, Values};
-use crate::store::Purpose;
+use crate::limit::{Limit, Match, OnMissingKey, Values};
 
 /// Limits of a request that have yet to be found.
-pub(super) enum PendingLimits {
+pub(crate) enum PendingLimits {
     /// A limit with an asynchronous key.
     Key { limit: usize, key: PendingKey },
     /// The limits that an index finds. `index` is its position among
@@ -21,29 +20,29 @@ pub(super) enum PendingLimits {
 }
 
 /// Finds the limits that apply to a request.
-pub(super) struct Finder<'a> {
-    config: &'a LayerConfig,
+pub(crate) struct Finder<'a> {
+    limited: &'a RequestLimits,
     head: &'a RequestHead<'a>,
     /// The charges of the limits that apply.
-    pub(super) charges: Charges,
+    pub(crate) charges: Charges,
     /// Why the request is rejected, if a limit rejects it.
-    pub(super) missing_key: Option<KeyError>,
+    pub(crate) missing_key: Option<KeyError>,
     /// The explanations of all limits. `None` for a request that is not explained.
-    explained: Option<&'a mut [LimitExplanation]>,
+    pub(super) explained: Option<&'a mut [LimitExplanation]>,
 }
 
 impl<'a> Finder<'a> {
     #[inline]
-    pub(super) fn new(config: &'a LayerConfig, head: &'a RequestHead<'a>) -> Self {
-        Self { config, head, charges: config.engine.limits.no_charges(), missing_key: None, explained: None }
+    pub(crate) fn new(limited: &'a RequestLimits, head: &'a RequestHead<'a>) -> Self {
+        Self { limited, head, charges: limited.engine.limits.no_charges(), missing_key: None, explained: None }
     }
 
     /// Adds the limits that apply. Returns those that have yet to be found. Ends at the first limit that rejects the
     /// request, unless it is explained.
     #[inline]
-    pub(super) fn find(&mut self) -> Vec<PendingLimits> {
-        let (config, head) = (self.config, self.head);
-        let (limits, hasher) = (&config.engine.limits, config.engine.hasher());
+    pub(crate) fn find(&mut self) -> Vec<PendingLimits> {
+        let (limited, head) = (self.limited, self.head);
+        let (limits, hasher) = (&limited.engine.limits, limited.engine.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
@@ -73,7 +72,7 @@ impl<'a> Finder<'a> {
 
     /// Adds the limits of an index that apply, unless a value has to be completed first, whose position is the error.
     fn search(&mut self, index: usize, values: &mut Values) -> Result<(), usize> {
-        let (limits, head) = (&self.config.engine.limits, self.head);
+        let (limits, head) = (&self.limited.engine.limits, self.head);
         limits.find(index, head, values, self.explained.is_some(), &mut |position, matched| {
             if let Some(limit) = limits.indexed[index].get(position) {
                 self.add_match(limit, matched);
@@ -82,8 +81,8 @@ impl<'a> Finder<'a> {
     }
 
     /// Waits for limits that have yet to be found, and adds those that apply.
-    pub(super) async fn resolve(&mut self, pending: PendingLimits) {
-        let engine = &self.config.engine;
+    pub(crate) async fn resolve(&mut self, pending: PendingLimits) {
+        let engine = &self.limited.engine;
         match pending {
             PendingLimits::Key { limit, key } => {
                 let key = key.await;
@@ -101,14 +100,14 @@ impl<'a> Finder<'a> {
     /// Completes the charges of all limits that apply: brings them into the order of the limits, and gives them their
     /// sizes for this request.
     #[inline]
-    pub(super) fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         self.charges.sort_by_key(|outcome| outcome.limit());
-        self.config.engine.limits.fit(&mut self.charges, self.head);
+        self.limited.engine.limits.fit(&mut self.charges, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
     fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
-        let engine = &self.config.engine;
+        let engine = &self.limited.engine;
         match matched {
             None => self.note(limit, LimitStatus::Replaced, None),
             Some(_) if !is_applicable(&engine.limits[limit], self.head) => {
@@ -122,8 +121,8 @@ impl<'a> Finder<'a> {
     /// is the key itself if an index or an asynchronous extractor has found it.
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
-        let config = self.config;
-        let limits = &config.engine.limits;
+        let limited = self.limited;
+        let limits = &limited.engine.limits;
         let limit = &limits[index];
         let missing_key = key.err();
         let key = match key {
@@ -131,7 +130,7 @@ impl<'a> Finder<'a> {
             Err(error) => {
                 let policy = limit.missing_key_policy(error);
                 if self.explained.is_none() {
-                    report(config, limit.name(), policy, error);
+                    report(limited, limit.name(), policy, error);
                 }
                 match policy {
                     OnMissingKey::Skip => return self.note(index, LimitStatus::Skipped { error }, looked_up),
@@ -139,11 +138,11 @@ impl<'a> Finder<'a> {
                         self.missing_key.get_or_insert(error);
                         return self.note(index, LimitStatus::Rejects { error }, looked_up);
                     }
-                    OnMissingKey::Share => KeyBuf::default().hash(config.engine.hasher()),
+                    OnMissingKey::Share => KeyBuf::default().hash(limited.engine.hasher()),
                 }
             }
         };
-        let cost = limit.cost.as_ref().unwrap_or(&config.cost).of(self.head);
+        let cost = limit.cost.as_ref().unwrap_or(&limited.cost).of(self.head);
         limits.add(&mut self.charges, index, key, cost);
         let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
         self.note(index, LimitStatus::Applies(applied), looked_up);
@@ -151,11 +150,11 @@ impl<'a> Finder<'a> {
 
     /// Notes in an explanation whether a limit applies.
     #[inline]
-    fn note(&mut self, index: usize, status: LimitStatus, looked_up: Option<&KeyBuf>) {
+    pub(super) fn note(&mut self, index: usize, status: LimitStatus, looked_up: Option<&KeyBuf>) {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
-            explained.key = self.config.engine.limits[index].describe_key(self.head);
+            explained.key = self.limited.engine.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
             }
@@ -171,9 +170,9 @@ fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
 
 /// Logs misconfiguration that only the operator can correct, once per limiter.
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "nothing is logged"))]
-fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyError) {
+fn report(limited: &RequestLimits, limit: &str, policy: OnMissingKey, error: KeyError) {
     match error {
-        KeyError::NotProvided if !config.group.lacks_address.swap(true, Ordering::Relaxed) => {
+        KeyError::NotProvided if !limited.warned.lacks_address.swap(true, Ordering::Relaxed) => {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 limit,
@@ -183,7 +182,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
             );
         }
         KeyError::NoAddress(cause)
-            if policy == OnMissingKey::Reject && !config.group.lacks_client.swap(true, Ordering::Relaxed) =>
+            if policy == OnMissingKey::Reject && !limited.warned.lacks_client.swap(true, Ordering::Relaxed) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(
@@ -194,7 +193,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
         }
         // Under another policy, requests without the extension are expected.
         KeyError::MissingExtension(extension)
-            if policy == OnMissingKey::Reject && !config.group.lacks_extension.swap(true, Ordering::Relaxed) =>
+            if policy == OnMissingKey::Reject && !limited.warned.lacks_extension.swap(true, Ordering::Relaxed) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(
@@ -208,38 +207,4 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
         }
         _ => {}
     }
-}
-
-/// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
-pub(super) async fn explain(config: &LayerConfig, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
-    let (engine, limits) = (&config.engine, &config.engine.limits);
-    let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
-    let mut finder = Finder::new(config, head);
-    let conclusion = match config.lists.find(head).0 {
-        Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
-        Some(ListKind::Exempts) => Some(Conclusion::Exempt),
-        None => {
-            for limit in limits.indexed.iter().flat_map(IndexedLimits::numbers) {
-                explained[limit].status = LimitStatus::NotMatched;
-            }
-            finder.explained = Some(&mut explained);
-            for pending in finder.find() {
-                match pending {
-                    pending if finder.missing_key.is_none() => finder.resolve(pending).await,
-                    PendingLimits::Search { index, .. } => {
-                        for limit in limits.indexed[index].numbers() {
-                            finder.note(limit, LimitStatus::NotReached, None);
-                        }
-                    }
-                    PendingLimits::Key { .. } => {}
-                }
-            }
-            finder.missing_key.map(|error| Conclusion::MissingKey { error })
-        }
-    };
-    finder.complete();
-    let charges = finder.charges;
-    let mut explanation = Explanation::new(engine, conclusion, charges, explained, purpose).await;
-    explanation.lists = config.lists.explain(head);
-    explanation
 }

@@ -1,0 +1,42 @@
+//! Explains what would happen to a request.
+
+use super::find::{Finder, PendingLimits};
+use super::request_limits::RequestLimits;
+use crate::decision::Purpose;
+use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::key::head::RequestHead;
+use crate::limit::IndexedLimits;
+
+/// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
+pub(crate) async fn explain(limited: &RequestLimits, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
+    let (engine, limits) = (&limited.engine, &limited.engine.limits);
+    let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
+    let mut finder = Finder::new(limited, head);
+    let conclusion = match limited.lists.find(head).0 {
+        Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
+        Some(ListKind::Exempts) => Some(Conclusion::Exempt),
+        None => {
+            for limit in limits.indexed.iter().flat_map(IndexedLimits::numbers) {
+                explained[limit].status = LimitStatus::NotMatched;
+            }
+            finder.explained = Some(&mut explained);
+            for pending in finder.find() {
+                match pending {
+                    pending if finder.missing_key.is_none() => finder.resolve(pending).await,
+                    PendingLimits::Search { index, .. } => {
+                        for limit in limits.indexed[index].numbers() {
+                            finder.note(limit, LimitStatus::NotReached, None);
+                        }
+                    }
+                    PendingLimits::Key { .. } => {}
+                }
+            }
+            finder.missing_key.map(|error| Conclusion::MissingKey { error })
+        }
+    };
+    finder.complete();
+    let charges = finder.charges;
+    let mut explanation = Explanation::new(engine, conclusion, charges, explained, purpose).await;
+    explanation.lists = limited.lists.explain(head);
+    explanation
+}

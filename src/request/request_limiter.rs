@@ -1,0 +1,164 @@
+//! The limiter of requests that do not pass a Tower service.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use super::decide::decide;
+use super::explain::explain;
+use super::options::RequestOptions;
+use super::request_limits::RequestLimits;
+use crate::decision::{Decision, Purpose, Receipt};
+use crate::error::{ConfigError, StoreError, or_panic};
+use crate::explain::Explanation;
+use crate::key::head::RequestHead;
+use crate::limit::{Limit, Live, LiveLimits};
+use crate::limiter::Builder;
+use crate::recorder::Reason;
+
+/// Decides requests by their heads, for transports and proxies that are not Tower services: limits have keys, costs and
+/// conditions as in a [`RateLimitLayer`](crate::RateLimitLayer), and rules files and lists apply. The caller turns the
+/// decision into an answer of its own.
+///
+/// A request without HTTP has a head, too: build an [`http::Request`] with what the keys and conditions of the limits
+/// read, such as its method, a path, headers, and a [`PeerAddr`](crate::key::PeerAddr) among its extensions. This
+/// function answers a line of a protocol, such as `GET /reports ann`:
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{FixedWindow, Limit, RequestHead, RequestLimiter, key};
+///
+/// async fn answer(limits: &RequestLimiter, line: &str) -> String {
+///     let words: Vec<&str> = line.split(' ').collect();
+///     let [method, path, user] = words[..] else { return "error".to_owned() };
+///     let Ok(request) = Request::builder().method(method).uri(path).header("x-user", user).body(()) else {
+///         return "error".to_owned();
+///     };
+///     match limits.decide(&RequestHead::of(&request)).await {
+///         Ok(decision) if decision.is_allowed() => "allow".to_owned(),
+///         Ok(decision) => match decision.retry_after() {
+///             Some(wait) => format!("deny {}", wait.as_secs_f64().ceil()),
+///             None => "deny".to_owned(),
+///         },
+///         Err(reason) => format!("reject {reason:?}"),
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let daily = Limit::new("daily", FixedWindow::per_day(1)).by(key::header("x-user"));
+/// let limits = RequestLimiter::new([daily]);
+/// assert_eq!(answer(&limits, "GET /reports ann").await, "allow");
+/// assert!(answer(&limits, "GET /reports ann").await.starts_with("deny "));
+/// assert_eq!(answer(&limits, "GET /reports bob").await, "allow");
+/// # });
+/// ```
+///
+/// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`]) can't be built: there is none.
+#[derive(Clone)]
+pub struct RequestLimiter {
+    limits: Arc<RequestLimits>,
+    /// The current limits, if they can be replaced.
+    live: Option<Arc<Live<RequestLimits>>>,
+}
+
+impl RequestLimiter {
+    /// Creates a limiter of requests that keeps its state in memory. Use a [`builder`](Self::builder) for anything else.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`Builder::try_build`] would return an error.
+    #[must_use]
+    #[track_caller]
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::builder(limits).build()
+    }
+
+    /// Returns a builder of a limiter of requests.
+    pub fn builder(limits: impl IntoIterator<Item = Limit>) -> Builder<RequestOptions> {
+        Builder::new(limits)
+    }
+
+    /// Returns a builder of a limiter of requests whose limits can be replaced at runtime.
+    pub fn live_builder(limits: &LiveLimits) -> Builder<RequestOptions> {
+        Builder::live(limits)
+    }
+
+    /// Decides a request, and charges all limits that apply if it is allowed, or none.
+    ///
+    /// If a [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
+    /// [`delay`](Decision::delay). A request to which no limit applies, or that [`Builder::never_limit`] exempts, is
+    /// allowed. Recorders see the decision, and a rejection.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if the request is rejected without a decision: by a list, for lack of a key, or because the
+    /// store can't decide and the [policy](Builder::on_store_error) is to reject. A denial is no error.
+    pub async fn decide(&self, head: &RequestHead<'_>) -> Result<Decision, Reason> {
+        decide(&self.current(), head).await
+    }
+
+    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. See
+    /// [`Limiter::refund`](crate::Limiter::refund).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails.
+    pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
+        let limits = self.current();
+        limits.engine.refund(receipt, limits.engine.deadline()).await
+    }
+
+    /// Explains what would happen to a request now, and charges nothing. See [`explain`](crate::explain).
+    pub async fn explain(&self, head: &RequestHead<'_>) -> Explanation {
+        explain(&self.current(), head, Purpose::Preview).await
+    }
+
+    fn current(&self) -> Cow<'_, Arc<RequestLimits>> {
+        match &self.live {
+            None => Cow::Borrowed(&self.limits),
+            Some(live) => Cow::Owned(live.current()),
+        }
+    }
+}
+
+impl fmt::Debug for RequestLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RequestLimiter").field(&self.limits.engine).finish()
+    }
+}
+
+impl Builder<RequestOptions> {
+    /// Builds the limiter.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[must_use]
+    #[track_caller]
+    pub fn build(self) -> RequestLimiter {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the [configuration is invalid](Self#errors), or if a limit depends on a response.
+    pub fn try_build(self) -> Result<RequestLimiter, ConfigError> {
+        let (engine, live, options) = self.into_engine()?;
+        let limits = RequestLimits::new(engine, options.lists, options.cost);
+        check(&limits)?;
+        let live = live.map(|live| {
+            live.derive(&limits, |limits, new| {
+                let limits = limits.with_limits(new);
+                check(&limits).map(|()| limits)
+            })
+        });
+        Ok(RequestLimiter { limits: Arc::new(limits), live: live.transpose()? })
+    }
+}
+
+fn check(limits: &RequestLimits) -> Result<(), ConfigError> {
+    limits.engine.limits.iter().try_for_each(Limit::check_needs_no_response)?;
+    limits.check_cost()
+}
