@@ -14,7 +14,9 @@ pub use self::charge::{Charge, Veto};
 pub use self::charges::Charges;
 pub(crate) use self::charges::Texts;
 pub use self::decide::Purpose;
-pub(crate) use self::decide::{allows, complete, decide, enforce_quotas};
+#[cfg(feature = "redis")]
+pub(crate) use self::decide::{allows, enforce_quotas};
+pub(crate) use self::decide::{complete, decide};
 pub use self::decided_by::DecidedBy;
 pub use self::outcome::{Outcome, OutcomeKind};
 pub use self::verdict::Verdict;

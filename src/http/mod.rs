@@ -5,9 +5,9 @@
 //!
 //! | step | modules |
 //! | --- | --- |
-//! | Configure | this module, [`config`] |
+//! | Configure | this module, [`options`], [`config`] |
 //! | Accept a request | [`service`] (a request's way to its response) |
-//! | Find its limits, keys and costs, or explain them | [`charges`] |
+//! | Find its limits, keys and costs, or explain them | [`request`](crate::request) |
 //! | Reject | [`response`] |
 //! | Charge more or less later | [`ledger`], [`permit`] |
 //! | Respond | [`headers`], [`body`] |

@@ -83,7 +83,7 @@ impl Permit {
     }
 
     /// Returns all limits of the limiter, whether or not they apply, in the order of
-    /// [`Outcome::limit`](crate::store::Outcome::limit).
+    /// [`Charge::limit`](crate::store::Charge::limit).
     pub fn limits(&self) -> &[Limit] {
         &self.ledger.config.engine().limits
     }

@@ -188,7 +188,7 @@ impl Limit {
     ///
     /// `MetricsRecorder` adds it to its metrics as the label `detail`. For each name of a limit, it keeps at most 100
     /// details of at most 128 bytes, and counts others as `other`, so that the number of series stays bounded whatever
-    /// clients send. Other recorders get the detail by [`Outcome::detail`](crate::store::Outcome::detail), and have to
+    /// clients send. Other recorders get the detail by [`LimitRecord::detail`](crate::LimitRecord::detail), and have to
     /// bound the number and the length of the details themselves.
     ///
     /// The closure is called inline for each request that the limit applies to; it must be fast and must not block.

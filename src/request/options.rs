@@ -68,8 +68,8 @@ impl<T: AsMut<RequestOptions>> Builder<T> {
     /// Rejects the requests for which a condition holds with 403, or `PERMISSION_DENIED` for gRPC. Adds to earlier
     /// calls.
     ///
-    /// They are rejected before keys are extracted or the store is called, with [`Reason::Listed`] and without headers
-    /// about limits, and observers receive [`Event::ListMatched`]. [Shadow mode](Self::shadow) has no effect on lists.
+    /// They are rejected before keys are extracted or the store is called, with [`Reason::Listed`](crate::Reason::Listed) and without headers
+    /// about limits, and observers receive [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists.
     /// If several conditions hold, the first one determines the response.
     ///
     /// ```

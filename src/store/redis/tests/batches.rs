@@ -29,7 +29,7 @@ enum Ask {
         key: KeyHash,
         costs: SmallVec<[u64; 3]>,
     },
-    /// The refund of charges that were charged.
+    /// The refund of earlier charges.
     Refund {
         limiter: usize,
         key: KeyHash,

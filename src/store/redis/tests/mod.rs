@@ -173,7 +173,7 @@ fn decide(task: Task, charges: &[Charge]) -> Request {
     Request::decide("t", task, NOON, &all(charges))
 }
 
-/// Runs requests that charge charges, and returns the reply to the last.
+/// Runs a request that charges, and returns the reply.
 fn charge(fake: &Fake, charges: &[Charge]) -> Result<Reply, Fault> {
     let request = decide(Task::Acquire, charges);
     parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1.remove(0)
