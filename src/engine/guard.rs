@@ -20,14 +20,14 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Guards a store, whose calls about one request may take so long together.
+    /// Guards a store, whose calls may take so long.
     pub(super) fn new(store: Arc<dyn Store>, breaker: CircuitBreaker, span: Duration) -> Self {
         Self { store, breakers: Breakers::new(breaker), span }
     }
 
-    /// Begins the deadline of one or several calls about a request.
+    /// Returns the deadline of a call.
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline { began: Instant::now(), span: self.span }
+        Deadline { span: self.span, began: None }
     }
 
     /// Begins a call that concerns `charges`, or returns an error if the breaker of a node is open.
@@ -92,17 +92,23 @@ impl Guard {
     }
 }
 
-/// The time by which calls about a request have to end.
+/// How long calls about a request may take: each, from when it is awaited, or all of them together.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
-    began: Instant,
     span: Duration,
+    /// When it began, if calls have it together.
+    began: Option<Instant>,
 }
 
 impl Deadline {
+    /// Returns the deadline of calls that have it together, from now on.
+    pub(crate) fn begin(self) -> Self {
+        Self { began: Some(Instant::now()), ..self }
+    }
+
     /// Returns the time that is left.
     pub(super) fn left(self) -> Duration {
-        self.span.saturating_sub(self.began.elapsed())
+        self.span.saturating_sub(self.began.as_ref().map_or(Duration::ZERO, Instant::elapsed))
     }
 
     /// Awaits an answer.

@@ -132,7 +132,7 @@ impl Engine {
         self.guard.store.name()
     }
 
-    /// Begins the deadline of one or several calls about a request.
+    /// Returns the deadline of a call.
     pub(crate) fn deadline(&self) -> Deadline {
         self.guard.deadline()
     }
@@ -148,27 +148,27 @@ impl Engine {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline(always)]
     pub(crate) fn decide(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        self.decide_until(charges, purpose, || self.deadline())
+        self.decide_until(charges, purpose, self.deadline())
     }
 
-    /// Decides a request within a deadline, which is read only if the store has to be called.
+    /// Decides a request within a deadline.
     #[inline(always)]
     fn decide_until(
         self: &Arc<Self>,
         mut charges: Charges,
         purpose: Purpose,
-        deadline: impl FnOnce() -> Deadline,
+        deadline: Deadline,
     ) -> StoreFuture<Decision> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         let began = self.start_recording(purpose);
         let Some(at) = self.guard.store.decide_at_once(&mut charges, purpose) else {
-            return self.decide_in_store(charges, purpose, began, deadline());
+            return self.decide_in_store(charges, purpose, began, deadline);
         };
         if !charges.iter().all(Outcome::is_answered) {
-            let unanswered = StoreFuture::ready(Err(self.unanswered(&charges)));
-            return self.complete(self.guard.breakers.begin(), unanswered, charges, purpose, began, deadline());
+            let unanswered = StoreFuture::ready(Ok(Answer::new(at)));
+            return self.complete(self.guard.breakers.begin(), unanswered, charges, purpose, began, deadline);
         }
         charges.merge_penalties();
         let takes = purpose == Purpose::Take;
@@ -255,7 +255,7 @@ impl Engine {
         deadline: Deadline,
     ) -> StoreFuture<Decision> {
         if by.is_store() || charges.is_empty() {
-            return self.decide_until(charges, purpose, || deadline);
+            return self.decide_until(charges, purpose, deadline);
         }
         let began = self.start_recording(purpose);
         StoreFuture::ready(self.decide_locally(None, charges, purpose, began))

@@ -350,7 +350,7 @@ impl Ledger {
         // A quota that is paid already has had capacity, so others need none.
         let mut difference = self.missing(&target);
         difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
-        let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline());
+        let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline().begin());
         let mut decision = match self.refund_excess(&target, deadline).await {
             Ok(_) => engine.decide_by(self.by, difference, Purpose::Take, deadline).await,
             Err(error) => engine.decide_locally(Some(error), difference, Purpose::Take, recording),

@@ -54,6 +54,20 @@ async fn a_timeout_is_an_error_of_a_limiter() {
     assert_eq!(limiter.refund(receipt).await.expect_err("no refund").kind(), StoreErrorKind::TimedOut);
 }
 
+/// A future may be created long before it is awaited.
+#[tokio::test(start_paused = true)]
+async fn the_deadline_begins_when_a_call_is_awaited() {
+    let store = FaultyStore::new(Mode::Slow(ms(49)));
+    let limiter = without_breaker(&store).build();
+    let deciding = limiter.acquire("key", 1);
+    tokio::time::sleep(ms(1_000)).await;
+    let receipt = deciding.await.expect("a decision").into_receipt();
+    let [refunding, resetting] = [limiter.refund(receipt), limiter.reset("key")];
+    tokio::time::sleep(ms(1_000)).await;
+    refunding.await.expect("a refund");
+    resetting.await.expect("a reset");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_reply_within_the_deadline_decides() {
     let store = FaultyStore::new(Mode::Slow(ms(49)));
