@@ -16,7 +16,8 @@ use crate::time::Timestamp;
 pub struct Answer {
     at: Timestamp,
     /// `None` if the outcomes are in the charges of the request.
-    charges: Option<Charges>,
+    // Boxed, because an answer is moved often on its way.
+    charges: Option<Box<Charges>>,
 }
 
 impl Answer {
@@ -29,8 +30,8 @@ impl Answer {
     /// Creates the answer of a future, which cannot borrow the charges that the store was given: answered clones of all
     /// of them, in their order.
     #[must_use]
-    pub const fn with_charges(at: Timestamp, charges: Charges) -> Self {
-        Self { at, charges: Some(charges) }
+    pub fn with_charges(at: Timestamp, charges: impl Into<Box<Charges>>) -> Self {
+        Self { at, charges: Some(charges.into()) }
     }
 
     /// Copies the outcomes into the charges of the request, and returns the instant of the decision. If they are those
@@ -38,7 +39,7 @@ impl Answer {
     #[inline]
     pub fn finish(self, charges: &mut Charges) -> Timestamp {
         if let Some(answered) = self.charges {
-            charges.take_outcomes(answered);
+            charges.take_outcomes(*answered);
         }
         self.at
     }

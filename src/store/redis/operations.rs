@@ -40,7 +40,7 @@ impl Store for RedisStore {
             return StoreFuture::pending(async move { Ok(request.decide(purpose, change).await?) });
         }
         let task = if purpose == Purpose::Take { Task::Acquire } else { Task::Peek };
-        let (store, mut charges) = (self.clone(), charges.clone());
+        let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
         StoreFuture::pending(async move {
             let (at, until) = store.ask(task, purpose, &mut charges).await?;
             change.decided(&charges, at, until);
