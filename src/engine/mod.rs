@@ -148,27 +148,28 @@ impl Engine {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline(always)]
     pub(crate) fn decide(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        self.decide_until(charges, purpose, self.deadline())
+        self.decide_until(charges, purpose, || self.deadline())
     }
 
-    /// Decides a request within a deadline.
+    /// Decides a request within a deadline, which is needed only if the store has to be called: otherwise, it would take
+    /// 40 instructions ("token bucket" in `.ci/instructions`).
     #[inline(always)]
     fn decide_until(
         self: &Arc<Self>,
         mut charges: Charges,
         purpose: Purpose,
-        deadline: Deadline,
+        deadline: impl FnOnce() -> Deadline,
     ) -> StoreFuture<Decision> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         let began = self.start_recording(purpose);
         let Some(at) = self.guard.store.decide_at_once(&mut charges, purpose) else {
-            return self.decide_in_store(charges, purpose, began, deadline);
+            return self.decide_in_store(charges, purpose, began, deadline());
         };
         if !charges.iter().all(Outcome::is_answered) {
             let unanswered = StoreFuture::ready(Ok(Answer::new(at)));
-            return self.complete(self.guard.breakers.begin(), unanswered, charges, purpose, began, deadline);
+            return self.complete(self.guard.breakers.begin(), unanswered, charges, purpose, began, deadline());
         }
         charges.merge_penalties();
         let takes = purpose == Purpose::Take;
@@ -255,7 +256,7 @@ impl Engine {
         deadline: Deadline,
     ) -> StoreFuture<Decision> {
         if by.is_store() || charges.is_empty() {
-            return self.decide_until(charges, purpose, deadline);
+            return self.decide_until(charges, purpose, || deadline);
         }
         let began = self.start_recording(purpose);
         StoreFuture::ready(self.decide_locally(None, charges, purpose, began))
