@@ -29,6 +29,8 @@ pub(super) struct Ledger {
     by: DecidedBy,
     /// The request's head. Empty unless the response to a denied [`Permit`](crate::Permit) depends on it.
     head: Request<()>,
+    /// No charges yet, but with the texts of the request.
+    no_charges: Charges,
     entries: Mutex<Entries>,
 }
 
@@ -83,10 +85,11 @@ impl Ledger {
         let by = first.decided_by();
         let account =
             |first: &Outcome| Account { asked: first.charge, paid: 0, uses_overage: false, payments: SmallVec::new() };
+        let no_charges = first.charges().select([]);
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.layer] };
         entries.add(first);
-        let ledger = Arc::new(Self { config: config.clone(), by, head, entries: Mutex::new(entries) });
+        let ledger = Arc::new(Self { config: config.clone(), by, head, no_charges, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }
@@ -149,7 +152,7 @@ impl Ledger {
 
     /// Asks the limits that apply once more, with the cost that a function returns.
     pub(super) fn ask(&self, cost: impl Fn(&Account) -> u64) -> Charges {
-        let mut charges = self.config.engine().limits.no_charges();
+        let mut charges = self.no_charges.clone();
         for account in &self.entries().accounts {
             self.config.engine().limits.add_again(&mut charges, &account.asked, cost(account));
         }
@@ -173,7 +176,7 @@ impl Ledger {
         for Payment { by, charged, .. } in payments {
             let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
             if receipts.last_mut().filter(accepts).is_none() {
-                receipts.push(Receipt { by, charged: self.config.engine().limits.no_charges() });
+                receipts.push(Receipt { by, charged: self.no_charges.clone() });
             }
             if let Some(last) = receipts.last_mut() {
                 last.charged.push(charged);

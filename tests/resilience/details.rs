@@ -1,6 +1,7 @@
 //! Details of requests in metrics, and sizes of limits for single requests.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,7 @@ use http::Request;
 use metrics_util::debugging::DebuggingRecorder;
 use tower::Layer;
 use tower_ratelimit::{
-    DecisionRecord, FixedWindow, Limit, LiveLimits, MetricsRecorder, OnMissingKey, RateLimitLayer, Recorder,
+    DecisionRecord, FixedWindow, Limit, LiveLimits, MetricsRecorder, OnMissingKey, Permit, RateLimitLayer, Recorder,
     RequestHead, key, when,
 };
 
@@ -35,6 +36,22 @@ impl Details {
 /// Returns a limit that is split by plan.
 fn by_plan(name: &str) -> Limit {
     Limit::new(name, FixedWindow::per_day(1_000)).metric_detail(|head| head.header("x-plan").map(str::to_owned))
+}
+
+#[tokio::test]
+async fn later_charges_of_a_request_are_counted_under_its_detail() {
+    let details = Arc::new(Details::default());
+    let limits = RateLimitLayer::builder([by_plan("plans")]).permits().recorder(details.clone()).build();
+    let handler = tower::service_fn(async |request: Request<()>| {
+        let permit = Permit::of(request.extensions()).expect("a permit");
+        assert!(permit.charge(2).await.expect("a decision").is_allowed());
+        permit.settle(7).await.expect("a settlement");
+        Ok::<_, Infallible>(http::Response::new(String::new()))
+    });
+    // The route costs one more, which its layer charges.
+    let service = limits.layer(limits.cost(2).layer(handler));
+    ask(&service, with(&[("x-plan", "pro")])).await;
+    assert_eq!(details.take(), vec![Some("pro".to_owned()); 4]);
 }
 
 #[tokio::test]
