@@ -67,7 +67,7 @@ impl Charges {
         selected
     }
 
-    /// Resets the charges to what was asked: without answers, at the limits' own sizes.
+    /// Removes all answers, and the sizes of overrides.
     pub(crate) fn ask_again(&mut self) {
         self.iter_mut().for_each(|outcome| *outcome = outcome.asked_again(outcome.cost).into());
     }
@@ -82,7 +82,7 @@ impl Charges {
         self.outcomes.extend(charges.map(Outcome::from));
     }
 
-    /// Makes room for more charges, unless there is.
+    /// Reserves capacity for more charges if the capacity of the first allocation is used up.
     #[inline]
     pub(crate) fn reserve(&mut self, more: usize) {
         if !self.is_empty() && self.len() == self.outcomes.capacity() {
@@ -90,13 +90,13 @@ impl Charges {
         }
     }
 
-    /// Sets the texts of the limits, whose positions have changed.
+    /// Replaces the texts after the positions of limits have changed.
     pub(crate) fn set_texts(&mut self, texts: &Option<Arc<Texts>>) {
         self.texts.clone_from(texts);
     }
 
-    /// Lets no denial of these charges count as a strike.
-    pub(crate) fn make_no_strikes(&mut self) {
+    /// Excludes denials of these charges from strikes.
+    pub(crate) fn disable_strikes(&mut self) {
         self.iter_mut().for_each(|outcome| outcome.charge.makes_strikes = false);
     }
 

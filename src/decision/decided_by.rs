@@ -32,8 +32,7 @@ impl DecidedBy {
     }
 
     /// Returns whether the store decided, rather than the policies for its failure.
-    #[must_use]
-    pub const fn is_store(self) -> bool {
+    pub(crate) const fn is_store(self) -> bool {
         matches!(self, Self::Memory | Self::Store | Self::RememberedDenial)
     }
 }

@@ -203,9 +203,9 @@ impl Outcome {
         };
     }
 
-    /// Returns whether a charge is like the one that has this outcome: its outcome [follows](Self::answer_like). The
-    /// size of a limit that is available may have grown, unless its state is a log, whose summary holds for one size
-    /// only, or an override has to be read.
+    /// Returns whether the outcome of another charge [follows](Self::answer_like) from this one: all that it depends on is
+    /// equal. The size of an available limit may have grown. This does not hold for logs, whose summary is of one size,
+    /// and for limits with overrides, which have to be read.
     pub(crate) fn answers(&self, asked: &Charge) -> bool {
         let question = |charge: &Charge| {
             let flags = (charge.veto, charge.is_overridable, charge.makes_strikes, charge.limit);
@@ -425,7 +425,7 @@ impl PartialEq for Outcome {
     }
 }
 
-/// Serializes what is reported. Spans are in seconds.
+/// Serializes the reported values, with spans in seconds.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Outcome {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

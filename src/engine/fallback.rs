@@ -41,9 +41,9 @@ impl FallbackPolicies {
         // The store may have answered some of them before it failed, or have given them the size of an override.
         charges.ask_again();
         let quotas = || charges.iter().filter(|outcome| outcome.veto == Veto::Quota);
-        let are_quotas_allowed = quotas().any(|outcome| self.policy_of(limits, outcome) == OnStoreError::Allow);
+        let are_quotas_allowed = quotas().any(|outcome| self.policy(limits, outcome) == OnStoreError::Allow);
         let may_quotas_allow = are_quotas_allowed || quotas().any(|outcome| !self.is_share_too_small(limits, outcome));
-        let is_rejected = |charge: &Outcome| match (self.policy_of(limits, charge), charge.veto) {
+        let is_rejected = |charge: &Outcome| match (self.policy(limits, charge), charge.veto) {
             (OnStoreError::Reject, _) => true,
             (OnStoreError::Allow, _) | (_, Veto::Shadow) => false,
             (_, Veto::Quota) if may_quotas_allow => false,
@@ -52,7 +52,7 @@ impl FallbackPolicies {
         if charges.iter().any(is_rejected) {
             return (Fallback::Rejected, None);
         }
-        charges.retain(|outcome| matches!(self.policy_of(limits, outcome), OnStoreError::DecideLocally(_)));
+        charges.retain(|outcome| matches!(self.policy(limits, outcome), OnStoreError::DecideLocally(_)));
         if charges.is_empty() {
             return (Fallback::Allowed, Some(Decision::unlimited()));
         }
@@ -91,7 +91,7 @@ impl FallbackPolicies {
     /// such as `reject` or `allow, decide locally`.
     #[cfg(feature = "tracing")]
     pub(super) fn describe(&self, limits: &Limits) -> [String; 2] {
-        let name = |limit| match self.policy_for(limit) {
+        let name = |limit| match self.policy_of(limit) {
             OnStoreError::Reject => "reject",
             OnStoreError::Allow => "allow",
             OnStoreError::DecideLocally(_) => "decide locally",
@@ -101,11 +101,11 @@ impl FallbackPolicies {
         [names.collect(), Vec::from_iter(policies)].map(|names: Vec<&str>| names.join(", "))
     }
 
-    fn policy_of(&self, limits: &Limits, charge: &Charge) -> OnStoreError {
-        limits.get(charge.limit()).map_or(OnStoreError::Reject, |limit| self.policy_for(limit))
+    fn policy(&self, limits: &Limits, charge: &Charge) -> OnStoreError {
+        limits.get(charge.limit()).map_or(OnStoreError::Reject, |limit| self.policy_of(limit))
     }
 
-    fn policy_for(&self, limit: &Limit) -> OnStoreError {
+    fn policy_of(&self, limit: &Limit) -> OnStoreError {
         match limit.on_store_error.unwrap_or(self.policy) {
             // A limit in shadow mode rejects nothing.
             OnStoreError::Reject if limit.is_shadow() => OnStoreError::Allow,
@@ -119,7 +119,7 @@ impl FallbackPolicies {
     }
 
     fn share(&self, limits: &Limits, charge: &Charge) -> Option<Charge> {
-        match self.policy_of(limits, charge) {
+        match self.policy(limits, charge) {
             OnStoreError::DecideLocally(share) => Some(charge.share(share.parts, &self.hasher)),
             OnStoreError::Reject | OnStoreError::Allow => None,
         }

@@ -16,18 +16,18 @@ use crate::store::Store;
 pub(super) struct Guard {
     pub(super) store: Arc<dyn Store>,
     pub(super) breakers: Arc<Breakers>,
-    span: Duration,
+    longest_call: Duration,
 }
 
 impl Guard {
-    /// Guards a store, whose calls may take so long.
-    pub(super) fn new(store: Arc<dyn Store>, breaker: CircuitBreaker, span: Duration) -> Self {
-        Self { store, breakers: Breakers::new(breaker), span }
+    /// Guards a store. `longest_call` is the longest time of a call.
+    pub(super) fn new(store: Arc<dyn Store>, breaker: CircuitBreaker, longest_call: Duration) -> Self {
+        Self { store, breakers: Breakers::new(breaker), longest_call }
     }
 
     /// Returns the deadline of a call.
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline { span: self.span, began: None }
+        Deadline { span: self.longest_call, began: None }
     }
 
     /// Begins a call that concerns `charges`, or returns an error if the breaker of a node is open.
@@ -35,10 +35,10 @@ impl Guard {
         if self.breakers.are_closed() {
             return (Ok(self.breakers.begin()), Changes::new());
         }
-        self.breakers.admit(&self.nodes(charges), self.span)
+        self.breakers.admit(&self.nodes(charges), self.longest_call)
     }
 
-    /// Returns the error of a call about `charges` that would be kept from the store now.
+    /// Returns the error that a call about `charges` would get now from an open breaker.
     pub(super) fn rejection(&self, charges: &[Outcome]) -> Option<StoreError> {
         self.breakers.rejection(&self.nodes(charges))
     }
@@ -92,16 +92,17 @@ impl Guard {
     }
 }
 
-/// How long calls about a request may take: each, from when it is awaited, or all of them together.
+/// The longest time that calls about a request may take. Each call has this time from when it is awaited, unless the
+/// deadline has [begun](Self::begin) for all of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
     span: Duration,
-    /// When it began, if calls have it together.
+    /// When it began for all calls.
     began: Option<Instant>,
 }
 
 impl Deadline {
-    /// Returns the deadline of calls that have it together, from now on.
+    /// Begins the deadline for all calls that get a copy.
     pub(crate) fn begin(self) -> Self {
         Self { began: Some(Instant::now()), ..self }
     }

@@ -74,8 +74,7 @@ impl Default for EngineConfig {
 pub(crate) struct Engine {
     pub(crate) limits: Limits,
     guard: Guard,
-    /// What makes the decisions that take no call: only a store that keeps states in this process makes others than
-    /// denials.
+    /// The part that decides without a call. Only a store that keeps states in this process decides more than denials.
     by_at_once: DecidedBy,
     fallback: FallbackPolicies,
     recorders: Recorders,
@@ -380,9 +379,28 @@ impl Engine {
 impl Engine {
     /// Refunds the charges of a receipt where they were made, as far as they still count. Leaves out limits that no
     /// longer exist.
-    pub(crate) fn refund(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
-        let Receipt { by, mut charged } = receipt;
-        self.limits.fit_refund(&mut charged);
+    pub(crate) fn refund(self: &Arc<Self>, mut receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
+        self.limits.fit_refund(&mut receipt.charged);
+        self.refund_fitted(receipt, deadline)
+    }
+
+    /// Refunds a receipt that a caller has passed. `is_live` is whether limits can be removed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store fails, or if the receipt is of another limiter.
+    pub(crate) fn refund_own(self: &Arc<Self>, mut receipt: Receipt, is_live: bool) -> StoreFuture<()> {
+        let charged = receipt.charged.len();
+        self.limits.fit_refund(&mut receipt.charged);
+        if receipt.charged.len() < charged && !is_live {
+            let message = "a receipt is of another limiter: refund it by the one that charged it";
+            return StoreFuture::ready(Err(StoreError::invalid_call(message)));
+        }
+        self.refund_fitted(receipt, self.deadline())
+    }
+
+    fn refund_fitted(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
+        let Receipt { by, charged } = receipt;
         if by.is_store() && !charged.is_empty() {
             return self.call(charged, deadline, |store, charged| store.refund(charged));
         }

@@ -307,7 +307,7 @@ impl Ledger {
         let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
         let decision = loop {
             // A denial is not the client's fault, so it is no strike.
-            charged.make_no_strikes();
+            charged.disable_strikes();
             let decision = self.decide(charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 break decision;

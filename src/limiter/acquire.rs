@@ -226,7 +226,7 @@ impl Limiter {
         let charges = || {
             let mut charges = engine.limits.charges_of(key, cost);
             // A denial that leads to a wait does not count towards a penalty.
-            charges.make_no_strikes();
+            charges.disable_strikes();
             charges
         };
         let deadline = Instant::now().checked_add(longest);

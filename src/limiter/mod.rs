@@ -15,7 +15,7 @@ pub use self::acquire::AcquireError;
 pub use self::handle::LimitHandle;
 use crate::decision::Receipt;
 use crate::engine::{CircuitBreaker, Engine, EngineConfig};
-use crate::error::{ConfigError, StoreError, or_panic};
+use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
 use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Limits, Live, LiveLimits, OnStoreError};
@@ -122,14 +122,8 @@ impl Limiter {
     ///
     /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`], charges
     /// of limits that were removed are ignored instead.
-    pub fn refund(&self, mut receipt: Receipt) -> StoreFuture<()> {
-        let (engine, charged) = (self.current(), receipt.charged.len());
-        engine.limits.fit_refund(&mut receipt.charged);
-        if receipt.charged.len() < charged && self.live.is_none() {
-            let message = "a receipt is of another limiter: refund it by the one that charged it";
-            return StoreFuture::ready(Err(StoreError::invalid_call(message)));
-        }
-        engine.refund(receipt, engine.deadline())
+    pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
+        self.current().refund_own(receipt, self.live.is_some())
     }
 
     /// Resets `key` under every limit, as if it had never been used.

@@ -12,20 +12,20 @@ use crate::recorder::{Event, Reason};
 /// # Errors
 ///
 /// Returns the reason if the request is rejected without a decision.
-pub(crate) async fn decide(limited: &RequestLimits, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-    let engine = &limited.engine;
+pub(crate) async fn decide(requests: &RequestLimits, head: &RequestHead<'_>) -> Result<Decision, Reason> {
+    let engine = &requests.engine;
     let reject = |reason| {
         engine.reject(reason, None, None, head);
         Err(reason)
     };
-    let (listed, matched) = limited.lists.find(head);
+    let (listed, matched) = requests.lists.find(head);
     matched.into_iter().for_each(|action| engine.report_event(&Event::ListMatched { action }));
     match listed {
         Some(ListKind::Rejects(action)) => return reject(Reason::Listed(action)),
         Some(ListKind::Exempts) => return Ok(Decision::unlimited()),
         None => {}
     }
-    let mut finder = Finder::new(limited, head);
+    let mut finder = Finder::new(requests, head);
     for pending in finder.find() {
         if finder.missing_key.is_none() {
             finder.resolve(pending).await;

@@ -8,11 +8,11 @@ use crate::key::head::RequestHead;
 use crate::limit::IndexedLimits;
 
 /// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
-pub(crate) async fn explain(limited: &RequestLimits, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
-    let (engine, limits) = (&limited.engine, &limited.engine.limits);
+pub(crate) async fn explain(requests: &RequestLimits, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {
+    let (engine, limits) = (&requests.engine, &requests.engine.limits);
     let mut explained: Vec<_> = limits.iter().map(LimitExplanation::new).collect();
-    let mut finder = Finder::new(limited, head);
-    let conclusion = match limited.lists.find(head).0 {
+    let mut finder = Finder::new(requests, head);
+    let conclusion = match requests.lists.find(head).0 {
         Some(ListKind::Rejects(action)) => Some(Conclusion::Listed { action }),
         Some(ListKind::Exempts) => Some(Conclusion::Exempt),
         None => {
@@ -37,6 +37,6 @@ pub(crate) async fn explain(limited: &RequestLimits, head: &RequestHead<'_>, pur
     finder.complete();
     let charges = finder.charges;
     let mut explanation = Explanation::new(engine, conclusion, charges, explained, purpose).await;
-    explanation.lists = limited.lists.explain(head);
+    explanation.lists = requests.lists.explain(head);
     explanation
 }

@@ -21,7 +21,7 @@ pub(crate) enum PendingLimits {
 
 /// Finds the limits that apply to a request.
 pub(crate) struct Finder<'a> {
-    limited: &'a RequestLimits,
+    requests: &'a RequestLimits,
     head: &'a RequestHead<'a>,
     /// The charges of the limits that apply.
     pub(crate) charges: Charges,
@@ -33,16 +33,16 @@ pub(crate) struct Finder<'a> {
 
 impl<'a> Finder<'a> {
     #[inline]
-    pub(crate) fn new(limited: &'a RequestLimits, head: &'a RequestHead<'a>) -> Self {
-        Self { limited, head, charges: limited.engine.limits.no_charges(), missing_key: None, explained: None }
+    pub(crate) fn new(requests: &'a RequestLimits, head: &'a RequestHead<'a>) -> Self {
+        Self { requests, head, charges: requests.engine.limits.no_charges(), missing_key: None, explained: None }
     }
 
     /// Adds the limits that apply. Returns those that have yet to be found. Ends at the first limit that rejects the
     /// request, unless it is explained.
     #[inline]
     pub(crate) fn find(&mut self) -> Vec<PendingLimits> {
-        let (limited, head) = (self.limited, self.head);
-        let (limits, hasher) = (&limited.engine.limits, limited.engine.hasher());
+        let (requests, head) = (self.requests, self.head);
+        let (limits, hasher) = (&requests.engine.limits, requests.engine.hasher());
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
@@ -72,7 +72,7 @@ impl<'a> Finder<'a> {
 
     /// Adds the limits of an index that apply, unless a value has to be completed first, whose position is the error.
     fn search(&mut self, index: usize, values: &mut Values) -> Result<(), usize> {
-        let (limits, head) = (&self.limited.engine.limits, self.head);
+        let (limits, head) = (&self.requests.engine.limits, self.head);
         limits.find(index, head, values, self.explained.is_some(), &mut |position, matched| {
             if let Some(limit) = limits.indexed[index].get(position) {
                 self.add_match(limit, matched);
@@ -82,7 +82,7 @@ impl<'a> Finder<'a> {
 
     /// Waits for limits that have yet to be found, and adds those that apply.
     pub(crate) async fn resolve(&mut self, pending: PendingLimits) {
-        let engine = &self.limited.engine;
+        let engine = &self.requests.engine;
         match pending {
             PendingLimits::Key { limit, key } => {
                 let key = key.await;
@@ -102,12 +102,12 @@ impl<'a> Finder<'a> {
     #[inline]
     pub(crate) fn complete(&mut self) {
         self.charges.sort_by_key(|outcome| outcome.limit());
-        self.limited.engine.limits.fit(&mut self.charges, self.head);
+        self.requests.engine.limits.fit(&mut self.charges, self.head);
     }
 
     /// Adds a limit if it applies, from the result of looking it up in an index.
     fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
-        let engine = &self.limited.engine;
+        let engine = &self.requests.engine;
         match matched {
             None => self.note(limit, LimitStatus::Replaced, None),
             Some(_) if !is_applicable(&engine.limits[limit], self.head) => {
@@ -121,8 +121,8 @@ impl<'a> Finder<'a> {
     /// is the key itself if an index or an asynchronous extractor has found it.
     #[inline]
     fn add(&mut self, index: usize, key: Result<KeyHash, KeyError>, looked_up: Option<&KeyBuf>) {
-        let limited = self.limited;
-        let limits = &limited.engine.limits;
+        let requests = self.requests;
+        let limits = &requests.engine.limits;
         let limit = &limits[index];
         let missing_key = key.err();
         let key = match key {
@@ -130,7 +130,7 @@ impl<'a> Finder<'a> {
             Err(error) => {
                 let policy = limit.missing_key_policy(error);
                 if self.explained.is_none() {
-                    report(limited, limit.name(), policy, error);
+                    report(requests, limit.name(), policy, error);
                 }
                 match policy {
                     OnMissingKey::Skip => return self.note(index, LimitStatus::Skipped { error }, looked_up),
@@ -138,11 +138,11 @@ impl<'a> Finder<'a> {
                         self.missing_key.get_or_insert(error);
                         return self.note(index, LimitStatus::Rejects { error }, looked_up);
                     }
-                    OnMissingKey::Share => KeyBuf::default().hash(limited.engine.hasher()),
+                    OnMissingKey::Share => KeyBuf::default().hash(requests.engine.hasher()),
                 }
             }
         };
-        let cost = limit.cost.as_ref().unwrap_or(&limited.cost).of(self.head);
+        let cost = limit.cost.as_ref().unwrap_or(&requests.cost).of(self.head);
         limits.add(&mut self.charges, index, key, cost);
         let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
         self.note(index, LimitStatus::Applies(applied), looked_up);
@@ -154,7 +154,7 @@ impl<'a> Finder<'a> {
         let Some(explained) = &mut self.explained else { return };
         let explained = &mut explained[index];
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
-            explained.key = self.limited.engine.limits[index].describe_key(self.head);
+            explained.key = self.requests.engine.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {
                 part.found(key);
             }
@@ -170,9 +170,9 @@ fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
 
 /// Logs misconfiguration that only the operator can correct, once per limiter.
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "nothing is logged"))]
-fn report(limited: &RequestLimits, limit: &str, policy: OnMissingKey, error: KeyError) {
+fn report(requests: &RequestLimits, limit: &str, policy: OnMissingKey, error: KeyError) {
     match error {
-        KeyError::NotProvided if !limited.warned.lacks_address.swap(true, Ordering::Relaxed) => {
+        KeyError::NotProvided if !requests.warned.lacks_address.swap(true, Ordering::Relaxed) => {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 limit,
@@ -182,7 +182,7 @@ fn report(limited: &RequestLimits, limit: &str, policy: OnMissingKey, error: Key
             );
         }
         KeyError::NoAddress(cause)
-            if policy == OnMissingKey::Reject && !limited.warned.lacks_client.swap(true, Ordering::Relaxed) =>
+            if policy == OnMissingKey::Reject && !requests.warned.lacks_client.swap(true, Ordering::Relaxed) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(
@@ -193,7 +193,7 @@ fn report(limited: &RequestLimits, limit: &str, policy: OnMissingKey, error: Key
         }
         // Under another policy, requests without the extension are expected.
         KeyError::MissingExtension(extension)
-            if policy == OnMissingKey::Reject && !limited.warned.lacks_extension.swap(true, Ordering::Relaxed) =>
+            if policy == OnMissingKey::Reject && !requests.warned.lacks_extension.swap(true, Ordering::Relaxed) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(

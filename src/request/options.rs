@@ -1,4 +1,4 @@
-//! The options that decide which limits apply to a request, and what it costs: lists and costs.
+//! The lists and costs of requests.
 
 use std::fmt;
 use std::sync::Arc;

@@ -9,12 +9,13 @@ use super::explain::explain;
 use super::options::RequestOptions;
 use super::request_limits::RequestLimits;
 use crate::decision::{Decision, Purpose, Receipt};
-use crate::error::{ConfigError, StoreError, or_panic};
+use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::key::head::RequestHead;
 use crate::limit::{Limit, Live, LiveLimits};
 use crate::limiter::Builder;
 use crate::recorder::Reason;
+use crate::store::StoreFuture;
 
 /// Decides requests by their heads, for transports and proxies that are not Tower services: limits have keys, costs and
 /// conditions as in a [`RateLimitLayer`](crate::RateLimitLayer), and rules files and lists apply. The caller turns the
@@ -78,7 +79,7 @@ impl RequestLimiter {
         Builder::new(limits)
     }
 
-    /// Returns a builder of a limiter of requests whose limits can be replaced at runtime.
+    /// Returns a builder with limits that can be replaced at runtime.
     pub fn live_builder(limits: &LiveLimits) -> Builder<RequestOptions> {
         Builder::live(limits)
     }
@@ -97,15 +98,14 @@ impl RequestLimiter {
         decide(&self.current(), head).await
     }
 
-    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. See
-    /// [`Limiter::refund`](crate::Limiter::refund).
+    /// Refunds an earlier charge as [`Limiter::refund`](crate::Limiter::refund) does.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails.
-    pub async fn refund(&self, receipt: Receipt) -> Result<(), StoreError> {
-        let limits = self.current();
-        limits.engine.refund(receipt, limits.engine.deadline()).await
+    /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`], charges
+    /// of limits that were removed are ignored instead.
+    pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
+        self.current().engine.refund_own(receipt, self.live.is_some())
     }
 
     /// Explains what would happen to a request now, and charges nothing. See [`explain`](crate::explain).

@@ -139,6 +139,19 @@ async fn a_receipt_is_refunded_and_limits_are_replaced() {
     assert_eq!(limits.decide(&head).await.unwrap_err(), Reason::MissingKey(KeyError::NotSent));
 }
 
+/// Otherwise, it would refund nothing.
+#[tokio::test]
+async fn a_receipt_of_another_limiter_is_an_error() {
+    let [one, other] = [(); 2].map(|()| {
+        let limit = Limit::new("one", FixedWindow::per_day(1)).by(key::header("x-user"));
+        RequestLimiter::builder([limit]).store(paused_store()).build()
+    });
+    let request = with(&[("x-user", "ann")]);
+    let receipt = one.decide(&RequestHead::of(&request)).await.unwrap().into_receipt();
+    let error = other.refund(receipt).await.unwrap_err();
+    assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
+}
+
 /// Otherwise, it would never be settled.
 #[test]
 fn a_limit_that_depends_on_a_response_is_an_error() {

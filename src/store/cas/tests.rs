@@ -154,7 +154,7 @@ fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Char
     [limit, penalty]
 }
 
-/// Returns the override of a charge as a store is asked for it.
+/// Returns a request of one charge.
 fn one(charge: Charge) -> Charges {
     Charges::of([charge])
 }
