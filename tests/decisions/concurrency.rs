@@ -10,8 +10,9 @@ use tower_ratelimit::{
     Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp, TokenBucket,
 };
 
-use crate::rule::{Kind, Rule, one_of_each};
+use crate::rule::one_of_each;
 use crate::subject::{KEY, Subject};
+use support::rule::{Kind, Rule};
 
 const TASKS: u64 = 16;
 

@@ -13,8 +13,9 @@ use tower_ratelimit::{
 };
 
 use crate::bounds::{Admitted, respects_bound};
-use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::rule::every_rule;
 use crate::subject::Subject;
+use support::rule::{Kind, Rule};
 
 const TENTH: Duration = Duration::from_millis(100);
 
@@ -257,8 +258,8 @@ proptest! {
     /// A changed limit reads the state of the old one without a panic.
     #[test]
     fn limits_of_one_name_and_different_sizes_share_usage(
-        one in prop_oneof![small_rule(), any_rule()],
-        others in prop::collection::vec(prop_oneof![small_rule(), any_rule()], 1..4),
+        one in every_rule(),
+        others in prop::collection::vec(every_rule(), 1..4),
         acts in prop::collection::vec((0usize..4, 0u64..=1_100, 0u64..100_000_000), 1..30),
     ) {
         let subject = Subject::new(&[one]);

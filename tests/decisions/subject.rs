@@ -1,10 +1,10 @@
 //! The subject of the tests: limits in memory, with a manual clock.
 
+use support::calls::{Now, Outcomes};
 use support::limits::acquire_costs;
-use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, Verdict};
-
-use crate::oracle::{Answer, ExpectedOutcome};
-use crate::rule::Rule;
+use support::model::{Answer, ExpectedOutcome};
+use support::rule::Rule;
+use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
@@ -29,7 +29,7 @@ impl Subject {
 
     /// Charges `cost` to each limit at the clock's instant.
     pub(crate) fn acquire(&self, cost: u64) -> Decision {
-        self.limiter.acquire(KEY, cost).into_ready().unwrap().unwrap()
+        self.limiter.acquire(KEY, cost).now()
     }
 
     pub(crate) fn acquire_costs(&self, costs: &[u64]) -> Decision {
@@ -37,15 +37,15 @@ impl Subject {
     }
 
     pub(crate) fn acquire_as(&self, key: &str, costs: &[u64]) -> Decision {
-        acquire_costs(&self.limiter, key, costs).into_ready().unwrap().unwrap()
+        acquire_costs(&self.limiter, key, costs).now()
     }
 
     pub(crate) fn peek(&self, cost: u64) -> Decision {
-        self.limiter.peek(KEY, cost).into_ready().unwrap().unwrap()
+        self.limiter.peek(KEY, cost).now()
     }
 
     pub(crate) fn refund(&self, receipt: Receipt) {
-        self.limiter.refund(receipt).into_ready().unwrap().unwrap();
+        self.limiter.refund(receipt).now();
     }
 
     /// Returns the remaining tokens of each limit.
@@ -54,26 +54,6 @@ impl Subject {
     }
 
     pub(crate) fn remaining(&self) -> u64 {
-        self.peek(0).outcomes()[0].remaining()
-    }
-}
-
-impl From<&Decision> for Answer {
-    fn from(decision: &Decision) -> Self {
-        let limits = decision.outcomes().iter().map(|outcome| ExpectedOutcome {
-            verdict: match outcome.verdict() {
-                Verdict::Allow { delay } => Ok(delay.as_micros()),
-                Verdict::Deny { retry_after } => Err(retry_after.map(|wait| wait.as_micros())),
-            },
-            remaining: outcome.remaining(),
-            more_after: outcome.more_after().map(|wait| wait.as_micros()),
-            reset_after: outcome.reset_after().as_micros(),
-        });
-        Self {
-            allowed: decision.is_allowed(),
-            retry_after: decision.retry_after().map(|wait| wait.as_micros()),
-            delay: decision.delay().as_micros(),
-            limits: limits.collect(),
-        }
+        self.peek(0).remaining()[0]
     }
 }

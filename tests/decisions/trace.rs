@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tower_ratelimit::Timestamp;
 
-use crate::oracle::{Answer, Model, decide};
-use crate::rule::Rule;
+use support::model::{Answer, Model, decide};
+use support::rule::Rule;
 
 /// The time of a request, relative to the previous one.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ impl Trace {
             let focus = focus % models.len();
             at = gap.after(at, self.rules[focus], last.as_ref(), focus);
             let costs = models.iter().zip(asks).map(|(model, ask)| ask.of(model, at)).collect::<Vec<_>>();
-            let answer = decide(&mut models, at, &costs);
+            let answer = decide(&mut models, at, &costs, true);
             last = Some(answer.clone());
             run.push(Step { at, costs, answer });
         }

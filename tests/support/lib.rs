@@ -3,14 +3,17 @@
 #![allow(clippy::new_without_default, clippy::should_implement_trait, reason = "only tests use them")]
 
 pub mod answer;
-pub mod bucket_model;
+pub mod calls;
 pub mod certificates;
+pub mod dates;
+pub mod event_log;
 pub mod example_server;
 pub mod explained;
 pub mod faulty_store;
 pub mod http_client;
 pub mod limits;
 pub mod memcached_server;
+pub mod model;
 #[cfg(target_os = "linux")]
 pub mod moved_clock;
 pub mod patient;
@@ -18,10 +21,12 @@ pub mod permissions;
 pub mod recording;
 pub mod redis_cluster;
 pub mod redis_server;
+pub mod rule;
 pub mod sentinel;
 pub mod server;
 pub mod split_mix;
 pub mod store_fixture;
+pub mod time;
 
 use std::path::{Path, PathBuf};
 

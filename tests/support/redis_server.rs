@@ -141,6 +141,18 @@ impl RedisServer {
         command.query(&mut Client::open(self.url())?.get_connection()?)
     }
 
+    /// Returns how often a command was called, such as `evalsha` for scripts.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.ask(cmd("INFO").arg("commandstats"));
+        let calls = stats.split(&format!("cmdstat_{command}:calls=")).nth(1).and_then(|calls| calls.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a count"))
+    }
+
+    /// Returns the keys that match a pattern.
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
+        self.ask(cmd("KEYS").arg(pattern))
+    }
+
     /// Opens a connection with a long timeout.
     pub async fn connection(&self) -> MultiplexedConnection {
         let config =

@@ -1,4 +1,4 @@
-//! Layers in memory and on Redis, with the same tests.
+//! Stores in memory and on Redis, with the same tests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    Builder, CircuitBreaker, HttpOptions, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
-    Timestamp, key,
+    Builder, Clock, HttpOptions, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, RedisStore,
+    Store, Timestamp, key,
 };
 
 use crate::answer::{Answer, ask};
 use crate::patient::Patient;
 use crate::redis_server::RedisServer;
+use crate::time::MIDNIGHT;
 
 /// A store whose clock stands at midnight.
 pub struct StoreFixture {
@@ -35,17 +36,37 @@ impl StoreFixture {
 
     pub async fn on_redis() -> Self {
         let (server, clock) = (RedisServer::start(), midnight());
-        let store =
-            RedisConfig::node(server.url()).patient().connect().await.expect("a connection").clock(clock.clone());
+        let store = connect(&server).await.clock(clock.clone());
         Self { store: Arc::new(store), clock, is_memory: false, server: Some(server) }
     }
 
-    /// Returns a builder with these limits and no short deadline.
+    /// Returns a builder of a layer with these limits and no short deadline.
     pub fn builder(&self, limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
-        RateLimitLayer::builder(limits)
-            .store(self.store.clone())
-            .deadline(Duration::from_secs(30))
-            .circuit_breaker(CircuitBreaker::off())
+        RateLimitLayer::builder(limits).store(self.store.clone()).patient()
+    }
+
+    /// Returns a builder of a limiter with these limits and no short deadline.
+    pub fn limiter_builder(&self, limits: impl IntoIterator<Item = Limit>) -> Builder {
+        Limiter::builder(limits).store(self.store.clone()).patient()
+    }
+
+    /// Returns a limiter with these limits and no short deadline.
+    pub fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+        self.limiter_builder(limits).build()
+    }
+
+    /// Returns the instant of the clock in µs.
+    pub fn now(&self) -> u64 {
+        self.clock.now().as_micros()
+    }
+
+    /// Sets the clock to an instant in µs.
+    pub fn set(&self, micros: u64) {
+        self.clock.set(Timestamp::from_micros(micros));
+    }
+
+    pub fn advance(&self, span: Duration) {
+        self.clock.advance(span);
     }
 
     /// Returns the remaining tokens of a user under a limit by [`user_key`], once the store responds.
@@ -78,8 +99,14 @@ impl StoreFixture {
     }
 }
 
-fn midnight() -> ManualClock {
-    ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
+/// Returns a clock that stands at midnight.
+pub fn midnight() -> ManualClock {
+    ManualClock::new(Timestamp::from_micros(MIDNIGHT))
+}
+
+/// Connects a store without short deadlines.
+pub async fn connect(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
 /// Returns a key by the header `x-user`.

@@ -6,8 +6,9 @@ use support::limits::acquire_costs;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, TokenBucket, Verdict};
 
 use super::{DAY, MIDNIGHT, MINUTE, SECOND, allowed_of, tokens};
-use crate::rule::{Rule, one_of_each};
+use crate::rule::one_of_each;
 use crate::subject::Subject;
+use support::rule::Rule;
 
 /// upstash ratelimit-js, sliding window: of a limit of 10, 7 and 7 were charged, the second with a denial.
 /// Also APISIX, which compares `cur >= limit` without the cost.

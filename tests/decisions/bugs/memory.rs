@@ -8,8 +8,9 @@ use tower_ratelimit::{
 };
 
 use super::{MIDNIGHT, SECOND, allowed_of, tokens};
-use crate::rule::{Rule, one_of_each};
+use crate::rule::one_of_each;
 use crate::subject::Subject;
+use support::rule::Rule;
 
 /// Sends enough requests of another key for a sweep of the whole store.
 fn send_other_requests(subject: &Subject, at: u64) {

@@ -8,8 +8,8 @@ mod cost;
 mod memory;
 mod time;
 
-use crate::rule::{Kind, Rule};
 use crate::subject::Subject;
+use support::rule::{Kind, Rule};
 
 const SECOND: u64 = 1_000_000;
 const MINUTE: u64 = 60 * SECOND;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tower_ratelimit::{TokenBucket, Verdict};
 
 use super::{DAY, MIDNIGHT, MINUTE, SECOND, allowed_in_a_second, allowed_of, tokens};
-use crate::rule::{Kind, LONGEST, Rule, one_of_each};
+use crate::rule::one_of_each;
 use crate::subject::Subject;
+use support::rule::{Kind, LONGEST, Rule};
 
 /// Returns a limit of each algorithm that is unused again after a second or two.
 fn by_the_second(limit: u32) -> impl Iterator<Item = Rule> {

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 
 use jiff::tz::TimeZone;
-use tower_ratelimit::{Limiter, Receipt};
+use tower_ratelimit::{Limit, Limiter, Receipt};
 
 use crate::calendars::dates::{Calendar, Dates};
-use crate::calendars::{Backend, at, micros, on_each_backend, remaining, reset_after};
+use crate::calendars::{at, micros, quota, remaining, reset_after};
 use support::split_mix::Random;
+use support::store_fixture::{StoreFixture, on_both_stores};
+
+on_both_stores!(windows_end_as_by_the_naive_rule, requests_agree_with_the_naive_rule,);
 
 fn random_dates(random: &mut Random) -> Dates {
     match random.below(5) {
@@ -67,24 +70,20 @@ const ZONES: &[&str] = &[
     "America/Scoresbysund",
 ];
 
-#[tokio::test]
-async fn windows_end_as_by_the_naive_rule() {
-    on_each_backend(async |backend| {
-        let mut random = Random(1);
-        for case in 0..1_500 {
-            let calendar = random_calendar(&mut random);
-            let now = random_instant(&mut random, &calendar);
-            let (start, end) = calendar.window(now);
-            backend.set(now);
-            let windows = calendar.of(5);
-            let decision = backend.limiter(windows).acquire(format!("{case}"), 1).await.unwrap();
-            let about = format!("{calendar:?} at {now} in {}", backend.name);
-            assert_eq!(reset_after(&decision) as i64, end - now as i64, "{about}");
-            let window = tower_ratelimit::Algorithm::from(windows).window_at(decision.at());
-            assert_eq!(micros(Some(window)), Some((end - start) as u64), "{about}");
-        }
-    })
-    .await;
+async fn windows_end_as_by_the_naive_rule(fixture: StoreFixture) {
+    let mut random = Random(1);
+    for case in 0..1_500 {
+        let calendar = random_calendar(&mut random);
+        let now = random_instant(&mut random, &calendar);
+        let (start, end) = calendar.window(now);
+        fixture.set(now);
+        let windows = calendar.of(5);
+        let decision = quota(&fixture, windows).acquire(format!("{case}"), 1).await.unwrap();
+        let about = format!("{calendar:?} at {now}");
+        assert_eq!(reset_after(&decision) as i64, end - now as i64, "{about}");
+        let window = tower_ratelimit::Algorithm::from(windows).window_at(decision.at());
+        assert_eq!(micros(Some(window)), Some((end - start) as u64), "{about}");
+    }
 }
 
 /// The usage of a key: a count for each window, by its start.
@@ -125,13 +124,12 @@ impl Model {
     }
 }
 
-async fn answers_as_the_model(backend: &Backend, seed: u64) {
+async fn answers_as_the_model(fixture: &StoreFixture, seed: u64) {
     let mut random = Random(seed);
     let calendar = random_calendar(&mut random);
     let limit = 1 + random.below(8);
     // Limits of one name would share their state.
-    let limits = [tower_ratelimit::Limit::new(format!("quota {seed}"), calendar.of(limit as u32))];
-    let limiter = crate::calendars::limiter(limits).store(backend.store.clone()).build();
+    let limiter = fixture.limiter(Limit::new(format!("quota {seed}"), calendar.of(limit as u32)));
     let mut now = random_instant(&mut random, &calendar);
     let mut model = Model { calendar, limit, counts: HashMap::new() };
     let mut held = Vec::new();
@@ -144,7 +142,7 @@ async fn answers_as_the_model(backend: &Backend, seed: u64) {
             3 => now + 1,
             _ => now,
         };
-        backend.set(now);
+        fixture.set(now);
         if random.below(4) == 0 && !held.is_empty() {
             let (receipt, start, cost) = held.swap_remove(random.below(held.len() as u64) as usize);
             limiter.refund(receipt).await.unwrap();
@@ -155,12 +153,8 @@ async fn answers_as_the_model(backend: &Backend, seed: u64) {
     }
 }
 
-#[tokio::test]
-async fn requests_agree_with_the_naive_rule() {
-    on_each_backend(async |backend| {
-        for seed in 0..60 {
-            answers_as_the_model(backend, seed).await;
-        }
-    })
-    .await;
+async fn requests_agree_with_the_naive_rule(fixture: StoreFixture) {
+    for seed in 0..60 {
+        answers_as_the_model(&fixture, seed).await;
+    }
 }

@@ -9,7 +9,7 @@ use tower_ratelimit::{Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 use super::map::{Fault, Map};
 use crate::clock::NOON;
-use crate::rule::{Kind, Rule};
+use support::rule::{Kind, Rule};
 
 /// A process: its limit, and the time by which its clock is behind, in µs.
 #[derive(Clone, Copy, Debug)]

@@ -4,64 +4,61 @@
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
-use tower_ratelimit::{
-    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, Share, SlidingLog, StoreErrorKind, Timestamp,
-};
-
-use crate::overrides::backend::{holding, is_allowed, left, on};
+use support::calls::Calls;
 use support::limits::{Patient, all};
 use support::redis_server::{RedisServer, wait_until};
+use support::store_fixture::{connect, midnight};
+use support::time::LONGEST;
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, Limit, Limiter, OnStoreError, RedisStore, Share, SlidingLog, StoreErrorKind,
+};
 
-/// The longest possible window, so that none ends during a test.
-const LONG: Duration = Duration::from_secs(366 * 86_400);
+use crate::overrides::{first, holding, left, set};
 
 fn window(limit: u32) -> FixedWindow {
-    FixedWindow::new(limit, LONG)
+    FixedWindow::new(limit, LONGEST)
+}
+
+fn limiter(store: RedisStore, limit: Limit) -> Limiter {
+    Limiter::builder(limit.overridable()).patient().store(store).build()
 }
 
 async fn node(server: &RedisServer) -> Limiter {
-    Limiter::builder([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await).build()
-}
-
-/// Returns the number of script calls.
-fn calls(server: &RedisServer) -> u64 {
-    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    limiter(connect(server).await, Limit::new("daily", window(100)))
 }
 
 /// Returns the number of script calls of an operation.
 async fn taking<T>(server: &RedisServer, of: impl Future<Output = T>) -> (u64, T) {
-    let before = calls(server);
+    let before = server.calls("evalsha");
     let result = of.await;
-    (calls(server) - before, result)
+    (server.calls("evalsha") - before, result)
 }
 
 #[tokio::test]
 async fn the_next_decision_of_any_node_uses_the_override() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
-    let overrides = one.limit("daily").unwrap();
     for node in [&one, &other] {
         assert_eq!(left(node, "42").await, 100);
     }
-    overrides.set_override("42", window(200), None).await.unwrap();
+    set(&one, "42", window(200)).await;
     // The script applies it, also for the process that has not set it.
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 200));
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 200));
     for (node, left_then) in [(&one, 200), (&other, 199)] {
         assert_eq!(taking(&server, left(node, "42")).await, (1, left_then));
-        assert_eq!(taking(&server, is_allowed(node, "42", 1)).await, (1, true));
+        assert_eq!(taking(&server, node.allows("42", 1)).await, (1, true));
     }
-    overrides.set_override("42", window(50), None).await.unwrap();
+    set(&one, "42", window(50)).await;
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 48));
-    overrides.remove_override("42").await.unwrap();
-    assert_eq!(taking(&server, left(&one, "42")).await, (1, 98));
-    assert_eq!(taking(&server, left(&other, "42")).await, (1, 98));
+    first(&one).remove_override("42").await.unwrap();
+    for node in [&one, &other] {
+        assert_eq!(taking(&server, left(node, "42")).await, (1, 98));
+    }
     // A new node.
-    overrides.set_override("42", window(300), None).await.unwrap();
+    set(&one, "42", window(300)).await;
     let new = node(&server).await;
-    assert_eq!(new.limit("daily").unwrap().get_override("42").await.unwrap().unwrap().algorithm, window(300).into());
+    assert_eq!(first(&new).get_override("42").await.unwrap().unwrap().algorithm, window(300).into());
     assert_eq!(taking(&server, left(&new, "42")).await, (1, 298));
 }
 
@@ -70,10 +67,10 @@ async fn the_next_decision_of_any_node_uses_the_override() {
 async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
     let server = RedisServer::start();
     let node = node(&server).await;
-    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
+    set(&node, "42", window(200)).await;
     let flood = async {
         for n in 0..500_u64 {
-            assert!(node.acquire(n, 1).await.unwrap().is_allowed());
+            assert!(node.allows(n, 1).await);
         }
     };
     assert_eq!(taking(&server, flood).await.0, 500);
@@ -86,10 +83,9 @@ async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
 async fn an_override_expires_by_the_clock_of_redis() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
-    let overrides = one.limit("daily").unwrap();
     let span = Duration::from_millis(400);
     let before = Instant::now();
-    overrides.set_override("42", window(200), Some(span)).await.unwrap();
+    first(&one).set_override("42", window(200), Some(span)).await.unwrap();
     let set = Instant::now();
     let mut seen = [0, 0];
     loop {
@@ -108,38 +104,36 @@ async fn an_override_expires_by_the_clock_of_redis() {
         }
     }
     assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
-    wait_until("Redis removes the override by itself", || server.ask::<Vec<String>>(cmd("KEYS").arg("*")).is_empty());
+    wait_until("Redis removes the override by itself", || server.keys("*").is_empty());
 }
 
 /// The process that sets an override clears its cached denials. Another node keeps them for their lifetime.
 #[tokio::test]
 async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
     let server = RedisServer::start();
-    for (name, small) in all(5, LONG) {
-        let large = holding(small, 50);
-        let limit = || [Limit::new(name, small).overridable()];
-        let long = on(&server).await.remember_denials(Duration::from_secs(600));
-        let one = Limiter::builder(limit()).patient().store(long).build();
-        let short = on(&server).await.remember_denials(Duration::from_millis(200));
-        let other = Limiter::builder(limit()).patient().store(short).build();
+    for (name, small) in all(5, LONGEST) {
+        let [long, short] = [600_000, 200].map(Duration::from_millis);
+        let node =
+            async |remembered| limiter(connect(&server).await.remember_denials(remembered), Limit::new(name, small));
+        let [one, other] = [node(long).await, node(short).await];
         for _ in 0..5 {
-            assert!(is_allowed(&one, "42", 1).await, "{name}");
+            assert!(one.allows("42", 1).await, "{name}");
         }
         for node in [&one, &other] {
-            assert!(!is_allowed(node, "42", 1).await, "{name}");
+            assert!(!node.allows("42", 1).await, "{name}");
         }
-        let (asked, denied) = taking(&server, is_allowed(&one, "42", 1)).await;
+        let (asked, denied) = taking(&server, one.allows("42", 1)).await;
         assert_eq!((asked, denied), (0, false), "{name}: a denial is remembered");
-        one.limit(name).unwrap().set_override("42", large, None).await.unwrap();
-        assert!(is_allowed(&one, "42", 1).await, "{name}");
+        set(&one, "42", holding(small, 50)).await;
+        assert!(one.allows("42", 1).await, "{name}");
         let set = Instant::now();
-        while !is_allowed(&other, "42", 1).await {
+        while !other.allows("42", 1).await {
             assert!(set.elapsed() < Duration::from_secs(20), "{name}: it is denied on and on");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // After the removal of the larger size, the cached denial ends, and the smaller size denies.
-        one.limit(name).unwrap().remove_override("42").await.unwrap();
-        assert!(!is_allowed(&one, "42", 1).await, "{name}");
+        first(&one).remove_override("42").await.unwrap();
+        assert!(!one.allows("42", 1).await, "{name}");
     }
 }
 
@@ -148,11 +142,11 @@ async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
 async fn each_request_of_a_call_is_decided_by_its_own_size() {
     let server = RedisServer::start();
     let sizes = |customer: u32| if customer.is_multiple_of(3) { 100 } else { 10 + customer };
-    let first = node(&server).await;
+    let node = node(&server).await;
     for customer in (0..32_u32).filter(|customer| sizes(*customer) != 100) {
-        first.limit("daily").unwrap().set_override(customer, window(sizes(customer)), None).await.unwrap();
+        first(&node).set_override(customer, window(sizes(customer)), None).await.unwrap();
     }
-    let cold = node(&server).await;
+    let cold = self::node(&server).await;
     let (made, taken) = taking(&server, async {
         let mut tasks = tokio::task::JoinSet::new();
         for customer in 0..32_u32 {
@@ -161,7 +155,7 @@ async fn each_request_of_a_call_is_decided_by_its_own_size() {
                 tasks.spawn(async move {
                     let mut allowed = 0;
                     for _ in 0..40 {
-                        allowed += u32::from(cold.acquire(customer, 1).await.unwrap().is_allowed());
+                        allowed += u32::from(cold.allows(customer, 1).await);
                     }
                     (customer, allowed)
                 });
@@ -184,7 +178,7 @@ async fn each_request_of_a_call_is_decided_by_its_own_size() {
 async fn a_restart_without_persistence_resets_limits() {
     let mut server = RedisServer::start();
     let node = node(&server).await;
-    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
+    set(&node, "42", window(200)).await;
     assert_eq!(left(&node, "42").await, 200);
     server.restart();
     let until = Instant::now() + Duration::from_secs(20);
@@ -202,15 +196,10 @@ async fn a_restart_without_persistence_resets_limits() {
 #[tokio::test]
 async fn a_local_decision_uses_no_override() {
     let mut server = RedisServer::start();
-    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
-    let limits = || {
-        let policy = OnStoreError::DecideLocally(Share::one_of(2));
-        [Limit::new("daily", window(100)).overridable().on_store_error(policy)]
-    };
-    let first = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
-    let overrides = first.limit("daily").unwrap();
-    overrides.set_override("42", window(200), None).await.unwrap();
-    let limiter = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
+    let limit = || Limit::new("daily", window(100)).on_store_error(OnStoreError::DecideLocally(Share::one_of(2)));
+    let store = connect(&server).await.clock(midnight());
+    set(&limiter(store.clone(), limit()), "42", window(200)).await;
+    let limiter = limiter(store, limit());
     assert_eq!(left(&limiter, "42").await, 200);
     server.stop();
     let local = async |key: &str| {
@@ -218,7 +207,7 @@ async fn a_local_decision_uses_no_override() {
         assert_eq!(decision.decided_by(), DecidedBy::Local);
         let left = decision.outcomes()[0].remaining();
         limiter.refund(decision.into_receipt()).await.unwrap();
-        assert_eq!(limiter.peek(key, 1).await.unwrap().outcomes()[0].remaining(), left + 1, "{key} is given back");
+        assert_eq!(limiter.left(key).await, [left + 1], "{key} is given back");
         left
     };
     assert_eq!((local("42").await, local("43").await), (49, 49));
@@ -228,20 +217,20 @@ async fn a_local_decision_uses_no_override() {
 async fn an_unreadable_override_fails_only_its_own_key() {
     let server = RedisServer::start();
     let node = node(&server).await;
-    node.limit("daily").unwrap().set_override("42", window(200), None).await.unwrap();
-    let key: Vec<String> = server.ask(cmd("KEYS").arg("*:override"));
+    set(&node, "42", window(200)).await;
+    let key = server.keys("*:override");
     for garbage in ["", "garbage", "eighteen bytes, no", "a text that is somewhat longer than that"] {
         server.ask::<()>(cmd("SET").arg(&key[0]).arg(garbage));
         let error = node.peek("42", 1).await.expect_err(garbage);
         assert_eq!(error.kind(), StoreErrorKind::Failed);
-        node.limit("daily").unwrap().get_override("42").await.expect_err(garbage);
+        first(&node).get_override("42").await.expect_err(garbage);
         assert_eq!(left(&node, "43").await, 100);
     }
     server.ask::<()>(cmd("DEL").arg(&key[0]));
     server.ask::<()>(cmd("LPUSH").arg(&key[0]).arg("a list"));
     node.peek("42", 1).await.unwrap_err();
     // Removing or setting the override again repairs it.
-    node.limit("daily").unwrap().remove_override("42").await.unwrap();
+    first(&node).remove_override("42").await.unwrap();
     assert_eq!(left(&node, "42").await, 100);
 }
 
@@ -249,10 +238,9 @@ async fn an_unreadable_override_fails_only_its_own_key() {
 #[tokio::test]
 async fn prefixes_keep_overrides_apart() {
     let server = RedisServer::start();
-    let store = on(&server).await;
-    let limit = || [Limit::new("log", SlidingLog::new(9, LONG)).overridable()];
-    let shop = Limiter::builder(limit()).patient().store(store.clone().prefix("shop")).build();
-    let blog = Limiter::builder(limit()).patient().store(store.prefix("blog")).build();
-    shop.limit("log").unwrap().set_override("42", SlidingLog::new(20, LONG), None).await.unwrap();
+    let store = connect(&server).await;
+    let [shop, blog] = ["shop", "blog"]
+        .map(|prefix| limiter(store.clone().prefix(prefix), Limit::new("log", SlidingLog::new(9, LONGEST))));
+    set(&shop, "42", SlidingLog::new(20, LONGEST)).await;
     assert_eq!((left(&shop, "42").await, left(&blog, "42").await), (20, 9));
 }

@@ -10,20 +10,19 @@ use axum::routing::get;
 use http::Request;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tower_ratelimit::{FixedWindow, Limit, MemoryStore, Store, key};
+use tower_ratelimit::{FixedWindow, Limit, MemoryStore, RateLimitLayer, Store, key};
 
-use crate::overrides::backend::{layer, on};
 use support::answer::ask;
+use support::patient::Patient;
 use support::redis_server::RedisServer;
-
-/// The longest possible window, so that none ends during a test.
-const LONG: Duration = Duration::from_secs(366 * 86_400);
+use support::store_fixture::connect;
+use support::time::LONGEST as LONG;
 
 /// Each decision applies a single size. By their sizes and remaining tokens, the allowed requests were the first, the
 /// second and so on, and none was the 301st of 300.
 async fn race(stores: [Arc<dyn Store>; 2]) {
     let limit = || [Limit::new("daily", FixedWindow::new(200, LONG)).by(key::header("x-customer")).overridable()];
-    let layers = stores.map(|store| layer(limit(), store).build());
+    let layers = stores.map(|store| RateLimitLayer::builder(limit()).store(store).patient().build());
     let overrides = layers[0].limit("daily").unwrap();
     let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -85,7 +84,7 @@ async fn concurrent_overrides_in_memory_never_mix_sizes() {
 async fn concurrent_overrides_on_redis_never_mix_sizes() {
     let server = RedisServer::start();
     // Changes may come between any two calls, so a request may have to be repeated more often than allowed.
-    let store = async || on(&server).await.remember_denials(Duration::ZERO);
+    let store = async || connect(&server).await.remember_denials(Duration::ZERO);
     let [one, other] = [store().await, store().await];
     race([Arc::new(one), Arc::new(other)]).await;
 }

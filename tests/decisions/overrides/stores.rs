@@ -8,7 +8,7 @@ use tower_ratelimit::{
     CircuitBreaker, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, Store, StoreError, StoreErrorKind,
 };
 
-use crate::overrides::backend::is_allowed;
+use support::calls::Calls;
 
 /// A store that only implements the required methods.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ async fn a_store_without_overrides_returns_an_error_and_still_decides() {
     not_supported(&overrides.get_override("42").await.unwrap_err());
     not_supported(&overrides.remove_override("42").await.unwrap_err());
     // This does not count as a failure for the circuit breaker.
-    assert!(is_allowed(&limiter, "42", 2).await && !is_allowed(&limiter, "42", 1).await);
+    assert!(limiter.allows("42", 2).await && !limiter.allows("42", 1).await);
 }
 
 /// Limits that are not overridable ignore the overrides of another limiter.
@@ -58,7 +58,7 @@ async fn a_limit_that_is_not_overridable_ignores_overrides() {
     let open = of(Limit::new("daily", FixedWindow::per_day(2)).overridable());
     let plain = of(Limit::new("daily", FixedWindow::per_day(2)));
     open.limit("daily").unwrap().set_override("42", FixedWindow::per_day(5), None).await.unwrap();
-    assert!(is_allowed(&open, "42", 3).await && !is_allowed(&plain, "42", 1).await && is_allowed(&open, "42", 2).await);
+    assert!(open.allows("42", 3).await && !plain.allows("42", 1).await && open.allows("42", 2).await);
 }
 
 #[tokio::test]

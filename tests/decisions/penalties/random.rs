@@ -1,72 +1,45 @@
-//! Random requests: every decision in memory and on Redis agrees with the oracle, to the microsecond.
+//! Random requests: every decision in memory and on Redis agrees with the model, to the microsecond.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use support::limits::acquire_costs;
-use tower_ratelimit::{Algorithm, Limit, Limiter, Penalty};
-
-use crate::penalties::backend::{Backend, START};
-use crate::penalties::oracle::{Oracle, Said, said};
-use support::limits;
+use support::model::{Answer, Model, Spans, decide};
+use support::rule::each;
 use support::split_mix::Random;
+use support::store_fixture::StoreFixture;
+use support::time::{DAY, MICRO, MIDNIGHT};
+use tower_ratelimit::{Limit, Limiter, Penalty};
 
-/// The settings of a penalty.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spans {
-    pub(crate) denials: u32,
-    pub(crate) within: Duration,
-    pub(crate) first: Duration,
-    pub(crate) longest: Duration,
-    pub(crate) kept: Option<Duration>,
+/// Returns one to three limits of a few tokens, most of them with a penalty.
+fn random_models(seed: u64) -> Vec<Model> {
+    let mut random = Random(seed);
+    let periods = [7, 1_000, 1_000_000, 60_000_000, 86_400_000_000];
+    let model = |random: &mut Random| {
+        let period = random.one_of(&periods) * 10;
+        let rules = each(2 + random.below(3) as u32, period);
+        let rule = rules[random.below(rules.len() as u64) as usize];
+        let mut spans = [(); 4].map(|()| u128::from(1 + random.below(4) * random.one_of(&periods)));
+        spans[1..3].sort();
+        let [within, first, longest, kept] = spans;
+        let kept = (random.below(2) == 0).then_some(kept);
+        let longest = if random.below(4) == 0 { first } else { longest };
+        let denials = 1 + random.below(4) as u32;
+        let penalty = (random.below(4) > 0).then_some(Spans { denials, within, first, longest, kept });
+        Model::new(rule).with_penalty(penalty)
+    };
+    (0..1 + random.below(3)).map(|_| model(&mut random)).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OneLimit {
-    algorithm: Algorithm,
-    pub(crate) penalty: Option<Spans>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    seed: u64,
-    pub(crate) limits: Vec<OneLimit>,
-}
-
-impl Setting {
-    fn random(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let periods = [7, 1_000, 1_000_000, 60_000_000, 86_400_000_000];
-        let limit = |random: &mut Random| {
-            let period = Duration::from_micros(random.one_of(&periods) * 10);
-            let (_, algorithm) = limits::all(2 + random.below(3) as u32, period)[random.below(8) as usize];
-            let mut spans = [(); 4].map(|()| Duration::from_micros(1 + random.below(4) * random.one_of(&periods)));
-            spans[1..3].sort();
-            let [within, first, longest, kept] = spans;
-            let kept = (random.below(2) == 0).then_some(kept);
-            let longest = if random.below(4) == 0 { first } else { longest };
-            let denials = 1 + random.below(4) as u32;
-            let penalty = (random.below(4) > 0).then_some(Spans { denials, within, first, longest, kept });
-            OneLimit { algorithm, penalty }
-        };
-        let limits = (0..1 + random.below(3)).map(|_| limit(&mut random)).collect();
-        Self { seed, limits }
-    }
-
-    /// Returns a limit without its penalty.
-    pub(crate) fn bare(&self, index: usize) -> Limit {
-        Limit::new(format!("limit {index} of {}", self.seed), self.limits[index].algorithm)
-    }
-
-    fn limiter(&self, backend: &Backend) -> Limiter {
-        let limit = |index: usize| match self.limits[index].penalty {
-            None => self.bare(index),
-            Some(Spans { denials, within, first, longest, kept }) => {
-                let penalty = Penalty::after(denials, within).locked_out_for(first).doubling_up_to(longest);
-                self.bare(index).penalty(kept.map_or(penalty, |kept| penalty.remembered_for(kept)))
-            }
-        };
-        backend.limiter((0..self.limits.len()).map(limit)).build()
-    }
+fn limiter(fixture: &StoreFixture, seed: u64, models: &[Model]) -> Limiter {
+    let span = |micros: u128| Duration::from_micros(micros as u64);
+    let limit = |(index, model): (usize, &Model)| {
+        let limit = Limit::new(format!("limit {index} of {seed}"), model.rule.algorithm());
+        let Some(Spans { denials, within, first, longest, kept }) = model.penalty else { return limit };
+        let penalty = Penalty::after(denials, span(within)).locked_out_for(span(first)).doubling_up_to(span(longest));
+        limit.penalty(kept.map_or(penalty, |kept| penalty.remembered_for(span(kept))))
+    };
+    fixture.limiter(models.iter().enumerate().map(limit))
 }
 
 /// Counts of the cases that occurred.
@@ -75,49 +48,44 @@ struct Coverage {
     steps: usize,
     allowed: usize,
     /// Requests that began a lockout or were denied by one.
-    refused: usize,
-    answers: Vec<(bool, Option<Duration>, Vec<Said>)>,
+    locked_out: usize,
+    answers: Vec<Answer>,
 }
 
-/// Runs a random trace, and compares it with the oracle if the clock never steps back.
-async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> Coverage {
-    let setting = Setting::random(seed);
-    let limiter = setting.limiter(backend);
-    backend.set(START);
-    let mut oracle = (!steps_back).then(|| Oracle::new(&setting, &backend.clock));
+/// Runs a random trace, and compares it with the models if the clock never steps back.
+async fn trace(fixture: &StoreFixture, seed: u64, steps_back: bool) -> Coverage {
+    let mut models = random_models(seed);
+    let limiter = limiter(fixture, seed, &models);
+    fixture.set(MIDNIGHT);
     let mut random = Random(!seed);
-    let mut edges = vec![Duration::from_micros(1)];
-    let mut met = Coverage::default();
-    for _ in 0..steps {
-        let micro = Duration::from_micros(1);
-        let edge = edges[random.below(edges.len() as u64) as usize].min(Duration::from_secs(86_400 * 400));
+    let mut edges = vec![1];
+    let mut coverage = Coverage::default();
+    for _ in 0..60 {
+        let edge = Duration::from_micros(random.one_of(&edges)).min(400 * DAY);
         let ahead = match random.below(12) {
             0..6 => Duration::ZERO,
             6 => edge,
-            7 => edge.saturating_sub(micro),
+            7 => edge.saturating_sub(MICRO),
             8 => edge / 2,
-            9 => edge + micro,
+            9 => edge + MICRO,
             _ => Duration::from_micros(random.below(1_000)),
         };
         if steps_back && random.below(6) == 0 {
-            backend.set(backend.now().saturating_sub(ahead.as_micros() as u64));
+            fixture.set(fixture.now().saturating_sub(ahead.as_micros() as u64));
         } else {
-            backend.advance(ahead);
+            fixture.advance(ahead);
         }
         if random.below(40) == 0 {
             limiter.reset("key").await.unwrap();
-            oracle.iter_mut().for_each(Oracle::reset);
+            models = random_models(seed);
         }
-        let costs: Vec<u64> = setting
-            .limits
-            .iter()
-            .map(|limit| match random.below(8) {
-                0 => 0,
-                1 => limit.algorithm.capacity() + 1,
-                2 => limit.algorithm.capacity(),
-                _ => 1,
-            })
-            .collect();
+        let cost = |model: &Model| match random.below(8) {
+            0 => 0,
+            1 => model.rule.capacity() + 1,
+            2 => model.rule.capacity(),
+            _ => 1,
+        };
+        let costs: Vec<u64> = models.iter().map(cost).collect();
         let takes = random.below(6) > 0;
         let decision = if takes {
             acquire_costs(&limiter, "key", &costs).await.unwrap()
@@ -126,57 +94,52 @@ async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> 
             limiter.peek("key", costs[0]).await.unwrap()
         };
         let costs = if takes { costs } else { vec![costs[0]; costs.len()] };
-        let answer = said(&decision);
-        if let Some(oracle) = &mut oracle {
-            let expected = oracle.decide(&costs, takes);
-            assert_eq!(answer, expected, "{}: seed {seed}, costs {costs:?}, takes {takes}, {setting:?}", backend.name);
+        let answer = Answer::from(&decision);
+        if !steps_back {
+            let expected = decide(&mut models, fixture.now(), &costs, takes);
+            assert_eq!(answer, expected, "seed {seed}, costs {costs:?}, takes {takes}, {models:?}");
         }
-        met.steps += 1;
-        met.allowed += usize::from(answer.0);
-        met.refused += usize::from(decision.is_locked_out());
-        edges =
-            answer.1.into_iter().chain(answer.2.iter().flat_map(|said| said.2.into_iter().chain([said.3]))).collect();
-        edges.push(micro);
-        met.answers.push(answer);
+        coverage.steps += 1;
+        coverage.allowed += usize::from(answer.allowed);
+        coverage.locked_out += usize::from(decision.is_locked_out());
+        let limits = answer.limits.iter().flat_map(|limit| [limit.more_after, Some(limit.reset_after)]);
+        edges = limits.chain([answer.retry_after, Some(1)]).flatten().map(|edge| edge as u64).collect();
+        coverage.answers.push(answer);
     }
-    met
+    coverage
 }
 
-#[track_caller]
-fn covers_all(met: &[Coverage]) {
-    let sum = |of: fn(&Coverage) -> usize| met.iter().map(of).sum::<usize>();
-    let (steps, allowed, refused) = (sum(|met| met.steps), sum(|met| met.allowed), sum(|met| met.refused));
-    assert!(allowed * 8 > steps && refused * 8 > steps, "{allowed} allowed and {refused} refused of {steps}");
-}
-
-#[tokio::test]
-async fn memory_agrees_with_the_oracle() {
-    let mut met = Vec::new();
-    for seed in 0..600 {
-        met.push(trace(&Backend::in_memory(), seed, 60, false).await);
+/// Runs traces. Enough requests must be allowed, and locked out.
+async fn traces(seeds: Range<u64>, trace: impl AsyncFn(u64) -> Coverage) {
+    let mut sum = Coverage::default();
+    for seed in seeds {
+        let coverage = trace(seed).await;
+        sum.steps += coverage.steps;
+        sum.allowed += coverage.allowed;
+        sum.locked_out += coverage.locked_out;
     }
-    covers_all(&met);
+    assert!(sum.allowed * 8 > sum.steps && sum.locked_out * 8 > sum.steps, "{sum:?}");
 }
 
 #[tokio::test]
-async fn redis_agrees_with_the_oracle() {
-    let backend = Backend::on_redis().await;
-    let mut met = Vec::new();
-    for seed in 1_000..1_150 {
-        met.push(trace(&backend, seed, 60, false).await);
-    }
-    covers_all(&met);
+async fn memory_agrees_with_the_model() {
+    traces(0..600, async |seed| trace(&StoreFixture::in_memory(), seed, false).await).await;
+}
+
+#[tokio::test]
+async fn redis_agrees_with_the_model() {
+    let fixture = StoreFixture::on_redis().await;
+    traces(1_000..1_150, async |seed| trace(&fixture, seed, false).await).await;
 }
 
 /// Also with clocks that step back.
 #[tokio::test]
 async fn the_stores_agree() {
-    let redis = Backend::on_redis().await;
-    let mut met = Vec::new();
-    for seed in 2_000..2_150 {
-        let [one, other] = [trace(&Backend::in_memory(), seed, 60, true).await, trace(&redis, seed, 60, true).await];
-        assert_eq!(one.answers, other.answers, "seed {seed}");
-        met.push(one);
-    }
-    covers_all(&met);
+    let redis = StoreFixture::on_redis().await;
+    traces(2_000..2_150, async |seed| {
+        let memory = trace(&StoreFixture::in_memory(), seed, true).await;
+        assert_eq!(memory.answers, trace(&redis, seed, true).await.answers, "seed {seed}");
+        memory
+    })
+    .await;
 }

@@ -10,28 +10,30 @@ use axum::routing::get;
 use http::Request;
 use tokio::sync::Semaphore;
 use tower::{Layer, Service, service_fn};
-use tower_ratelimit::{FixedWindow, InFlight, Limit, Limiter, SlidingLog, SpareCapacity};
+use tower_ratelimit::{FixedWindow, InFlight, Limit, Limiter, RateLimitLayer, SlidingLog, SpareCapacity};
 
-use crate::thresholds::{DAY, app, on_each_backend, send};
 use support::answer::ask;
+use support::calls::Now;
+use support::store_fixture::{StoreFixture, on_both_stores};
+use support::time::DAY;
 
-#[tokio::test]
-async fn elastic_overage_is_used_only_with_spare_capacity() {
-    on_each_backend(async |backend| {
-        let is_idle = Arc::new(AtomicBool::new(true));
-        let signal = is_idle.clone();
-        let limit = Limit::new("daily", SlidingLog::new(2, DAY)).elastic(150, move || signal.load(Ordering::Relaxed));
-        let (layer, reported) = backend.layer([limit]);
-        let app = app(layer);
-        let status = async || send(&app, "/", "").await.status.as_u16();
-        assert_eq!([status().await, status().await, status().await], [200, 200, 200], "{}", backend.name);
-        is_idle.store(false, Ordering::Relaxed);
-        assert_eq!([status().await, status().await], [429, 429], "what was used counts on");
-        is_idle.store(true, Ordering::Relaxed);
-        assert_eq!([status().await, status().await, status().await], [200, 200, 429], "{}", backend.name);
-        assert_eq!(reported.lock().unwrap().len(), 3);
-    })
-    .await;
+use crate::thresholds::{app, layer, status};
+
+on_both_stores!(elastic_overage_is_used_only_with_spare_capacity,);
+
+async fn elastic_overage_is_used_only_with_spare_capacity(fixture: StoreFixture) {
+    let is_idle = Arc::new(AtomicBool::new(true));
+    let signal = is_idle.clone();
+    let limit = Limit::new("daily", SlidingLog::new(2, DAY)).elastic(150, move || signal.load(Ordering::Relaxed));
+    let (layer, events) = layer(&fixture, limit);
+    let app = app(layer);
+    // Usage counts on.
+    for (idle, expected) in [(true, 200), (true, 200), (true, 200), (false, 429), (true, 200), (true, 200), (true, 429)]
+    {
+        is_idle.store(idle, Ordering::Relaxed);
+        assert_eq!(status(&app, "/").await, expected);
+    }
+    assert_eq!(events.take(), ["over daily 0"; 3]);
 }
 
 #[tokio::test]
@@ -40,9 +42,8 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
     let gate = Arc::new(Semaphore::new(0));
     let held = gate.clone();
     let handler = get(async move || held.acquire().await.map(|permit| permit.forget()).map_err(|_| "closed"));
-    let layer = tower_ratelimit::RateLimitLayer::new([
-        Limit::new("daily", FixedWindow::new(1, DAY)).elastic(400, in_flight.clone())
-    ]);
+    let limit = Limit::new("daily", FixedWindow::new(1, DAY)).elastic(400, in_flight.clone());
+    let layer = RateLimitLayer::new(limit);
     let app: Router = Router::new().route("/", handler).layer(in_flight.clone()).layer(layer);
     let request = || Request::get("/").body(Body::empty()).unwrap();
     let go = || {
@@ -82,13 +83,13 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
 fn an_elastic_limit_has_no_overage_until_requests_are_counted() {
     let in_flight = InFlight::below(2);
     let limiter = Limiter::new([Limit::new("daily", FixedWindow::new(2, DAY)).elastic(100, in_flight.clone())]);
-    let is_allowed = |limiter: &Limiter| limiter.acquire("ann", 1).into_ready().unwrap().unwrap().is_allowed();
+    let is_allowed = |limiter: &Limiter| limiter.acquire("ann", 1).now().is_allowed();
     assert_eq!([(); 3].map(|()| is_allowed(&limiter)), [true, true, false]);
     assert_eq!(in_flight.count(), 0);
     drop(in_flight.enter());
     assert_eq!([(); 3].map(|()| is_allowed(&limiter)), [true, true, false]);
     let layered = InFlight::below(1);
     assert!(!layered.is_available());
-    let _ = tower::Layer::layer(&layered, ());
+    let _ = layered.layer(());
     assert!(layered.clone().is_available());
 }

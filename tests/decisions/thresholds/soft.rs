@@ -2,51 +2,47 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, SlidingLog, SlidingWindow, SlidingWindowCounter,
-    TokenBucket, Verdict,
-};
+use support::calls::{Calls, Now};
+use support::rule::{Rule, each};
+use support::split_mix::Random;
+use support::store_fixture::{StoreFixture, on_both_stores};
+use support::time::{DAY, MICRO};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, Verdict};
 
-use crate::thresholds::{Backend, DAY, app, on_each_backend, send};
+use crate::thresholds::{app, layer, send, status};
 
-const PERIOD: Duration = Duration::from_millis(10);
+on_both_stores!(
+    every_algorithm_allows_its_overage_as_defined,
+    clients_and_observers_see_overage,
+    a_route_may_cost_as_much_as_limit_and_overage,
+);
 
-/// Returns a limit of each algorithm, with `tokens` at once and 10 per period.
-fn all(tokens: u32) -> [Algorithm; 8] {
-    [
-        FixedWindow::new(tokens, PERIOD).into(),
-        SlidingLog::new(tokens, PERIOD).into(),
-        SlidingWindow::new(tokens, PERIOD).into(),
-        SlidingWindowCounter::new(tokens, PERIOD).into(),
-        TokenBucket::new(tokens, 10, PERIOD).into(),
-        TokenBucket::new(tokens, 10, PERIOD).at_intervals().into(),
-        LeakyBucket::new(tokens, 10, PERIOD).into(),
-        LeakyBucketQueue::new(tokens, 10, PERIOD).into(),
-    ]
+/// Returns a limit of each algorithm, with `tokens` at once and 10 per 10 ms.
+fn all(tokens: u32) -> impl Iterator<Item = Rule> {
+    let rules = each(tokens, 10_000).into_iter().filter(|rule| !matches!(rule, Rule::Calendar { .. }));
+    rules.map(move |rule| match rule {
+        Rule::Bucket { kind, interval, .. } => Rule::Bucket { kind, capacity: tokens, amount: 10, interval },
+        rule => rule,
+    })
 }
 
 /// By definition, 10 and 25 % of it, rounded down, are 12. Decisions are those of a limit of 12, but the remaining
 /// tokens count from 10, and requests that leave less than 2 of 12 use overage.
-async fn is_as_defined(backend: &Backend) {
-    let steps = if backend.name == "memory" { 3_000 } else { 250 };
-    for (index, (ten, twelve)) in all(10).into_iter().zip(all(12)).enumerate() {
-        let soft = backend.limiter([Limit::new(format!("soft {index}"), ten).soft(25)]).build();
-        let hard = backend.limiter([Limit::new(format!("hard {index}"), twelve)]).build();
-        let mut random = 88_172_645_463_325_252_u64;
-        let mut below = |most: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % most
-        };
+async fn every_algorithm_allows_its_overage_as_defined(fixture: StoreFixture) {
+    let steps = if fixture.is_memory { 3_000 } else { 250 };
+    for (index, (ten, twelve)) in all(10).zip(all(12)).enumerate() {
+        let soft = fixture.limiter(Limit::new(format!("soft {index}"), ten.algorithm()).soft(25));
+        let hard = fixture.limiter(Limit::new(format!("hard {index}"), twelve.algorithm()));
+        let mut random = Random(1);
+        let mut below = |most| random.below(most);
         let (mut flagged, mut denied) = (0, 0);
         for step in 0..steps {
             let span = [0, 0, below(3), below(1_000), below(4_000), below(30_000)][below(6) as usize];
-            backend.advance(Duration::from_micros(span));
+            fixture.advance(Duration::from_micros(span));
             let cost = [0, 1, 1, 2, 3, below(15)][below(6) as usize];
             let [is, expected] = [&soft, &hard].map(|limiter| limiter.acquire("key", cost));
             let (is, expected) = (is.await.unwrap(), expected.await.unwrap());
-            let context = format!("{} {ten:?} step {step} cost {cost}: {is:?} {expected:?}", backend.name);
+            let context = format!("{ten:?} step {step} cost {cost}: {is:?} {expected:?}");
             assert_eq!(is.verdict(), expected.verdict(), "{context}");
             let [one, other] = [&is, &expected].map(|decision| &decision.outcomes()[0]);
             assert_eq!(one.remaining(), other.remaining().saturating_sub(2), "{context}");
@@ -58,10 +54,10 @@ async fn is_as_defined(backend: &Backend) {
 
             // Returns the shortest wait after which more tokens remain.
             if let Some(more) = one.more_after().filter(|_| step % 5 == 0) {
-                backend.advance(more - Duration::from_micros(1));
-                assert_eq!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining(), one.remaining(), "{context}");
-                backend.advance(Duration::from_micros(1));
-                assert!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining() > one.remaining(), "{context}");
+                fixture.advance(more - MICRO);
+                assert_eq!(soft.left("key").await, [one.remaining()], "{context}");
+                fixture.advance(MICRO);
+                assert!(soft.left("key").await[0] > one.remaining(), "{context}");
             }
             // Refunded tokens are unused.
             if step % 7 == 0 {
@@ -74,61 +70,43 @@ async fn is_as_defined(backend: &Backend) {
     }
 }
 
-#[tokio::test]
-async fn every_algorithm_allows_its_overage_as_defined() {
-    on_each_backend(is_as_defined).await;
-}
-
-#[tokio::test]
-async fn clients_and_observers_see_lockouts() {
-    on_each_backend(async |backend| {
-        let (layer, reported) = backend.layer([
-            Limit::new("daily", FixedWindow::new(2, DAY)).soft(100),
-            Limit::new("all", FixedWindow::new(100, DAY)),
-        ]);
-        let exposed: Vec<_> = layer.clone().build().exposed_headers();
-        assert!(exposed.iter().any(|name| name == "ratelimit-overage"), "{exposed:?}");
-        let app = app(layer);
-        for (left, over) in [(1, None), (0, None), (0, Some("\"daily\"")), (0, Some("\"daily\""))] {
-            let answer = send(&app, "/", "").await;
-            assert_eq!((answer.status.as_u16(), answer.header("ratelimit-overage")), (200, over), "{}", backend.name);
-            assert!(answer.header("ratelimit").unwrap().starts_with(&format!("\"daily\";r={left};")));
-            assert!(answer.header("ratelimit-policy").unwrap().starts_with("\"daily\";q=2;w=86400"));
-        }
-        let denied = send(&app, "/", "").await;
-        assert_eq!((denied.status.as_u16(), denied.header("ratelimit-overage")), (429, None));
-        assert_eq!(*reported.lock().unwrap(), ["over daily 0", "over daily 0"]);
-    })
-    .await;
+async fn clients_and_observers_see_overage(fixture: StoreFixture) {
+    let limits =
+        [Limit::new("daily", FixedWindow::new(2, DAY)).soft(100), Limit::new("all", FixedWindow::new(100, DAY))];
+    let (layer, events) = layer(&fixture, limits);
+    let exposed: Vec<_> = layer.clone().build().exposed_headers();
+    assert!(exposed.iter().any(|name| name == "ratelimit-overage"), "{exposed:?}");
+    let app = app(layer);
+    let over = Some("\"daily\"");
+    for expected in [(200, 1, None), (200, 0, None), (200, 0, over), (200, 0, over), (429, 0, None)] {
+        let answer = send(&app, "/", "").await;
+        let overage = answer.header("ratelimit-overage");
+        assert_eq!((answer.status.as_u16(), answer.remaining_of("daily"), overage), expected);
+        assert!(answer.header("ratelimit-policy").unwrap().starts_with("\"daily\";q=2;w=86400"));
+    }
+    assert_eq!(events.take(), ["over daily 0", "over daily 0"]);
 }
 
 /// A route whose cost exceeds the limit without overage is charged the difference.
-#[tokio::test]
-async fn a_route_may_cost_as_much_as_limit_and_overage() {
-    on_each_backend(async |backend| {
-        let (layer, reported) = backend.layer([Limit::new("daily", FixedWindow::new(2, DAY)).soft(50)]);
-        let app = app(layer);
-        assert_eq!(send(&app, "/expensive", "").await.status, 200);
-        assert_eq!(send(&app, "/", "").await.status, 429);
-        assert_eq!(reported.lock().unwrap().len(), 1, "{}", backend.name);
-        backend.advance(DAY);
-        assert_eq!(send(&app, "/", "").await.status, 200);
-        assert_eq!(send(&app, "/expensive", "").await.status, 429);
-        assert_eq!(send(&app, "/", "").await.status, 200, "a denied route takes nothing");
-    })
-    .await;
+async fn a_route_may_cost_as_much_as_limit_and_overage(fixture: StoreFixture) {
+    let (layer, events) = layer(&fixture, Limit::new("daily", FixedWindow::new(2, DAY)).soft(50));
+    let app = app(layer);
+    assert_eq!([status(&app, "/expensive").await, status(&app, "/").await], [200, 429]);
+    assert_eq!(events.take(), ["over daily 0"]);
+    fixture.advance(DAY);
+    // The charge of a denied route is refunded.
+    assert_eq!([status(&app, "/").await, status(&app, "/expensive").await, status(&app, "/").await], [200, 429, 200]);
 }
 
 #[test]
 fn implausible_settings_are_errors() {
     let limit = || Limit::new("daily", FixedWindow::new(4_000_000_000, DAY));
-    let built = |limit| tower_ratelimit::Limiter::builder([limit]).try_build();
-    let error = built(limit().soft(0)).unwrap_err().to_string();
-    assert_eq!(error, "the limit \"daily\" is soft by 0 %: use at least 1, or leave it hard");
-    let error = built(limit().elastic(10, || true)).unwrap_err().to_string();
-    assert!(error.starts_with("the limit \"daily\" of 4000000000 and 10 % of that are more than"), "{error}");
-    assert!(built(limit().soft(7)).is_ok());
-    let none = tower_ratelimit::Limiter::new([Limit::new("few", FixedWindow::new(9, DAY)).soft(10)]);
-    let decision = none.acquire("key", 10).into_ready().unwrap().unwrap();
+    let error =
+        |limit: Limit| Limiter::builder(limit).try_build().err().map_or(String::new(), |error| error.to_string());
+    assert_eq!(error(limit().soft(0)), "the limit \"daily\" is soft by 0 %: use at least 1, or leave it hard");
+    let expected = "the limit \"daily\" of 4000000000 and 10 % of that are more than";
+    assert!(error(limit().elastic(10, || true)).starts_with(expected));
+    assert_eq!(error(limit().soft(7)), "");
+    let decision = Limiter::new(Limit::new("few", FixedWindow::new(9, DAY)).soft(10)).acquire("key", 10).now();
     assert_eq!(decision.verdict(), Verdict::Deny { retry_after: None }, "10 % of 9 are no whole token");
 }

@@ -6,16 +6,13 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, Response};
 use proptest::prelude::*;
-use support::bucket_model::{BucketModel, Draining, Level};
-use support::limits::kind;
+use support::model::{Charged, Model};
+use support::rule::{Kind, Rule};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, Permit, RateLimitLayer, ResetFormat,
     SlidingLog, Timestamp, TokenBucket,
 };
-
-const LIMIT: u64 = 20;
-const PERIOD: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -43,90 +40,59 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..60)
 }
 
-/// A charge that has not been refunded.
-#[derive(Clone, Copy, Debug)]
-struct OpenCharge {
-    by: usize,
-    at: u64,
-    tokens: u64,
-    mark: Level,
-}
-
-/// A naive model of a limit.
-struct Oracle {
-    algorithm: Algorithm,
+/// A model of a limit whose charges are those of permits.
+struct Charges {
+    model: Model,
     now: u64,
-    taken: Vec<OpenCharge>,
-    /// The level of a bucket.
-    level: Level,
+    /// The charges: their permits, and their tokens that are not refunded.
+    charges: Vec<(usize, Charged, u64)>,
 }
 
-const BUCKET: BucketModel =
-    BucketModel { draining: Draining::Continuous, capacity: LIMIT, amount: LIMIT, interval: PERIOD };
-
-impl Oracle {
-    /// Returns the instant from which a charge no longer counts.
-    fn ends(&self, at: u64) -> u64 {
-        match kind(&self.algorithm) == "a fixed window" {
-            true => (at / PERIOD + 1) * PERIOD,
-            false => at + PERIOD,
-        }
-    }
-
+impl Charges {
     fn left(&self) -> u64 {
-        if kind(&self.algorithm) == "a token bucket" {
-            return BUCKET.left(&self.level, self.now);
-        }
-        let counts = self.taken.iter().filter(|taken| self.ends(taken.at) > self.now);
-        LIMIT.checked_sub(counts.map(|taken| taken.tokens).sum()).expect("no more is admitted than the limit")
-    }
-
-    fn resets_at(&self) -> u64 {
-        let counts = self.taken.iter().filter(|taken| taken.tokens > 0);
-        counts.map(|taken| self.ends(taken.at)).max().unwrap_or(self.now).max(self.now)
+        self.model.remaining(self.now.into())
     }
 
     fn paid(&self, by: usize) -> u64 {
-        self.taken.iter().filter(|taken| taken.by == by).map(|taken| taken.tokens).sum()
+        self.charges.iter().filter(|charge| charge.0 == by).map(|charge| charge.2).sum()
     }
 
     fn take(&mut self, by: usize, tokens: u64) {
         if tokens == 0 {
             return;
         }
-        BUCKET.charge(&mut self.level, self.now, tokens);
+        let charged = self.model.charge(self.now, tokens);
         // Charges of a request after which a bucket is full at the same instant are refunded as one.
-        let last = self.taken.iter_mut().rfind(|taken| taken.by == by && taken.tokens > 0);
-        let is_bucket = kind(&self.algorithm) == "a token bucket";
-        if let Some(last) = last.filter(|last| is_bucket && last.mark.expires_at == self.level.expires_at) {
-            last.tokens += tokens;
-            return;
+        let last = self.charges.iter_mut().rfind(|charge| charge.0 == by && charge.2 > 0);
+        let is_bucket = matches!(self.model.rule, Rule::Bucket { .. });
+        match last.filter(|last| is_bucket && last.1.drains_with(&charged)) {
+            Some(last) => last.2 += tokens,
+            None => self.charges.push((by, charged, tokens)),
         }
-        self.taken.push(OpenCharge { by, at: self.now, tokens, mark: self.level });
     }
 
     /// The last charge is refunded first.
-    fn refund_charge(&mut self, by: usize, mut tokens: u64) {
-        for taken in self.taken.iter_mut().rev().filter(|taken| taken.by == by) {
-            let back = taken.tokens.min(tokens);
-            taken.tokens -= back;
-            BUCKET.refund(&mut self.level, &taken.mark, self.now, back);
+    fn refund(&mut self, by: usize, mut tokens: u64) {
+        for charge in self.charges.iter_mut().rev().filter(|charge| charge.0 == by) {
+            let back = charge.2.min(tokens);
+            charge.2 -= back;
+            self.model.refund(&charge.1, self.now, back);
             tokens -= back;
         }
     }
 }
 
 struct Run {
-    oracle: Oracle,
+    charges: Charges,
     clock: ManualClock,
     layer: RateLimitLayer,
     permits: Vec<Permit>,
 }
 
 impl Run {
-    fn new(algorithm: Algorithm) -> Self {
+    fn new(rule: Rule) -> Self {
         let clock = ManualClock::new(Timestamp::EPOCH);
-        let limit = Limit::new("limit", algorithm).count_if(|response| response.status == 200);
+        let limit = Limit::new("limit", rule.algorithm()).count_if(|response| response.status == 200);
         let cost =
             |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
         let layer = RateLimitLayer::builder([limit])
@@ -136,7 +102,7 @@ impl Run {
             .permits()
             .build();
         Self {
-            oracle: Oracle { algorithm, now: 0, taken: Vec::new(), level: Level::default() },
+            charges: Charges { model: Model::new(rule), now: 0, charges: Vec::new() },
             clock,
             layer,
             permits: Vec::new(),
@@ -159,7 +125,7 @@ impl Run {
         let one = |which: prop::sample::Index, permits: &Vec<Permit>| {
             (!permits.is_empty()).then(|| which.index(permits.len())).map(|index| (index, permits[index].clone()))
         };
-        let left = self.oracle.left();
+        let left = self.charges.left();
         match act {
             Act::Request { cost, counts } => {
                 let response = self.ask(cost, if counts { 200 } else { 404 }).await;
@@ -167,7 +133,7 @@ impl Run {
                 prop_assert!(response.status() != 429 || cost > left, "{cost} of {left} was denied");
                 if response.status() != 429 {
                     let by = self.permits.len();
-                    self.oracle.take(by, if counts { cost } else { 0 });
+                    self.charges.take(by, if counts { cost } else { 0 });
                     self.permits.push(response.extensions().get::<Permit>().expect("a permit").clone());
                 }
             }
@@ -175,28 +141,28 @@ impl Run {
                 let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
                 if permit.charge(more).await.unwrap().is_allowed() {
                     prop_assert!(more <= left, "{more} of {left} were charged");
-                    self.oracle.take(by, more);
+                    self.charges.take(by, more);
                 }
             }
             Act::Settle(which, actual) => {
                 let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
-                let paid = self.oracle.paid(by);
+                let paid = self.charges.paid(by);
                 let shortfall = permit.settle(actual).await.unwrap().shortfall;
                 if actual <= paid {
                     prop_assert_eq!(shortfall, 0);
-                    self.oracle.refund_charge(by, paid - actual);
+                    self.charges.refund(by, paid - actual);
                 } else {
                     prop_assert!(actual - shortfall - paid <= left, "{actual} but {shortfall} of {left} after {paid}");
-                    self.oracle.take(by, actual - shortfall - paid);
+                    self.charges.take(by, actual - shortfall - paid);
                 }
             }
             Act::Refund(which) => {
                 let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
                 permit.refund().await.unwrap();
-                self.oracle.refund_charge(by, u64::MAX);
+                self.charges.refund(by, u64::MAX);
             }
             Act::Wait(seconds) => {
-                self.oracle.now += seconds;
+                self.charges.now += 1_000_000 * seconds;
                 self.clock.advance(Duration::from_secs(seconds));
             }
         }
@@ -207,9 +173,10 @@ impl Run {
         let reported = self.ask(0, 200).await;
         let number = |name: &str| reported.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
         let (left, resets_at) = (number("x-ratelimit-remaining"), number("x-ratelimit-reset"));
-        prop_assert_eq!(left, self.oracle.left());
-        if kind(&self.oracle.algorithm) != "a token bucket" {
-            prop_assert_eq!(resets_at, self.oracle.resets_at());
+        prop_assert_eq!(left, self.charges.left());
+        let Charges { model, now, .. } = &self.charges;
+        if !matches!(model.rule, Rule::Bucket { .. }) {
+            prop_assert_eq!(u128::from(resets_at) * 1_000_000, u128::from(*now) + model.reset_after((*now).into()));
         }
         Ok(())
     }
@@ -220,15 +187,15 @@ proptest! {
 
     #[test]
     fn permits_are_sound(which in 0..3_usize, acts in acts()) {
-        let (limit, period) = (LIMIT as u32, Duration::from_secs(PERIOD));
-        let algorithm = [
-            FixedWindow::new(limit, period).into(),
-            SlidingLog::new(limit, period).into(),
-            TokenBucket::new(limit, limit, period).into(),
+        let (limit, period) = (20, 1_000_000_000);
+        let rule = [
+            Rule::FixedWindow { limit, period },
+            Rule::SlidingLog { limit, period },
+            Rule::Bucket { kind: Kind::Tokens, capacity: limit, amount: limit, interval: period },
         ][which];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut run = Run::new(algorithm);
+            let mut run = Run::new(rule);
             for act in acts {
                 run.act(act).await?;
                 run.check_remaining().await?;

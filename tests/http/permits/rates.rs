@@ -6,14 +6,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use tower_ratelimit::{
-    Algorithm, CircuitBreaker, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore,
-    Permit, Receipt, RedisConfig, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
+    Algorithm, Decision, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, Permit, Receipt, Store,
+    TokenBucket,
 };
 
-use support::bucket_model::{BucketModel, Draining, Level};
+use support::model::{Charged, Model};
 use support::patient::Patient;
+use support::rule::{Rule, each};
 use support::split_mix::Random;
-use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
+use support::store_fixture::{StoreFixture, connect, on_both_stores, user_key, visit};
 
 on_both_stores!(
     a_bucket_keeps_its_usage_when_its_rate_changes,
@@ -35,8 +36,7 @@ fn limiter(fixture: &StoreFixture, name: &str, algorithm: impl Into<Algorithm>) 
 }
 
 fn on(store: Arc<dyn Store>, name: &str, algorithm: Algorithm) -> Limiter {
-    let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(store);
-    limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off()).build()
+    Limiter::builder(Limit::new(name, algorithm)).store(store).patient().build()
 }
 
 async fn take(limiter: &Limiter, cost: u64) -> Decision {
@@ -171,78 +171,6 @@ async fn a_charge_followed_by_others_is_refunded(fixture: StoreFixture) {
     assert_eq!(left(&limiter).await, 1_000 - owed + 101);
 }
 
-/// The kind of limit, its capacity, its amount, and its interval in µs.
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    kind: u64,
-    capacity: u64,
-    amount: u64,
-    interval: u64,
-}
-
-const KINDS: u64 = 8;
-const PARTS: u64 = 4;
-
-impl Size {
-    fn bucket(self) -> Option<BucketModel> {
-        let draining = match self.kind {
-            0..4 => return None,
-            4 | 5 => Draining::Continuous,
-            6 => Draining::AtIntervals,
-            _ => Draining::Queue,
-        };
-        Some(BucketModel { draining, capacity: self.capacity, amount: self.amount, interval: self.interval })
-    }
-
-    fn algorithm(self) -> Algorithm {
-        let Self { capacity, amount, interval, .. } = self;
-        let [capacity, amount, span] = [capacity as u32, amount as u32, interval as u32];
-        let span = Duration::from_micros(span.into());
-        match self.kind {
-            0 => FixedWindow::new(capacity, span).into(),
-            1 => SlidingLog::new(capacity, span).into(),
-            2 => SlidingWindow::new(capacity, span).buckets(PARTS as u32).into(),
-            3 => SlidingWindowCounter::new(capacity, span).into(),
-            4 => TokenBucket::new(capacity, amount, span).into(),
-            5 => LeakyBucket::new(capacity, amount, span).into(),
-            6 => TokenBucket::new(capacity, amount, span).at_intervals().into(),
-            _ => LeakyBucketQueue::new(capacity - 1, amount, span).into(),
-        }
-    }
-}
-
-/// A slow model of a limit, which keeps all charges that are not refunded, or the level of a bucket.
-#[derive(Default)]
-struct Oracle {
-    taken: Vec<(u64, u64)>,
-    level: Level,
-}
-
-impl Oracle {
-    fn left(&self, size: Size, now: u64) -> u64 {
-        match size.bucket() {
-            Some(bucket) => bucket.left(&self.level, now),
-            None => size.capacity.saturating_sub(self.used(size, now)),
-        }
-    }
-
-    fn used(&self, size: Size, now: u64) -> u64 {
-        let period = size.interval;
-        let sum = |counts: &dyn Fn(u64) -> bool| -> u64 {
-            self.taken.iter().filter(|(at, _)| counts(*at)).map(|(_, tokens)| tokens).sum()
-        };
-        match size.kind {
-            0 => sum(&|at| at / period == now / period),
-            1 => sum(&|at| now - at < period),
-            2 => sum(&|at| now / (period / PARTS) - at / (period / PARTS) < PARTS),
-            _ => {
-                let before = sum(&|at| at / period + 1 == now / period);
-                (before * (period - now % period)).div_ceil(period) + sum(&|at| at / period == now / period)
-            }
-        }
-    }
-}
-
 /// A client of one limit whose size changes, which tries to be refunded too much.
 struct Run<'a> {
     fixture: &'a StoreFixture,
@@ -250,24 +178,24 @@ struct Run<'a> {
     name: String,
     store: Arc<dyn Store>,
     limiter: Limiter,
-    size: Size,
-    oracle: Oracle,
-    /// The receipts, each with the position of its charge, and its mark.
-    receipts: Vec<(Receipt, usize, Level)>,
+    model: Model,
+    receipts: Vec<(Receipt, Charged)>,
 }
 
 impl<'a> Run<'a> {
     fn new(fixture: &'a StoreFixture, seed: u64) -> Self {
         let mut random = Random(seed);
-        let interval = PARTS * [1, 3, 10, 1_000, 250_000, 5_000_000][random.below(6) as usize];
-        let size = Size { kind: seed % KINDS, capacity: 2 + random.below(12), amount: 1 + random.below(12), interval };
+        let period = 10 * random.one_of(&[1, 3, 10, 1_000, 250_000, 5_000_000]);
+        let rules: Vec<Rule> =
+            each(2, period).into_iter().filter(|rule| !matches!(rule, Rule::Calendar { .. })).collect();
+        let rule = resized(rules[seed as usize % rules.len()], &mut random);
         let (name, store) = (format!("limit {seed}"), fixture.store.clone());
-        let limiter = on(store.clone(), &name, size.algorithm());
-        Self { fixture, random, name, store, limiter, size, oracle: Oracle::default(), receipts: Vec::new() }
+        let limiter = on(store.clone(), &name, rule.algorithm());
+        Self { fixture, random, name, store, limiter, model: Model::new(rule), receipts: Vec::new() }
     }
 
     fn now(&self) -> u64 {
-        tower_ratelimit::Clock::now(&self.fixture.clock).as_micros()
+        self.fixture.now()
     }
 
     async fn act(&mut self) {
@@ -276,30 +204,26 @@ impl<'a> Run<'a> {
             1 => {
                 // An earlier charge may be taken for a later one.
                 self.limiter.reset("key").await.expect("a reset");
-                self.oracle = Oracle::default();
+                self.model = Model::new(self.model.rule);
                 self.receipts.clear();
             }
             2 => self.restart().await,
             3..9 => self.refund().await,
             9..14 => {
-                let most = [1, self.size.interval, 3 * self.size.interval][self.random.below(3) as usize];
-                let wait = self.random.below(most + 1);
-                self.fixture.clock.advance(Duration::from_micros(wait));
+                let unit = self.model.rule.unit();
+                let wait = self.random.one_of(&[1, unit, 3 * unit, 10 * unit]) + 1;
+                self.fixture.advance(Duration::from_micros(self.random.below(wait)));
             }
             _ => self.acquire().await,
         }
     }
 
     async fn acquire(&mut self) {
-        let (now, cost) = (self.now(), 1 + self.random.below(self.size.capacity));
+        let cost = 1 + self.random.below(self.model.rule.capacity());
         let decision = take(&self.limiter, cost).await;
         if decision.is_allowed() {
-            assert!(cost <= self.oracle.left(self.size, now), "{cost} more: {:?}", self.size);
-            self.oracle.taken.push((now, cost));
-            if let Some(bucket) = self.size.bucket() {
-                bucket.charge(&mut self.oracle.level, now, cost);
-            }
-            self.receipts.push((decision.into_receipt(), self.oracle.taken.len() - 1, self.oracle.level));
+            assert!(cost <= self.model.remaining(self.now().into()), "{cost} more: {:?}", self.model);
+            self.receipts.push((decision.into_receipt(), self.model.charge(self.now(), cost)));
         }
     }
 
@@ -308,54 +232,58 @@ impl<'a> Run<'a> {
             return;
         }
         let which = self.random.below(self.receipts.len() as u64) as usize;
-        let (receipt, charge, mark) = self.receipts.remove(which);
+        let (receipt, charged) = self.receipts.remove(which);
         let before = left(&self.limiter).await;
         self.limiter.refund(receipt).await.expect("a refund");
         assert!(left(&self.limiter).await >= before, "a refund reduced the remaining tokens");
-        let (now, (at, cost)) = (self.now(), self.oracle.taken[charge]);
-        if let Some(bucket) = self.size.bucket() {
-            bucket.refund(&mut self.oracle.level, &mark, now, cost);
-        }
-        self.oracle.taken[charge] = (at, 0);
+        self.model.refund(&charged, self.now(), self.model.charges[charged.index].1 as u64);
     }
 
     async fn resize(&mut self) {
-        self.size = Size { capacity: 2 + self.random.below(12), amount: 1 + self.random.below(40), ..self.size };
-        self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
+        self.model.rule = resized(self.model.rule, &mut self.random);
+        self.limiter = on(self.store.clone(), &self.name, self.model.rule.algorithm());
     }
 
     /// The memory store starts empty, and earlier charges are not refunded. Redis keeps its state.
     async fn restart(&mut self) {
         if let Some(server) = &self.fixture.server {
-            let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
-            self.store = Arc::new(store.clock(self.fixture.clock.clone()));
-            self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
+            self.store = Arc::new(connect(server).await.clock(self.fixture.clock.clone()));
+            self.limiter = on(self.store.clone(), &self.name, self.model.rule.algorithm());
             return;
         }
         self.store = Arc::new(MemoryStore::new().clock(self.fixture.clock.clone()));
-        self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
-        self.oracle = Oracle::default();
+        self.limiter = on(self.store.clone(), &self.name, self.model.rule.algorithm());
+        self.model = Model::new(self.model.rule);
         assert!(take(&self.limiter, 2).await.is_allowed());
-        let now = self.now();
-        self.oracle.taken.push((now, 2));
-        if let Some(bucket) = self.size.bucket() {
-            bucket.charge(&mut self.oracle.level, now, 2);
-        }
-        for (receipt, ..) in self.receipts.drain(..) {
+        self.model.charge(self.now(), 2);
+        for (receipt, _) in self.receipts.drain(..) {
             self.limiter.refund(receipt).await.expect_err("another store");
-            assert_eq!(left(&self.limiter).await, self.size.capacity - 2, "a refund of a charge before a restart");
+            assert_eq!(
+                left(&self.limiter).await,
+                self.model.rule.capacity() - 2,
+                "a refund of a charge before a restart"
+            );
         }
     }
 
     async fn check(&self, seed: u64) {
-        assert_eq!(
-            left(&self.limiter).await,
-            self.oracle.left(self.size, self.now()),
-            "{seed} {:?} {:?} {}",
-            self.size,
-            self.oracle.level,
-            self.now()
-        );
+        let (left, now) = (left(&self.limiter).await, self.now());
+        assert_eq!(left, self.model.remaining(now.into()), "{seed} at {now}: {:?}", self.model);
+    }
+}
+
+/// Returns a limit of the same algorithm and period with another size.
+fn resized(rule: Rule, random: &mut Random) -> Rule {
+    let limit = 2 + random.below(12) as u32;
+    match rule {
+        Rule::FixedWindow { period, .. } => Rule::FixedWindow { limit, period },
+        Rule::Calendar { dates, .. } => Rule::Calendar { limit, dates },
+        Rule::SlidingLog { period, .. } => Rule::SlidingLog { limit, period },
+        Rule::SlidingWindow { width, buckets, .. } => Rule::SlidingWindow { limit, width, buckets },
+        Rule::Counter { period, rounding, .. } => Rule::Counter { limit, period, rounding },
+        Rule::Bucket { kind, interval, .. } => {
+            Rule::Bucket { kind, capacity: limit, amount: 1 + random.below(40) as u32, interval }
+        }
     }
 }
 

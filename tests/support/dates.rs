@@ -7,7 +7,7 @@ use tower_ratelimit::CalendarWindow;
 
 /// The dates on which windows begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Dates {
+pub enum Dates {
     Days,
     /// Sundays.
     Weeks,
@@ -20,7 +20,7 @@ pub(crate) enum Dates {
 const ERA: i128 = 146_097 * 86_400_000_000;
 
 impl Dates {
-    pub(crate) fn of(self, limit: u32) -> CalendarWindow {
+    pub fn of(self, limit: u32) -> CalendarWindow {
         match self {
             Self::Days => CalendarWindow::daily(limit),
             Self::Weeks => CalendarWindow::weekly(limit, tower_ratelimit::Weekday::Sunday),
@@ -30,7 +30,7 @@ impl Dates {
     }
 
     /// Returns the start of the window that contains `at`, in µs, which can be before the epoch.
-    pub(crate) fn start(self, at: u128) -> i128 {
+    pub fn start(self, at: u128) -> i128 {
         let at = i128::try_from(at).unwrap();
         let within = Timestamp::from_microsecond((at % ERA) as i64).unwrap();
         let first = self.first(within.to_zoned(TimeZone::UTC).date());
@@ -52,7 +52,7 @@ impl Dates {
     }
 
     /// Returns the fewest and the most days of a window.
-    pub(crate) fn days(self) -> (u64, u64) {
+    pub fn days(self) -> (u64, u64) {
         match self {
             Self::Days => (1, 1),
             Self::Weeks => (7, 7),

@@ -1,16 +1,15 @@
-//! Denials while Redis refuses to write.
+//! Denials while Redis denies writes.
 
-use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use deadpool_redis::redis::{Cmd, cmd};
+use support::calls::{Calls, Outcomes};
+use support::event_log::EventLog;
 use support::limits::{Patient, acquire_costs, all};
 use support::redis_server::RedisServer;
-use tower_ratelimit::{
-    DecidedBy, Event, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, Penalty, RedisConfig, RedisStore,
-    SlidingLog, Timestamp,
-};
-
-use crate::penalties::backend::{DAY, MINUTE, START};
+use support::store_fixture::{connect, midnight};
+use support::time::{DAY, LONGEST, MINUTE};
+use tower_ratelimit::{DecidedBy, FixedWindow, Limit, Limiter, OnStoreError, Penalty, RedisStore, SlidingLog};
 
 fn words(command: &str) -> Cmd {
     let mut words = command.split(' ');
@@ -19,8 +18,8 @@ fn words(command: &str) -> Cmd {
     command
 }
 
-/// A reason why Redis refuses writes: its code, the command that begins it, and the one that ends it.
-const REFUSALS: [[&str; 3]; 5] = [
+/// A reason why Redis denies writes: its code, the command that begins it, and the one that ends it.
+const REASONS: [[&str; 3]; 5] = [
     ["OOM", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"],
     ["MISCONF", "CONFIG SET stop-writes-on-bgsave-error yes", "CONFIG SET stop-writes-on-bgsave-error no"],
     ["READONLY", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"],
@@ -28,52 +27,30 @@ const REFUSALS: [[&str; 3]; 5] = [
     ["NOPERM", "ACL SETUSER default -set -setrange -rpush -lset -ltrim", "ACL SETUSER default +@all"],
 ];
 
-struct Server(RedisServer);
-
-impl Server {
-    fn start() -> Self {
-        Self(RedisServer::start_unable_to_save())
-    }
-
-    fn run(&self, command: &str) {
-        let () = self.0.ask(&words(command));
-    }
-
-    /// Checks that it refuses writes with this code.
-    fn refuses(&self, code: &str) {
-        let error = self.0.try_ask::<()>(&words("SET other 1 EX 1")).expect_err(code).to_string();
-        assert!(error.to_uppercase().replace("READ-ONLY", "READONLY").contains(code) || code == "NOPERM", "{error}");
-    }
-
-    async fn store(&self) -> RedisStore {
-        RedisConfig::node(self.0.url()).patient().connect().await.unwrap()
-    }
+/// Runs a command, after which the server denies writes with this code.
+fn deny_writes(server: &RedisServer, code: &str, command: &str) {
+    let () = server.ask(&words(command));
+    let error = server.try_ask::<()>(&words("SET other 1 EX 1")).expect_err(code).to_string();
+    assert!(error.to_uppercase().replace("READ-ONLY", "READONLY").contains(code) || code == "NOPERM", "{error}");
 }
 
 /// Returns a limiter that allows requests while the store fails, and the failures of the store.
-fn lenient(store: RedisStore, limits: impl IntoIterator<Item = Limit>) -> (Limiter, Arc<Mutex<Vec<String>>>) {
-    let failures = Arc::new(Mutex::new(Vec::new()));
-    let noted = failures.clone();
+fn lenient(store: RedisStore, limits: impl IntoIterator<Item = Limit>) -> (Limiter, EventLog) {
+    let failures = EventLog::default();
     let limiter = Limiter::builder(limits).store(store).patient().on_store_error(OnStoreError::Allow);
-    let limiter = limiter.observe(move |event| {
-        if let Event::StoreFailed { error, .. } = event {
-            noted.lock().unwrap().push(error.to_string());
-        }
-    });
-    (limiter.build(), failures)
+    (limiter.observe(failures.observer()).build(), failures)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_stands_when_redis_refuses_its_strike() {
-    let server = Server::start();
-    for [code, begin, end] in REFUSALS {
-        let store = server.store().await.remember_denials(std::time::Duration::ZERO);
-        for (name, algorithm) in all(2, 366 * DAY) {
+async fn a_denial_stands_when_redis_denies_its_strike() {
+    let server = RedisServer::start_unable_to_save();
+    for [code, begin, end] in REASONS {
+        let store = connect(&server).await.remember_denials(Duration::ZERO);
+        for (name, algorithm) in all(2, LONGEST) {
             let limit = Limit::new(format!("{code} {name}"), algorithm).penalty(Penalty::after(2, DAY));
-            let (limiter, failures) = lenient(store.clone(), [limit]);
-            assert!(limiter.acquire("key", 2).await.unwrap().is_allowed());
-            server.run(begin);
-            server.refuses(code);
+            let (limiter, failures) = lenient(store.clone(), limit);
+            assert!(limiter.allows("key", 2).await);
+            deny_writes(&server, code, begin);
             for _ in 0..3 {
                 let decision = limiter.acquire("key", 2).await.unwrap();
                 assert_eq!(decision.decided_by(), DecidedBy::Store, "{code} {name}: {failures:?}");
@@ -82,8 +59,8 @@ async fn a_denial_stands_when_redis_refuses_its_strike() {
             }
             // A new key can't be charged, so the policy decides.
             assert_eq!(limiter.acquire("new", 1).await.unwrap().decided_by(), DecidedBy::Unlimited, "{code} {name}");
-            assert_eq!(failures.lock().unwrap().len(), 1, "{code} {name}: {failures:?}");
-            server.run(end);
+            assert_eq!(failures.take().len(), 1, "{code} {name}");
+            let () = server.ask(&words(end));
             // The connection to a replica is replaced.
             let mut decision = limiter.acquire("key", 2).await.unwrap();
             while decision.decided_by() != DecidedBy::Store {
@@ -96,18 +73,18 @@ async fn a_denial_stands_when_redis_refuses_its_strike() {
 }
 
 /// What a denial reads needs no write: a log with expired entries, an override that has expired, and limits that have
-/// room.
+/// capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_by_one_of_several_limits_stands_when_redis_refuses_writes() {
-    let server = Server::start();
-    for [code, begin, end] in REFUSALS {
-        let clock = ManualClock::new(Timestamp::from_micros(START));
+async fn a_denial_by_one_of_several_limits_stands_when_redis_denies_writes() {
+    let server = RedisServer::start_unable_to_save();
+    for [code, begin, end] in REASONS {
+        let clock = midnight();
         let limits = [
             Limit::new(format!("{code} large"), FixedWindow::new(100, DAY)),
             Limit::new(format!("{code} sized"), FixedWindow::new(3, DAY)).overridable(),
             Limit::new(format!("{code} log"), SlidingLog::new(3, MINUTE)).penalty(Penalty::after(1, DAY)),
         ];
-        let (limiter, failures) = lenient(server.store().await.clock(clock.clone()), limits);
+        let (limiter, failures) = lenient(connect(&server).await.clock(clock.clone()), limits);
         let sized = limiter.limit(&format!("{code} sized")).unwrap();
         sized.set_override("key", FixedWindow::new(9, DAY), Some(MINUTE)).await.unwrap();
         assert!(acquire_costs(&limiter, "key", &[1, 0, 1]).await.unwrap().is_allowed());
@@ -115,21 +92,17 @@ async fn a_denial_by_one_of_several_limits_stands_when_redis_refuses_writes() {
         assert!(acquire_costs(&limiter, "key", &[1, 0, 2]).await.unwrap().is_allowed());
         // The first entry has expired, and the override.
         clock.advance(MINUTE * 3 / 4);
-        server.run(begin);
-        server.refuses(code);
+        deny_writes(&server, code, begin);
         for (costs, denied) in [([1, 4, 0], 1), ([1, 0, 2], 2)] {
-            for is_peek in [false, true] {
-                let decision = match is_peek {
-                    false => acquire_costs(&limiter, "key", &costs).await.unwrap(),
-                    true => limiter.peek("key", costs[denied]).await.unwrap(),
-                };
-                let verdicts: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.verdict()).collect();
-                assert!(!verdicts[denied].is_allowed(), "{code}: {verdicts:?} {failures:?}");
+            let acquired = acquire_costs(&limiter, "key", &costs).await.unwrap();
+            let peeked = limiter.peek("key", costs[denied]).await.unwrap();
+            for decision in [acquired, peeked] {
+                assert!(!decision.verdicts()[denied], "{code}: {decision:?} {failures:?}");
                 assert!(!decision.is_locked_out() && decision.decided_by() == DecidedBy::Store, "{code}");
             }
         }
-        assert_eq!(limiter.peek("key", 0).await.unwrap().outcomes()[1].remaining(), 3, "{code}");
-        assert_eq!(failures.lock().unwrap().as_slice(), [""; 0], "{code}");
-        server.run(end);
+        assert_eq!(limiter.left("key").await[1], 3, "{code}");
+        assert_eq!(failures.take(), [""; 0], "{code}");
+        let () = server.ask(&words(end));
     }
 }
