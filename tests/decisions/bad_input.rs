@@ -4,18 +4,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{panic, thread};
 
+use support::time::{LONGEST, SECOND};
 use tower_ratelimit::{
     AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits,
     MemoryStore, Penalty, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
-
 #[track_caller]
 fn assert_error<T>(built: Result<T, ConfigError>, text: &str) {
     match built {
-        Ok(_) => panic!("it was not refused: {text}"),
+        Ok(_) => panic!("it is not an error: {text}"),
         Err(error) => assert_eq!(error.to_string(), text),
     }
 }
@@ -32,22 +30,20 @@ pub(crate) fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) ->
 
 #[test]
 fn limits_of_0_are_errors() {
-    let text = "limit is 0: allow at least 1 token, or leave the limit out";
-    assert_error(FixedWindow::try_new(0, SECOND), text);
-    assert_error(SlidingLog::try_new(0, SECOND), text);
-    assert_error(SlidingWindow::try_new(0, SECOND), text);
-    assert_error(SlidingWindowCounter::try_new(0, SECOND), text);
-    let text = "capacity is 0: allow at least 1 token, or leave the limit out";
-    assert_error(TokenBucket::try_new(0, 1, SECOND), text);
-    assert_error(LeakyBucket::try_new(0, 1, SECOND), text);
-    assert_error(LeakyBucketQueue::try_new(0, 1, SECOND), text);
-    let text = "amount is 0: allow at least 1 token, or leave the limit out";
-    assert_error(TokenBucket::try_new(1, 0, SECOND), text);
-    assert_error(LeakyBucket::try_new(1, 0, SECOND), text);
-    assert_error(LeakyBucketQueue::try_new(1, 0, SECOND), text);
-    let text = "rate is 0: allow at least 1 token, or leave the limit out";
-    assert_eq!(panic_of(|| TokenBucket::per_second(0)), text);
-    assert_eq!(panic_of(|| LeakyBucketQueue::per_day(0)), text);
+    let text = |what| format!("{what} is 0: allow at least 1 token, or leave the limit out");
+    assert_error(FixedWindow::try_new(0, SECOND), &text("limit"));
+    assert_error(SlidingLog::try_new(0, SECOND), &text("limit"));
+    assert_error(SlidingWindow::try_new(0, SECOND), &text("limit"));
+    assert_error(SlidingWindowCounter::try_new(0, SECOND), &text("limit"));
+    for (what, capacity, amount) in [("capacity", 0, 1), ("amount", 1, 0)] {
+        assert_error(TokenBucket::try_new(capacity, amount, SECOND), &text(what));
+        assert_error(LeakyBucket::try_new(capacity, amount, SECOND), &text(what));
+        assert_error(LeakyBucketQueue::try_new(capacity, amount, SECOND), &text(what));
+    }
+    let panics = [panic_of(|| TokenBucket::per_second(0)), panic_of(|| LeakyBucketQueue::per_day(0))];
+    assert_eq!(panics, [text("rate"), text("rate")]);
+    assert_eq!(panic_of(|| TokenBucket::per_second(5).burst(0)), text("burst"));
+    assert_eq!(panic_of(|| FixedWindow::per_second(0)), text("limit"));
 }
 
 #[test]
@@ -55,54 +51,41 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
     for is in [Duration::from_micros(1), LONGEST] {
         assert!(FixedWindow::try_new(1, is).is_ok() && TokenBucket::try_new(1, 1, is).is_ok(), "{is:?}");
     }
-    assert_error(
-        FixedWindow::try_new(1, Duration::ZERO),
-        "period is 0ns: use whole microseconds, from 1 µs to 366 days",
-    );
-    assert_error(
-        TokenBucket::try_new(1, 1, Duration::ZERO),
-        "interval is 0ns: use whole microseconds, from 1 µs to 366 days",
-    );
     let over = LONGEST + Duration::from_nanos(1);
-    assert_error(
-        SlidingLog::try_new(1, over),
-        "period is 31622400.000000001s: use whole microseconds, from 1 µs to 366 days",
-    );
-    assert_error(
-        SlidingWindow::try_new(1, Duration::MAX),
-        "period is 18446744073709551615.999999999s: use whole microseconds, from 1 µs to 366 days",
-    );
-    assert_error(
-        LeakyBucket::try_new(1, 1, Duration::from_nanos(999)),
-        "interval is 999ns: use whole microseconds, from 1 µs to 366 days",
-    );
-    assert_error(
-        SlidingWindowCounter::try_new(1, Duration::from_nanos(1_500)),
-        "period is 1.5µs: use whole microseconds, from 1 µs to 366 days",
-    );
+    for span in [Duration::ZERO, over, Duration::MAX, Duration::from_nanos(999), Duration::from_nanos(1_500)] {
+        let text = |what| format!("{what} is {span:?}: use whole microseconds, from 1 µs to 366 days");
+        assert_error(FixedWindow::try_new(1, span), &text("period"));
+        assert_error(SlidingLog::try_new(1, span), &text("period"));
+        assert_error(SlidingWindow::try_new(1, span), &text("period"));
+        assert_error(SlidingWindowCounter::try_new(1, span), &text("period"));
+        assert_error(TokenBucket::try_new(1, 1, span), &text("interval"));
+        assert_error(LeakyBucket::try_new(1, 1, span), &text("interval"));
+        assert_error(LeakyBucketQueue::try_new(1, 1, span), &text("interval"));
+        assert_eq!(panic_of(|| SlidingLog::new(1, span)), text("period"));
+        assert_eq!(panic_of(|| LeakyBucket::new(1, 1, span)), text("interval"));
+    }
 }
 
 #[test]
 fn buckets_divide_their_period() {
     let minute = SlidingWindow::per_minute(1);
     assert!(minute.try_buckets(60).is_ok() && minute.try_buckets(60_000_000).is_ok());
-    assert_error(
-        minute.try_buckets(0),
-        "period 60s does not divide into 0 buckets of whole microseconds: use a number that divides 60000000",
-    );
-    assert_error(
-        minute.try_buckets(7),
-        "period 60s does not divide into 7 buckets of whole microseconds: use a number that divides 60000000",
-    );
-    assert_error(
-        SlidingWindow::new(1, Duration::from_micros(5)).try_buckets(u32::MAX),
-        "period 5µs does not divide into 4294967295 buckets of whole microseconds: use a number that divides 5",
-    );
+    let text = |period, buckets, micros| {
+        format!(
+            "period {period} does not divide into {buckets} buckets of whole microseconds: use a number that divides {micros}"
+        )
+    };
+    for buckets in [0, 7] {
+        assert_error(minute.try_buckets(buckets), &text("60s", buckets, 60_000_000));
+    }
+    let short = SlidingWindow::new(1, Duration::from_micros(5));
+    assert_error(short.try_buckets(u32::MAX), &text("5µs", u32::MAX, 5));
+    assert_eq!(panic_of(|| SlidingWindow::per_second(1).buckets(3)), text("1s", 3, 1_000_000));
 }
 
 #[test]
 fn buckets_must_drain_within_142_years() {
-    let year = Duration::from_secs(366 * 86_400);
+    let year = LONGEST;
     for (most, amount) in [(142, 1), (284, 2)] {
         assert!(TokenBucket::try_new(most, amount, year).is_ok() && LeakyBucket::try_new(most, amount, year).is_ok());
         let message = format!(
@@ -134,7 +117,7 @@ fn buckets_must_drain_within_142_years() {
 /// 142 intervals and a part of one: a bucket that refills at intervals is full after another whole one.
 #[test]
 fn buckets_that_refill_at_intervals_must_be_full_within_142_years() {
-    let bucket = |capacity| TokenBucket::try_new(capacity, 10, Duration::from_secs(366 * 86_400)).unwrap();
+    let bucket = |capacity| TokenBucket::try_new(capacity, 10, LONGEST).unwrap();
     let message = "a bucket of 1424 tokens takes more than 142 years to fill or drain at 10 per 31622400s: lower the \
                    capacity, or raise the rate";
     let full = bucket(1_420).try_at_intervals().unwrap();
@@ -183,41 +166,15 @@ fn a_limiter_without_requests_rejects_limits_that_need_one() {
         )
     };
     assert_error(Limiter::builder([limit().by(key::header("x-api-key"))]).try_build(), &text("key"));
-    assert_error(Limiter::builder([limit().cost(2)]).try_build(), &text("cost"));
-    assert_error(Limiter::builder([limit().cost(6)]).try_build(), &text("cost"));
-    assert_error(Limiter::builder([limit().cost_by(|_| 1)]).try_build(), &text("cost"));
-}
-
-#[test]
-fn max_keys_of_0_is_an_error() {
-    assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
-    let _ = MemoryStore::new().max_keys(1);
+    for costly in [limit().cost(2), limit().cost(6), limit().cost_by(|_| 1)] {
+        assert_error(Limiter::builder(costly).try_build(), &text("cost"));
+    }
 }
 
 #[test]
 fn panics_name_the_value_and_the_remedy() {
-    assert_eq!(panic_of(|| FixedWindow::per_second(0)), "limit is 0: allow at least 1 token, or leave the limit out");
-    assert_eq!(
-        panic_of(|| TokenBucket::per_second(5).burst(0)),
-        "burst is 0: allow at least 1 token, or leave the limit out"
-    );
     assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
-    assert_eq!(
-        panic_of(|| SlidingLog::new(1, Duration::ZERO)),
-        "period is 0ns: use whole microseconds, from 1 µs to 366 days"
-    );
-    assert_eq!(
-        panic_of(|| LeakyBucket::new(1, 1, Duration::MAX)),
-        "interval is 18446744073709551615.999999999s: use whole microseconds, from 1 µs to 366 days"
-    );
-    assert_eq!(
-        panic_of(|| TokenBucket::new(1, 1, Duration::from_nanos(1_500))),
-        "interval is 1.5µs: use whole microseconds, from 1 µs to 366 days"
-    );
-    assert_eq!(
-        panic_of(|| SlidingWindow::per_second(1).buckets(3)),
-        "period 1s does not divide into 3 buckets of whole microseconds: use a number that divides 1000000"
-    );
+    let _ = MemoryStore::new().max_keys(1);
     assert_eq!(panic_of(|| CalendarWindow::monthly(1).from_day(32)), "no month has a day 32: use one from 1 to 31");
     assert_eq!(
         panic_of(|| Penalty::after(1_001, SECOND)),

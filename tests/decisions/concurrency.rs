@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use support::calls::{Calls, Now, Outcomes};
+use support::store_fixture::midnight;
+use support::time::MIDNIGHT;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
-use tower_ratelimit::{
-    Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp, TokenBucket,
-};
+use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, MemoryStore, SlidingLog, Timestamp, TokenBucket};
 
 use crate::rule::one_of_each;
 use crate::subject::{KEY, Subject};
@@ -37,13 +39,7 @@ where
             })
         })
         .collect();
-    runtime.block_on(async {
-        let mut results = Vec::new();
-        for task in tasks {
-            results.push(task.await.unwrap());
-        }
-        results
-    })
+    runtime.block_on(join_all(tasks)).into_iter().map(Result::unwrap).collect()
 }
 
 /// Fails if `test` fails or hangs.
@@ -65,14 +61,14 @@ fn exactly_the_limit_is_admitted() {
     for rule in one_of_each(1_000) {
         for round in 0..12 {
             let subject = Subject::new(&[rule]);
-            subject.set(1_767_225_600_000_000 + round);
+            subject.set(MIDNIGHT + round);
             let cost = 1 + round % 3;
             let admitted = all_at_once(&runtime, |_| {
                 let limiter = subject.limiter.clone();
                 async move {
                     let mut admitted = 0;
                     for _ in 0..150 {
-                        admitted += u64::from(limiter.acquire(KEY, cost).await.unwrap().is_allowed());
+                        admitted += u64::from(limiter.allows(KEY, cost).await);
                     }
                     admitted
                 }
@@ -93,7 +89,7 @@ fn refunds_give_back_exactly_what_was_taken() {
             continue;
         }
         let subject = Subject::new(&[rule]);
-        subject.set(1_767_225_600_000_000);
+        subject.set(MIDNIGHT);
         let out = Arc::new(AtomicU64::new(0));
         let most = all_at_once(&runtime, |task| {
             let (limiter, out) = (subject.limiter.clone(), Arc::clone(&out));
@@ -119,7 +115,7 @@ fn refunds_give_back_exactly_what_was_taken() {
 
 /// Two limiters on one store have the same two limits in opposite orders.
 fn opposites() -> [Limiter; 2] {
-    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let clock = midnight();
     let store = Arc::new(MemoryStore::new().max_keys(100_000).clock(clock));
     let loose = Limit::new("loose", FixedWindow::per_day(10));
     let tight = Limit::new("tight", SlidingLog::per_day(5));
@@ -139,8 +135,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
                     // Each thread starts elsewhere, and half of them run backwards.
                     let key = if task % 4 < 2 { step } else { 999 - step };
                     let key = (key + task * 61) % 1_000;
-                    let decision = limiter.acquire(key, 1).await.unwrap();
-                    admitted[key as usize] += u64::from(decision.is_allowed());
+                    admitted[key as usize] += u64::from(limiter.allows(key, 1).await);
                 }
                 admitted
             }
@@ -148,8 +143,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
         for key in 0..1_000_u64 {
             let admitted: u64 = admitted.iter().map(|admitted| admitted[key as usize]).sum();
             assert_eq!(admitted, 5, "of key {key}");
-            let left = limiters[0].peek(key, 0).into_ready().unwrap().unwrap();
-            let left: Vec<_> = left.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+            let left = limiters[0].peek(key, 0).now().remaining();
             assert_eq!(left, [5, 0], "the loose limit has paid for what the tight one denied");
         }
     });
@@ -160,7 +154,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
 fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
     const KEYS: u64 = 1_000;
     with_timeout(|| {
-        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+        let clock = midnight();
         let limit = |name: &str| Limit::new(name, TokenBucket::per_second(20));
         let store = MemoryStore::new().max_keys(100_000).clock(clock);
         let limiter = Limiter::builder([limit("from"), limit("to")]).store(store).build();
@@ -183,10 +177,9 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
             }
         });
         for key in 0..KEYS {
-            let left = limiter.peek(key, 0).into_ready().unwrap().unwrap();
-            for (limit, outcome) in left.outcomes().iter().enumerate() {
+            for (limit, left) in limiter.peek(key, 0).now().remaining().into_iter().enumerate() {
                 let taken: u64 = taken.iter().map(|taken| taken[limit][key as usize]).sum();
-                assert_eq!(taken + outcome.remaining(), 20, "tokens lost or made, limit {limit} of key {key}");
+                assert_eq!(taken + left, 20, "tokens lost or made, limit {limit} of key {key}");
             }
         }
     });
@@ -207,7 +200,7 @@ impl Clock for Failing {
             std::thread::sleep(Duration::from_millis(50));
             panic!("there is no time");
         }
-        Timestamp::from_micros(1_767_225_600_000_000)
+        Timestamp::from_micros(MIDNIGHT)
     }
 }
 
@@ -218,7 +211,7 @@ fn a_panicking_clock_does_not_affect_waiting_requests() {
         let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
         let store = MemoryStore::new().clock(Arc::clone(&clock));
         let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).store(store).build();
-        let ask = |limiter: &Limiter| limiter.acquire(KEY, 1).into_ready().unwrap().unwrap().outcomes()[0].remaining();
+        let ask = |limiter: &Limiter| limiter.acquire(KEY, 1).now().remaining()[0];
         let failing = std::thread::spawn({
             let limiter = limiter.clone();
             move || ask(&limiter)

@@ -1,35 +1,35 @@
 //! Limiters without HTTP: decisions, waits, refunds and shared state.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use proptest::prelude::*;
+use support::calls::{Calls, Now, Outcomes};
+use support::event_log::EventLog;
 use support::limits::acquire_costs;
+use support::rule::{Kind, Rule};
+use support::time::MIDNIGHT;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    AcquireError, Decision, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Stats, Store,
-    StoreErrorKind, Timestamp, TokenBucket, Verdict,
+    AcquireError, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Stats, Store, StoreErrorKind, Timestamp,
+    TokenBucket, Verdict,
     store::{Answer, Charges, KeyHasher, Purpose, StoreFuture},
 };
 
 use crate::bounds::{Admitted, respects_bound};
 use crate::rule::every_rule;
 use crate::subject::Subject;
-use support::rule::{Kind, Rule};
 
 const TENTH: Duration = Duration::from_millis(100);
 
 fn bucket(capacity: u32, amount: u32) -> Limiter {
-    Limiter::new([Limit::new("bucket", TokenBucket::new(capacity, amount, TENTH))])
+    Limiter::new(Limit::new("bucket", TokenBucket::new(capacity, amount, TENTH)))
 }
 
 /// A queue with a slot each 100 ms, in which five requests wait.
 fn queue() -> Limiter {
-    Limiter::new([Limit::new("queue", LeakyBucketQueue::new(5, 1, TENTH))])
-}
-
-fn remaining(decision: &Decision) -> Vec<u64> {
-    decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
+    Limiter::new(Limit::new("queue", LeakyBucketQueue::new(5, 1, TENTH)))
 }
 
 /// Polls a wait once, so that it takes its slot.
@@ -53,25 +53,18 @@ async fn a_wait_takes_as_long_as_announced() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_first_come_first_served() {
     let (limiter, start) = (queue(), Instant::now());
-    let waiters: Vec<_> = (0..6)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                let _ = limiter.wait("key", 1).await.unwrap();
-                start.elapsed()
-            })
-        })
-        .collect();
-    for (place, waiter) in waiters.into_iter().enumerate() {
-        assert_eq!(waiter.await.unwrap(), TENTH * place as u32);
-    }
+    let waiters = (0..6).map(async |_| {
+        let _ = limiter.wait("key", 1).await.unwrap();
+        start.elapsed()
+    });
+    assert_eq!(join_all(waiters).await, [0, 1, 2, 3, 4, 5].map(|place| TENTH * place));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_found_the_queue_full_enters_later() {
     let (limiter, start) = (queue(), Instant::now());
     for _ in 0..6 {
-        assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        assert!(limiter.allows("key", 1).await);
     }
     // A slot each 100 ms, after five others.
     let _ = limiter.wait("key", 1).await.unwrap();
@@ -84,9 +77,9 @@ async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
     let _ = limiter.wait("key", 1).await.unwrap();
     let mut last = Box::pin(limiter.wait("key", 1));
     begin(&mut last).await;
-    assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), [4]);
+    assert_eq!(limiter.left("key").await, [4]);
     drop(last);
-    assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), [5]);
+    assert_eq!(limiter.left("key").await, [5]);
     assert_eq!(limiter.acquire("key", 1).await.unwrap().delay(), TENTH);
 }
 
@@ -121,18 +114,16 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
     let _ = queue.acquire("key", 3).await.unwrap();
     let short = TENTH - Duration::from_millis(1);
 
-    let error = bucket.wait_at_most("key", 1, short).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Denied { retry_after: Some(TENTH), .. }), "{error:?}");
-    assert_eq!(error.to_string(), "rate limit exceeded: retry after 100ms");
-
-    let error = queue.wait_at_most("key", 1, 3 * short).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Denied { retry_after: Some(wait), .. } if wait == 3 * TENTH), "{error:?}");
-    assert_eq!(remaining(&queue.peek("key", 0).await.unwrap()), [3], "a slot for nobody");
-
-    let error = bucket.wait("key", 3).await.unwrap_err();
-    assert!(matches!(error, AcquireError::Denied { retry_after: None, .. }), "{error:?}");
-    assert_eq!(error.to_string(), "rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost");
-
+    for (result, wait, text) in [
+        (bucket.wait_at_most("key", 1, short).await, Some(TENTH), "retry after 100ms"),
+        (queue.wait_at_most("key", 1, 3 * short).await, Some(3 * TENTH), "retry after 300ms"),
+        (bucket.wait("key", 3).await, None, "the cost exceeds the capacity of a limit: lower the cost"),
+    ] {
+        let error = result.unwrap_err();
+        assert!(matches!(error, AcquireError::Denied { retry_after, .. } if retry_after == wait), "{error:?}");
+        assert_eq!(error.to_string(), format!("rate limit exceeded: {text}"));
+    }
+    assert_eq!(queue.left("key").await, [3], "a slot for nobody");
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(bucket.wait_at_most("key", 1, TENTH).await.unwrap().is_allowed(), "just long enough");
 }
@@ -141,24 +132,15 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn concurrent_waits_never_exceed_the_limit() {
     let (limiter, start) = (bucket(2, 1), Instant::now());
-    let herd: Vec<_> = (0..12)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                let decision = limiter.wait("key", 1).await.unwrap();
-                assert!(decision.is_allowed());
-                Admitted { at: start.elapsed().as_micros() as u64, cost: 1, delay: 0 }
-            })
-        })
-        .collect();
-    let mut went_on = Vec::new();
-    for waiter in herd {
-        went_on.push(waiter.await.unwrap());
-    }
-    went_on.sort_by_key(|admitted| admitted.at);
+    let waiters = (0..12).map(async |_| {
+        assert!(limiter.wait("key", 1).await.unwrap().is_allowed());
+        Admitted { at: start.elapsed().as_micros() as u64, cost: 1, delay: 0 }
+    });
+    let mut admitted = join_all(waiters).await;
+    admitted.sort_by_key(|admitted| admitted.at);
     let rule = Rule::Bucket { kind: Kind::Tokens, capacity: 2, amount: 1, interval: 100_000 };
-    respects_bound(rule, &went_on).unwrap();
-    assert_eq!(went_on.last().unwrap().at, 1_000_000, "and no longer than they must");
+    respects_bound(rule, &admitted).unwrap();
+    assert_eq!(admitted.last().unwrap().at, 1_000_000, "and no longer than they must");
 }
 
 /// The second wait counts towards the maximum.
@@ -170,7 +152,7 @@ async fn repeated_waits_together_never_exceed_the_maximum() {
     begin(&mut patient).await;
     // Another request takes the token first.
     advance(TENTH).await;
-    assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+    assert!(limiter.allows("key", 1).await);
     let error = patient.await.unwrap_err();
     assert!(matches!(error, AcquireError::Denied { retry_after: Some(TENTH), .. }), "{error:?}");
     assert_eq!(start.elapsed(), TENTH, "at once when it was clear");
@@ -183,8 +165,8 @@ async fn a_reset_clears_one_key_under_all_limits() {
         let _ = limiter.acquire(key, 2).await.unwrap();
     }
     limiter.reset("ann").await.unwrap();
-    assert_eq!(remaining(&limiter.peek("ann", 0).await.unwrap()), [3, 2]);
-    assert_eq!(remaining(&limiter.peek("bob", 0).await.unwrap()), [1, 0]);
+    assert_eq!(limiter.left("ann").await, [3, 2]);
+    assert_eq!(limiter.left("bob").await, [1, 0]);
     limiter.reset("never seen").await.unwrap();
 }
 
@@ -196,15 +178,15 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     let (one, same, other) = (named("mails"), named("mails"), named("letters"));
     let _ = one.acquire("ann", 4).await.unwrap();
     let _ = one.clone().acquire("ann", 3).await.unwrap();
-    assert_eq!(remaining(&same.peek("ann", 0).await.unwrap()), [3]);
-    assert_eq!(remaining(&other.peek("ann", 0).await.unwrap()), [10]);
-    assert_eq!(remaining(&named("mails").peek("bob", 0).await.unwrap()), [10]);
+    assert_eq!(same.left("ann").await, [3]);
+    assert_eq!(other.left("ann").await, [10]);
+    assert_eq!(named("mails").left("bob").await, [10]);
 
     let apart = Limiter::new([Limit::new("mails", FixedWindow::per_day(10))]);
-    assert_eq!(remaining(&apart.peek("ann", 0).await.unwrap()), [10]);
+    assert_eq!(apart.left("ann").await, [10]);
     // Usage under one algorithm does not affect another.
     let bucket = Limiter::builder([Limit::new("mails", TokenBucket::per_day(10))]).store(store).build();
-    assert_eq!(remaining(&bucket.peek("ann", 0).await.unwrap()), [10]);
+    assert_eq!(bucket.left("ann").await, [10]);
 }
 
 #[tokio::test]
@@ -212,42 +194,37 @@ async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
     let limiter =
         Limiter::new([Limit::new("files", FixedWindow::per_day(3)), Limit::new("bytes", FixedWindow::per_day(100))]);
     let upload = async |user: &str, bytes: u64| limiter.acquire_charges(&[(&user, 1), (&7_u64, bytes)]).await.unwrap();
-    assert_eq!(remaining(&upload("ann", 60).await), [2, 40]);
-    assert_eq!(remaining(&upload("bob", 30).await), [2, 10], "another user of the same tenant");
+    let first_only = async || limiter.acquire_charges(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap().remaining();
+    assert_eq!(upload("ann", 60).await.remaining(), [2, 40]);
+    assert_eq!(upload("bob", 30).await.remaining(), [2, 10], "another user of the same tenant");
 
     let denied = upload("ann", 11).await;
-    assert!(matches!(denied.verdict(), Verdict::Deny { .. }));
-    assert_eq!(remaining(&denied), [2, 10]);
-    assert!(denied.outcomes()[0].verdict().is_allowed() && !denied.outcomes()[1].verdict().is_allowed());
+    let expected = (false, vec![true, false], vec![2, 10]);
+    assert_eq!((denied.is_allowed(), denied.verdicts(), denied.remaining()), expected);
 
     let allowed = upload("ann", 10).await;
     limiter.refund(allowed.into_receipt()).await.unwrap();
-    assert_eq!(remaining(&limiter.acquire_charges(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap()), [1, 10]);
-
-    let first_only = limiter.acquire_charges(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap();
-    assert_eq!(remaining(&first_only), [0, 10]);
+    assert_eq!(first_only().await, [1, 10]);
+    assert_eq!(first_only().await, [0, 10]);
 }
 
 #[test]
 fn the_number_of_charges_must_match_the_limits() {
     let limiter = bucket(1, 1);
-    let refused = |answer: StoreFuture<Decision>, given| {
-        let error = answer.into_ready().expect("at once").expect_err("no decision");
-        assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
-        let reported =
-            format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
-        assert!(error.to_string().starts_with(&reported), "{error}");
-    };
-    refused(limiter.acquire_charges(&[(&"ann", 1), (&"bob", 1)]), 2);
     // Costs that are left out would be 0.
-    refused(acquire_costs(&limiter, "ann", &[]), 0);
-    assert_eq!(remaining(&limiter.peek("ann", 1).into_ready().unwrap().unwrap()), [1], "nothing was charged");
+    let answers = [limiter.acquire_charges(&[(&"ann", 1), (&"bob", 1)]), acquire_costs(&limiter, "ann", &[])];
+    for (given, answer) in [2, 0].into_iter().zip(answers) {
+        let error = answer.into_ready().expect("at once").expect_err("no decision");
+        let text = format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
+        assert!(error.kind() == StoreErrorKind::InvalidCall && error.to_string().starts_with(&text), "{error}");
+    }
+    assert_eq!(limiter.peek("ann", 1).now().remaining(), [1], "nothing was charged");
 }
 
 #[tokio::test]
 async fn without_limits_everything_is_allowed() {
     let limiter = Limiter::new([]);
-    assert!(limiter.acquire("ann", u64::MAX).await.unwrap().is_allowed());
+    assert!(limiter.allows("ann", u64::MAX).await);
     assert!(limiter.peek("ann", 1).await.unwrap().outcomes().is_empty());
     let _ = limiter.wait("ann", 1).await.unwrap();
     assert!(acquire_costs(&limiter, "ann", &[]).await.unwrap().into_receipt().is_empty());
@@ -264,19 +241,19 @@ proptest! {
     ) {
         let subject = Subject::new(&[one]);
         let store = Arc::new(MemoryStore::new().max_keys(100).clock(subject.clock.clone()));
-        let rules: Vec<Rule> = [one].into_iter().chain(others).collect();
+        let rules = [vec![one], others].concat();
         let limiter = |rule: &Rule| Limiter::builder([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store)).build();
         let limiters: Vec<Limiter> = rules.iter().map(limiter).collect();
-        let mut at = 1_767_225_600_000_000;
+        let mut at = MIDNIGHT;
         for (which, thousandths, wait) in acts {
             let which = which % rules.len();
             at += wait;
             subject.set(at);
             let cost = rules[which].capacity() * thousandths / 1_000;
-            let decision = limiters[which].acquire("key", cost).into_ready().unwrap().unwrap();
+            let decision = limiters[which].acquire("key", cost).now();
             prop_assert!(decision.outcomes()[0].remaining() <= rules[which].capacity());
             if thousandths % 3 == 0 {
-                limiters[which].refund(decision.into_receipt()).into_ready().unwrap().unwrap();
+                limiters[which].refund(decision.into_receipt()).now();
             }
         }
     }
@@ -286,37 +263,24 @@ proptest! {
 #[tokio::test]
 async fn the_unit_key_is_one_bucket_for_all() {
     let limiter = Limiter::new([Limit::new("one", FixedWindow::per_day(1))]);
-    assert!(limiter.acquire((), 1).await.unwrap().is_allowed());
-    assert!(!limiter.acquire((), 1).await.unwrap().is_allowed());
-    assert!(limiter.acquire(0_usize, 1).await.unwrap().is_allowed());
-    assert!(!limiter.acquire(0_u64, 1).await.unwrap().is_allowed());
+    assert_eq!([limiter.allows((), 1).await, limiter.allows((), 1).await], [true, false]);
+    assert_eq!([limiter.allows(0_usize, 1).await, limiter.allows(0_u64, 1).await], [true, false]);
 }
 
-/// A receipt only refunds charges of its own limiter.
+/// A receipt only refunds charges of its own limiter and store, even if both stores hash keys with the same secret.
 #[tokio::test]
-async fn a_receipt_of_another_limiter_is_an_error() {
-    let store = Arc::new(MemoryStore::new());
-    let [one, two] = ["one", "two"]
-        .map(|name| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build());
-    let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
-    let _ = two.acquire("key", 5).await.unwrap();
-    let error = two.refund(receipt).await.unwrap_err();
-    assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
-    assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
-}
-
-/// Even if both stores hash keys with the same secret.
-#[tokio::test]
-async fn a_receipt_of_another_store_is_an_error() {
-    let [one, two] = [(); 2].map(|()| {
-        let store = MemoryStore::new().with_hasher(KeyHasher::with_secret([7; 16]));
-        Limiter::builder([Limit::new("one", FixedWindow::per_day(10))]).store(store).build()
-    });
-    let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
-    let _ = two.acquire("key", 5).await.unwrap();
-    let error = two.refund(receipt).await.unwrap_err();
-    assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
-    assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
+async fn a_receipt_of_another_limiter_or_store_is_an_error() {
+    let limiter = |name, store| Limiter::builder(Limit::new(name, FixedWindow::per_day(10))).store(store).build();
+    let store = || Arc::new(MemoryStore::new().with_hasher(KeyHasher::with_secret([7; 16])));
+    let shared = store();
+    let limiters = [limiter("one", shared.clone()), limiter("two", shared)];
+    for [one, two] in [limiters, [limiter("one", store()), limiter("one", store())]] {
+        let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
+        let _ = two.acquire("key", 5).await.unwrap();
+        let error = two.refund(receipt).await.unwrap_err();
+        assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
+        assert_eq!(two.left("key").await, [5]);
+    }
 }
 
 /// It would be allowed without a charge, or denied without a report.
@@ -393,15 +357,10 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
         for (at_once, stats) in
             [(false, None), (false, Some(Stats::new())), (in_place, None), (in_place, Some(Stats::new()))]
         {
-            let events = Arc::new(Mutex::new(Vec::new()));
-            let observed = events.clone();
+            let events = EventLog::default();
             let mut builder = Limiter::builder(limits()).store(Answers { answering: answers, at_once });
             if let Some(stats) = stats {
-                builder = builder.recorder(stats).observe(move |event| {
-                    if let Event::StoreFailed { error, .. } = event {
-                        observed.lock().unwrap().push(error.to_string());
-                    }
-                });
+                builder = builder.recorder(stats).observe(events.observer());
             }
             let (limiter, mut errors) = (builder.build(), Vec::new());
             // More than open a breaker.
@@ -413,26 +372,23 @@ async fn a_limit_that_a_store_does_not_answer_is_an_error() {
                 assert!(error.to_string().starts_with(&expected), "{number}: {error}");
                 errors.push(error.to_string());
             }
-            let events = std::mem::take(&mut *events.lock().unwrap());
+            let events = events.take();
             assert!(events.is_empty() || events == errors, "{events:?}");
             let explanation = limiter.explain("key", 1).await.to_string();
             assert!(!explanation.starts_with("allowed"), "{explanation}");
         }
     }
     let answers = Answers { answering: |charges| Some(allow(charges, &[0, 1])), at_once: false };
-    assert!(Limiter::builder(limits()).store(answers).build().acquire("key", 1).await.unwrap().is_allowed());
+    assert!(Limiter::builder(limits()).store(answers).build().allows("key", 1).await);
 }
 
 /// A limit in shadow mode does not affect the verdict.
 #[tokio::test]
 async fn a_shadow_limit_alone_denies_nothing() {
-    let limit = tower_ratelimit::Limit::new("logins", tower_ratelimit::FixedWindow::per_day(1)).shadow();
-    let limiter = tower_ratelimit::Limiter::new([limit]);
+    let limiter = Limiter::new(Limit::new("logins", FixedWindow::per_day(1)).shadow());
     for has_capacity in [true, false] {
-        let decision = limiter.acquire("ann", 1).await.expect("a decision");
-        assert_eq!(decision.outcomes()[0].verdict().is_allowed(), has_capacity);
-        assert!(decision.is_allowed());
-        assert_eq!(decision.verdict(), tower_ratelimit::Verdict::NOW);
+        let decision = limiter.acquire("ann", 1).await.unwrap();
+        assert_eq!((decision.verdict(), decision.verdicts()), (Verdict::NOW, vec![has_capacity]));
     }
 }
 

@@ -1,9 +1,12 @@
 //! The subject of the tests: limits in memory, with a manual clock.
 
+use std::sync::Arc;
+
 use support::calls::{Now, Outcomes};
 use support::limits::acquire_costs;
 use support::model::{Answer, ExpectedOutcome};
 use support::rule::Rule;
+use support::store_fixture::midnight;
 use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp};
 
 #[derive(Clone, Debug)]
@@ -55,5 +58,26 @@ impl Subject {
 
     pub(crate) fn remaining(&self) -> u64 {
         self.peek(0).remaining()[0]
+    }
+}
+
+/// A store in memory with its clock, which stands at midnight.
+pub(crate) struct Memory {
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) clock: ManualClock,
+}
+
+impl Memory {
+    pub(crate) fn new(max_keys: usize) -> Self {
+        let clock = midnight();
+        Self { store: Arc::new(MemoryStore::new().max_keys(max_keys).clock(clock.clone())), clock }
+    }
+
+    pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+        Limiter::builder(limits).store(self.store.clone()).build()
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.store.keys()
     }
 }

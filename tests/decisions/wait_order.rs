@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::join_all;
+use support::calls::Calls;
 use support::faulty_store::{FaultyStore, Mode, Operation};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, advance, sleep};
@@ -44,10 +46,23 @@ impl Served {
         task
     }
 
+    /// Starts waiters with these costs, numbered in their order.
+    async fn begin_all(&self, limiter: &Limiter, costs: impl IntoIterator<Item = u64>) -> Vec<JoinHandle<()>> {
+        let mut waiters = Vec::new();
+        for (waiter, cost) in (0..).zip(costs) {
+            waiters.push(self.begin(limiter, waiter, cost).await);
+        }
+        waiters
+    }
+
     /// Returns the waiters in their order, and after how many tenths of a second each was served.
     fn tenths(&self) -> Vec<(u64, u128)> {
         self.0.lock().unwrap().iter().map(|(waiter, after)| (*waiter, after.as_millis() / 100)).collect()
     }
+}
+
+async fn end(waiters: Vec<JoinHandle<()>>) {
+    join_all(waiters).await.into_iter().for_each(Result::unwrap);
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,13 +70,7 @@ async fn waiters_of_a_key_are_served_in_the_order_of_their_calls() {
     let (limiter, served) = (bucket(3), Served::new());
     let _ = limiter.acquire("key", 3).await.unwrap();
     let costs = [1, 3, 1, 2, 1, 1, 3, 2, 1, 1];
-    let mut waiters = Vec::new();
-    for (waiter, cost) in (0..).zip(costs) {
-        waiters.push(served.begin(&limiter, waiter, cost).await);
-    }
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(served.begin_all(&limiter, costs).await).await;
     let ends = costs.iter().scan(0, |sum, cost| {
         *sum += u128::from(*cost);
         Some(*sum)
@@ -79,9 +88,7 @@ async fn small_operations_do_not_starve_a_large_one() {
         advance(TENTH).await;
         waiters.push(served.begin(&limiter, 1, 1).await);
     }
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(waiters).await;
     assert_eq!(served.tenths()[0], (5, 5));
 }
 
@@ -90,13 +97,7 @@ async fn each_waiter_needs_few_decisions() {
     const WAITERS: usize = 200;
     let store = FaultyStore::new(Mode::Works);
     let (limiter, served) = (limiter(TokenBucket::new(2, 1, TENTH), store.clone()), Served::new());
-    let mut waiters = Vec::new();
-    for waiter in 0..WAITERS {
-        waiters.push(served.begin(&limiter, waiter as u64, 1).await);
-    }
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(served.begin_all(&limiter, [1; WAITERS]).await).await;
     assert_eq!(served.tenths().last().unwrap().1, WAITERS as u128 - 2, "no later than the limit allows");
     let (decisions, peeks) = (store.asked(Operation::Decide), store.asked(Operation::Peek));
     assert!(decisions <= 2 * WAITERS, "{decisions} decisions for {WAITERS} waiters");
@@ -131,14 +132,9 @@ async fn a_waiter_whose_tokens_are_taken_by_others_does_not_ask_for_each_of_them
     let limits = [Limit::new("limit", algorithm)];
     let (limiter, served) = (Limiter::builder(limits).store(store).recorder(thief.clone()).build(), Served::new());
     let _ = other.acquire("key", 100).await.unwrap();
-    let mut waiters = Vec::new();
-    for waiter in 0..3 {
-        waiters.push(served.begin(&limiter, waiter, 1).await);
-    }
+    let waiters = served.begin_all(&limiter, [1; 3]).await;
     other.reset("key").await.unwrap();
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(waiters).await;
     assert_eq!(served.tenths().iter().map(|(_, tenths)| *tenths).collect::<Vec<_>>(), [1, 2, 3]);
     let decisions = thief.decisions.load(Ordering::Relaxed);
     assert!(decisions <= 9, "{decisions} decisions");
@@ -152,19 +148,12 @@ async fn a_slow_store_serves_waiters_together() {
     // Ten tokens per round trip.
     let limiter = limiter(TokenBucket::new(20, 1, Duration::from_millis(2)), store.clone());
     let start = Instant::now();
-    let workers: Vec<_> = (0..40)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move {
-                for _ in 0..CALLS {
-                    assert!(limiter.wait("key", 1).await.unwrap().is_allowed());
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await.unwrap();
-    }
+    let workers = (0..40).map(async |_| {
+        for _ in 0..CALLS {
+            assert!(limiter.wait("key", 1).await.unwrap().is_allowed());
+        }
+    });
+    join_all(workers).await;
     let ideal = Duration::from_millis(2) * (40 * CALLS - 20);
     assert!(start.elapsed() < 2 * ideal, "{:?} instead of {ideal:?}", start.elapsed());
     let decisions = store.asked(Operation::Decide);
@@ -180,16 +169,11 @@ async fn waiters_whose_tokens_others_take_are_served_later() {
     let _ = other.acquire("key", 5).await.unwrap();
     let served = Served::new();
     store.set(Mode::Slow(Duration::from_millis(20)));
-    let mut waiters = Vec::new();
-    for waiter in 0..8 {
-        waiters.push(served.begin(&limiter, waiter, 1).await);
-    }
+    let waiters = served.begin_all(&limiter, [1; 8]).await;
     // The first is being decided.
     sleep(Duration::from_millis(1_030)).await;
-    assert!(other.acquire("key", 4).await.unwrap().is_allowed());
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    assert!(other.allows("key", 4).await);
+    end(waiters).await;
     let order: Vec<u64> = served.tenths().into_iter().map(|(waiter, _)| waiter).collect();
     assert_eq!(order, [0, 5, 6, 7, 1, 2, 3, 4]);
 }
@@ -253,12 +237,9 @@ async fn operations_keep_waiting_together_in_a_leaky_bucket_queue() {
     let mut waiters = Vec::new();
     for waiter in 0..12 {
         waiters.push(served.begin(&limiter, waiter, 1).await);
-        let slots = limiter.peek("key", 0).await.unwrap().outcomes()[0].remaining();
-        assert_eq!(slots, 5_u64.saturating_sub(waiter), "slots after waiter {waiter}");
+        assert_eq!(limiter.left("key").await, [5_u64.saturating_sub(waiter)], "slots after waiter {waiter}");
     }
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(waiters).await;
     assert_eq!(served.tenths(), (0..12).map(|waiter| (waiter, u128::from(waiter))).collect::<Vec<_>>());
 }
 
@@ -267,17 +248,13 @@ async fn a_store_that_fails_is_reported_to_each_waiter() {
     let store = FaultyStore::new(Mode::Works);
     let limiter = limiter(TokenBucket::new(1, 1, TENTH), store.clone());
     let _ = limiter.acquire("key", 1).await.unwrap();
-    let waiters: Vec<_> = (0..5)
-        .map(|_| {
-            let limiter = limiter.clone();
-            tokio::spawn(async move { limiter.wait("key", 1).await })
-        })
-        .collect();
-    sleep(TENTH / 2).await;
-    store.set(Mode::Fails);
-    for waiter in waiters {
-        assert!(matches!(waiter.await.unwrap(), Err(AcquireError::Store(_))));
-    }
+    let waiters = join_all((0..5).map(|_| limiter.wait("key", 1)));
+    let failing = async {
+        sleep(TENTH / 2).await;
+        store.set(Mode::Fails);
+    };
+    let (results, ()) = tokio::join!(waiters, failing);
+    assert!(results.iter().all(|result| matches!(result, Err(AcquireError::Store(_)))), "{results:?}");
 }
 
 /// A waiter keeps its limits, and those who call later don't wait for it.
@@ -287,7 +264,7 @@ async fn waiters_under_replaced_limits_have_a_queue_of_their_own() {
     let limits = LiveLimits::new(daily(1));
     let (limiter, served) = (Limiter::live_builder(&limits).build(), Served::new());
     let _ = limiter.acquire("key", 1).await.unwrap();
-    let _waiters = [served.begin(&limiter, 0, 1).await, served.begin(&limiter, 1, 1).await];
+    let _waiters = served.begin_all(&limiter, [1, 1]).await;
     limits.replace(daily(3)).unwrap();
     assert!(limiter.wait("key", 2).now_or_never().is_some());
     assert_eq!(served.tenths(), []);
@@ -299,12 +276,6 @@ async fn waiters_of_several_limits_are_served_in_order() {
     let limits = [("fast", TokenBucket::new(2, 1, TENTH)), ("slow", TokenBucket::new(4, 2, 3 * TENTH))];
     let limiter = Limiter::new(limits.map(|(name, bucket)| Limit::new(name, bucket)));
     let served = Served::new();
-    let mut waiters = Vec::new();
-    for waiter in 0..10 {
-        waiters.push(served.begin(&limiter, waiter, 1 + waiter % 2).await);
-    }
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
+    end(served.begin_all(&limiter, [1, 2].repeat(5)).await).await;
     assert!(served.tenths().iter().map(|(waiter, _)| *waiter).eq(0..10), "{:?}", served.tenths());
 }

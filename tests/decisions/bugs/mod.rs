@@ -1,7 +1,7 @@
 //! Bugs of other rate limiters. Each test names the project that had the bug.
 //!
 //! Some have their own modules: lost updates and over-admission by threads that check and then
-//! write (`concurrency`); unbounded maps, and live keys evicted (`tests/memory.rs`); herds and
+//! write (`concurrency`); unbounded maps, and live keys evicted (`tests/memory.rs`); stampedes and
 //! hopeless waits (`limiter`); zeros and overflows that lead to panics (`bad_input`).
 
 mod cost;

@@ -167,10 +167,10 @@ fn waits_below_a_second_are_zero_seconds() {
         let subject = Subject::new(&[rule]);
         let _ = subject.set(MIDNIGHT).acquire(1);
         let Verdict::Deny { retry_after: Some(wait) } = subject.set(MIDNIGHT + 100_001).acquire(1).verdict() else {
-            panic!("{rule:?} has room");
+            panic!("{rule:?} has capacity");
         };
         let longer = if matches!(rule, Rule::Counter { .. }) { SECOND } else { 0 };
-        assert!((1..=899_999 + longer).contains(&(wait.as_micros() as u64)), "{rule:?} tells {wait:?}");
+        assert!((1..=899_999 + longer).contains(&(wait.as_micros() as u64)), "{rule:?} reports {wait:?}");
     }
 }
 

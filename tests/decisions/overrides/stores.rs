@@ -65,15 +65,15 @@ async fn a_limit_that_is_not_overridable_ignores_overrides() {
 async fn a_call_that_does_not_fit_the_limit_is_not_a_failure_of_the_store() {
     let live = LiveLimits::new([Limit::new("daily", FixedWindow::per_day(2))]);
     let daily = Limiter::live_builder(&live).build().limit("daily").unwrap();
-    let refused = |error: StoreError, reason: &str| {
+    let is_invalid = |error: StoreError, reason: &str| {
         assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
         assert!(error.to_string().starts_with(reason), "{error}");
         let response = error.response();
         assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (500, None));
     };
-    refused(daily.get_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
-    refused(daily.remove_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
+    is_invalid(daily.get_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
+    is_invalid(daily.remove_override("42").await.unwrap_err(), "the limit \"daily\" has no overrides");
     live.replace([]).unwrap();
-    refused(daily.peek("42", 1).await.unwrap_err(), "there is no limit named \"daily\"");
-    refused(daily.reset("42").await.unwrap_err(), "there is no limit named \"daily\"");
+    is_invalid(daily.peek("42", 1).await.unwrap_err(), "there is no limit named \"daily\"");
+    is_invalid(daily.reset("42").await.unwrap_err(), "there is no limit named \"daily\"");
 }

@@ -1,28 +1,10 @@
 //! Memory stays bounded, and lockouts are kept.
 
-use std::sync::Arc;
-
 use support::calls::Now;
-use support::store_fixture::midnight;
 use support::time::{DAY, MINUTE, SECOND};
-use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, TokenBucket};
+use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, TokenBucket};
 
-/// A store with its clock.
-struct Memory {
-    memory: Arc<MemoryStore>,
-    clock: ManualClock,
-}
-
-impl Memory {
-    fn new(max_keys: usize) -> Self {
-        let clock = midnight();
-        Self { memory: Arc::new(MemoryStore::new().max_keys(max_keys).clock(clock.clone())), clock }
-    }
-
-    fn limiter(&self, limit: Limit) -> Limiter {
-        Limiter::builder(limit).store(self.memory.clone()).build()
-    }
-}
+use crate::subject::Memory;
 
 fn ask(limiter: &Limiter, key: impl tower_ratelimit::key::Key + Sync, cost: u64) -> Decision {
     limiter.acquire(key, cost).now()
@@ -42,7 +24,7 @@ fn a_flood_of_keys_ends_no_lockout() {
     store.clock.advance(5 * SECOND);
     for n in 0..100_000 {
         assert!(ask(&limiter, ("other", n), 1 + n % 5).is_allowed());
-        assert!(store.memory.keys() <= 1_000, "{} keys", store.memory.keys());
+        assert!(store.keys() <= 1_000, "{} keys", store.keys());
     }
     assert!((0..100).all(|key| ask(&limiter, key, 1).is_locked_out()));
 }
@@ -60,9 +42,9 @@ fn a_flood_of_denials_stays_bounded() {
     for n in 0..20_000 {
         // Not denied by its usage, but a strike nevertheless.
         assert!(!ask(&limiter, ("other", n), 3).is_allowed());
-        assert!(store.memory.keys() <= 1_000, "{} keys", store.memory.keys());
+        assert!(store.keys() <= 1_000, "{} keys", store.keys());
     }
-    assert!(store.memory.keys() > 500, "strikes are noted: {} keys", store.memory.keys());
+    assert!(store.keys() > 500, "strikes are noted: {} keys", store.keys());
     assert!(ask(&limiter, "locked out", 1).is_locked_out());
 }
 
@@ -77,7 +59,7 @@ fn a_strike_does_not_evict_a_denied_key() {
         assert!(ask().is_allowed());
         for _ in 0..4 {
             assert!(!ask().is_allowed(), "{keys}");
-            assert!(store.memory.keys() <= keys);
+            assert!(store.keys() <= keys);
         }
         assert_eq!(ask().is_locked_out(), keys == 2, "without space for strikes there are none");
     }
@@ -119,13 +101,13 @@ fn strikes_count_while_the_store_is_full_of_denied_keys() {
     let filler = store.limiter(Limit::new("day", FixedWindow::new(1, DAY)));
     let deny = |key: u64| while ask(&filler, key, 1).is_allowed() {};
     (0..2 * KEYS).for_each(deny);
-    assert_eq!(store.memory.keys(), KEYS as usize);
+    assert_eq!(store.keys(), KEYS as usize);
     let limit = Limit::new("second", FixedWindow::new(1, SECOND));
     let limiter = store.limiter(limit.penalty(Penalty::after(3, MINUTE).locked_out_for(DAY)));
     let mut admitted = 0;
     for request in 0..60 {
         admitted += u32::from(ask(&limiter, "client", 1).is_allowed());
-        assert!(store.memory.keys() <= KEYS as usize, "{} keys", store.memory.keys());
+        assert!(store.keys() <= KEYS as usize, "{} keys", store.keys());
         if request % 3 == 2 {
             store.clock.advance(SECOND);
         }
@@ -144,18 +126,18 @@ fn entries_without_meaning_are_removed() {
             let _ = ask(&plain, n, 1);
         }
     }
-    assert_eq!(store.memory.keys(), 200);
+    assert_eq!(store.keys(), 200);
     let punished = store.limiter(limit().penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE)));
     for n in 0..200 {
         let _ = ask(&punished, n, 1);
     }
-    assert_eq!(store.memory.keys(), 400);
+    assert_eq!(store.keys(), 400);
     store.clock.advance(2 * MINUTE);
     let other = store.limiter(Limit::new("other", FixedWindow::new(1, DAY)));
     for _ in 0..20_000 {
         let _ = ask(&other, "key", 1);
     }
-    assert_eq!(store.memory.keys(), 1);
+    assert_eq!(store.keys(), 1);
 }
 
 /// Requests over the capacity leave no entry that outlives others.
