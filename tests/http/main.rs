@@ -7,7 +7,6 @@ mod acquire;
 mod addresses;
 mod answers;
 mod bodies;
-mod bugs;
 mod clients;
 mod combinations;
 mod conditions;

@@ -33,6 +33,19 @@ where
     Answer::of(service.clone().oneshot(request).await.expect("the service responds")).await
 }
 
+/// Sends requests in turn, and returns the statuses of the responses.
+pub async fn statuses<S, B, R>(service: &S, requests: impl IntoIterator<Item = Request<B>>) -> Vec<u16>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Debug> + Clone,
+    R: Body<Error: Debug>,
+{
+    let mut statuses = Vec::new();
+    for request in requests {
+        statuses.push(ask(service, request).await.status.as_u16());
+    }
+    statuses
+}
+
 impl Answer {
     pub async fn of<B: Body<Error: Debug>>(response: Response<B>) -> Self {
         let (head, body) = response.into_parts();
@@ -87,6 +100,11 @@ impl Answer {
 
     #[track_caller]
     pub fn is_refused(&self) -> bool {
+        self.is_denied()
+    }
+
+    #[track_caller]
+    pub fn is_denied(&self) -> bool {
         match self.status {
             StatusCode::OK => false,
             StatusCode::TOO_MANY_REQUESTS => true,
