@@ -1,24 +1,27 @@
 //! Requests in a queue wait in their own futures.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use support::faulty_store::{FaultyStore, Mode};
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use http_body_util::{Empty, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, key};
 
-use crate::service::get;
-use support::answer::Answer;
+use crate::service::{builder, get, per_minute};
+use crate::store::paused_store;
+use support::answer::{Answer, ask};
 
 /// A service that records the path and the time of each call, in ms.
 #[derive(Clone, Debug)]
@@ -34,6 +37,13 @@ impl Log {
 
     fn calls(&self) -> Vec<(String, u128)> {
         self.calls.lock().unwrap().clone()
+    }
+
+    /// Checks the calls after all waits.
+    async fn check(&self, expected: &[(&str, u128)]) {
+        sleep(Duration::from_secs(10)).await;
+        let calls = self.calls();
+        assert_eq!(calls.iter().map(|(path, at)| (path.as_str(), *at)).collect::<Vec<_>>(), expected);
     }
 }
 
@@ -53,17 +63,22 @@ impl<B> Service<Request<B>> for Log {
     }
 }
 
-fn calls(expected: &[(&str, u128)]) -> Vec<(String, u128)> {
-    expected.iter().map(|(path, at)| ((*path).to_owned(), *at)).collect()
-}
-
 /// Returns a queue with one slot per second, in which three requests may wait.
 fn queue() -> Limit {
     Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3))
 }
 
+fn start(limits: impl IntoIterator<Item = Limit>) -> (Log, RateLimit<Log>) {
+    let log = Log::new();
+    (log.clone(), RateLimitLayer::new(limits).layer(log))
+}
+
 /// Sends a request in a new task.
-async fn send(service: &RateLimit<Log>, path: &str) -> JoinHandle<Answer> {
+async fn send<S, B>(service: &S, path: &str) -> JoinHandle<Answer>
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    B: Body<Data: Send, Error: Debug> + Send + 'static,
+{
     let asking = service.clone().oneshot(get(path));
     let task = tokio::spawn(async { Answer::of(asking.await.unwrap()).await });
     tokio::task::yield_now().await;
@@ -72,104 +87,88 @@ async fn send(service: &RateLimit<Log>, path: &str) -> JoinHandle<Answer> {
 
 #[tokio::test(start_paused = true)]
 async fn first_in_first_out_at_exact_instants() {
-    let log = Log::new();
-    let service = RateLimitLayer::new([queue()]).layer(log.clone());
+    let (log, service) = start(queue());
     let mut tasks = Vec::new();
     for path in ["/a", "/b", "/c", "/d"] {
         tasks.push(send(&service, path).await);
     }
-    assert_eq!(log.calls(), calls(&[("/a", 0)]));
+    assert_eq!(log.calls(), [("/a".to_owned(), 0)]);
     let full = send(&service, "/e").await.await.unwrap();
-    assert!(full.is_refused());
-    assert_eq!((full.header("retry-after"), full.remaining()), (Some("1"), 0));
+    assert_eq!((full.is_denied(), full.header("retry-after"), full.remaining()), (true, Some("1"), 0));
     for task in tasks {
-        assert!(!task.await.unwrap().is_refused());
+        assert!(!task.await.unwrap().is_denied());
     }
-    assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 1_000), ("/c", 2_000), ("/d", 3_000)]));
     // The next slot is at 4 s.
     send(&service, "/f").await.await.unwrap();
-    assert_eq!(log.calls().last(), calls(&[("/f", 4_000)]).last());
-}
-
-#[tokio::test(start_paused = true)]
-async fn delayed_store_answers_queue_requests_alike() {
-    let log = Log::new();
-    let service = RateLimitLayer::builder([queue()]).store(FaultyStore::new(Mode::Works)).build().layer(log.clone());
-    for path in ["/a", "/b", "/c"] {
-        send(&service, path).await;
-    }
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 1_000), ("/c", 2_000)]));
+    log.check(&[("/a", 0), ("/b", 1_000), ("/c", 2_000), ("/d", 3_000), ("/f", 4_000)]).await;
 }
 
 /// Slots that are closer together than the resolution of Tokio's timers are still taken in order.
 #[tokio::test(start_paused = true)]
 async fn fast_queues_keep_their_order() {
-    let log = Log::new();
-    let limit = Limit::new("queue", LeakyBucketQueue::per_second(10_000).waiting(200));
-    let service = RateLimitLayer::new([limit]).layer(log.clone());
-    let mut paths = Vec::new();
-    for number in 0..200 {
-        paths.push(format!("/{number}"));
-        send(&service, paths.last().unwrap()).await;
+    let (log, service) = start(Limit::new("queue", LeakyBucketQueue::per_second(10_000).waiting(200)));
+    let paths: Vec<_> = (0..200).map(|number| format!("/{number}")).collect();
+    for path in &paths {
+        send(&service, path).await;
     }
-    sleep(Duration::from_secs(1)).await;
-    let (called, instants): (Vec<String>, Vec<u128>) = log.calls().into_iter().unzip();
-    assert_eq!(called, paths);
-    let slots = (0..200u128).map(|number| number.div_ceil(10));
-    assert_eq!(instants, slots.collect::<Vec<_>>(), "never early, and less than a millisecond late");
+    // Never early, and less than a millisecond late.
+    let slots = (0..200_u128).map(|number| number.div_ceil(10));
+    log.check(&paths.iter().map(|path| &**path).zip(slots).collect::<Vec<_>>()).await;
 }
 
+/// If the last request of a queue is cancelled, its slot is free again. Otherwise, the other requests keep their slots. A
+/// store that answers later queues requests alike.
 #[tokio::test(start_paused = true)]
-async fn cancelling_the_last_of_a_queue_returns_its_slot() {
+async fn the_slot_of_a_cancelled_request_is_taken_by_the_next_if_it_is_the_last() {
+    for (paths, calls) in [
+        (["/a", "/b", "/gone", "cancel", "/c"], [("/a", 0), ("/b", 1_000), ("/c", 2_000)]),
+        (["/a", "/gone", "/b", "cancel", "/c"], [("/a", 0), ("/b", 2_000), ("/c", 3_000)]),
+    ] {
+        let (log, service) = start(queue());
+        let mut gone = None;
+        for path in paths {
+            match (path, &gone) {
+                ("cancel", Some(task)) => JoinHandle::abort(task),
+                (path, _) => {
+                    let task = send(&service, path).await;
+                    gone = gone.or((path == "/gone").then_some(task));
+                }
+            }
+        }
+        assert!(gone.unwrap().await.unwrap_err().is_cancelled());
+        log.check(&calls).await;
+    }
     let log = Log::new();
-    let service = RateLimitLayer::new([queue()]).layer(log.clone());
-    send(&service, "/a").await;
-    send(&service, "/b").await;
-    let last = send(&service, "/gone").await;
-    last.abort();
-    assert!(last.await.unwrap_err().is_cancelled());
-    send(&service, "/c").await;
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 1_000), ("/c", 2_000)]));
-}
-
-/// The other requests keep their slots.
-#[tokio::test(start_paused = true)]
-async fn cancelling_the_middle_of_a_queue_leaves_its_slot_unused() {
-    let log = Log::new();
-    let service = RateLimitLayer::new([queue()]).layer(log.clone());
-    send(&service, "/a").await;
-    let middle = send(&service, "/gone").await;
-    send(&service, "/b").await;
-    middle.abort();
-    assert!(middle.await.unwrap_err().is_cancelled());
-    send(&service, "/c").await;
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 2_000), ("/c", 3_000)]));
+    let store = FaultyStore::new(Mode::Works);
+    let service = RateLimitLayer::builder(queue()).store(store).build().layer(log.clone());
+    for path in ["/a", "/b", "/c"] {
+        send(&service, path).await;
+    }
+    log.check(&[("/a", 0), ("/b", 1_000), ("/c", 2_000)]).await;
 }
 
 /// A cancelled wait also refunds the charges to other limits.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_wait_is_refunded_by_every_limit() {
-    let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
-    let service = RateLimitLayer::new(limits).layer(Log::new());
+    let (_, service) = start([queue(), Limit::new("day", FixedWindow::per_day(10))]);
     assert_eq!(send(&service, "/a").await.await.unwrap().remaining_of("day"), 9);
     send(&service, "/gone").await.abort();
     assert_eq!(send(&service, "/b").await.await.unwrap().remaining_of("day"), 8);
+}
+
+/// A service that does not respond to `/never`.
+async fn responds_but_to_never(request: Request<()>) -> Result<Response<String>, Infallible> {
+    if request.uri().path() == "/never" {
+        std::future::pending::<()>().await;
+    }
+    Ok(Response::new(String::new()))
 }
 
 /// A forwarded request stays charged, even if the client does not wait for the response.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_proceeded_stays_charged() {
     let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
-    let never = tower::service_fn(|request: Request<()>| async move {
-        if request.uri().path() == "/never" {
-            std::future::pending::<()>().await;
-        }
-        Ok::<_, Infallible>(Response::new(String::new()))
-    });
-    let service = RateLimitLayer::new(limits).layer(never);
+    let service = RateLimitLayer::new(limits).layer(service_fn(responds_but_to_never));
     for left in [8, 6] {
         let mut asking = Box::pin(service.clone().oneshot(get("/never")));
         tokio::select! {
@@ -177,33 +176,45 @@ async fn a_request_that_proceeded_stays_charged() {
             _ = asking.as_mut() => panic!("the service never responds"),
             () = sleep(Duration::from_secs(5)) => drop(asking),
         }
-        assert_eq!(support::answer::ask(&service, get("/")).await.remaining_of("day"), left);
+        assert_eq!(ask(&service, get("/")).await.remaining_of("day"), left);
         sleep(Duration::from_secs(5)).await;
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_cost_takes_that_many_slots() {
-    let log = Log::new();
-    let layer = RateLimitLayer::new([queue()]);
-    let (one, three) = (layer.layer(log.clone()), layer.cost(3).layer(log.clone()));
-    send(&three, "/three").await;
-    send(&one, "/one").await;
-    assert!(send(&one, "/full").await.await.unwrap().is_refused());
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(log.calls(), calls(&[("/three", 0), ("/one", 3_000)]));
+/// express-rate-limit 8.3.2: a client that closed its connection early was not counted. Here it is charged when its
+/// request is forwarded.
+#[tokio::test]
+async fn a_request_that_is_dropped_at_any_await_is_charged_once_it_is_forwarded() {
+    let delayed = FaultyStore::over(paused_store(), Mode::Works);
+    for builder in [builder(per_minute("ten", 10)), builder(per_minute("ten", 10)).store(delayed)] {
+        let service = builder.build().layer(service_fn(responds_but_to_never));
+        // The request is dropped at the first await, at the second, and so on.
+        for polls in 1..=3 {
+            let mut asking = Box::pin(service.clone().oneshot(get("/never")));
+            for _ in 0..polls {
+                assert!(asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+        }
+        assert_eq!(ask(&service, get("/")).await.remaining(), 6);
+    }
 }
 
 /// A cost on a route inside the router's layer takes its other slots when the first one is due.
 #[tokio::test(start_paused = true)]
-async fn a_route_cost_takes_that_many_slots() {
+async fn a_cost_takes_that_many_slots() {
     let log = Log::new();
-    let layer = RateLimitLayer::new([queue()]);
-    let three = ServiceBuilder::new().layer(layer.clone()).layer(layer.cost(3)).service(log.clone());
-    let three = tokio::spawn(three.oneshot(get("/three")));
-    tokio::task::yield_now().await;
+    let layer = RateLimitLayer::new(queue());
+    let (one, three) = (layer.layer(log.clone()), layer.cost(3).layer(log.clone()));
+    send(&three, "/three").await;
+    send(&one, "/one").await;
+    assert!(send(&one, "/full").await.await.unwrap().is_denied());
+    log.check(&[("/three", 0), ("/one", 3_000)]).await;
+
+    let log = Log::new();
+    let layer = RateLimitLayer::new(queue());
+    let three = send(&layer.layer(layer.cost(3).layer(log.clone())), "/three").await;
     send(&layer.layer(log.clone()), "/one").await;
-    assert!(three.await.unwrap().unwrap().status().is_success());
+    assert!(!three.await.unwrap().is_denied());
     sleep(Duration::from_secs(10)).await;
     let calls = log.calls();
     assert_eq!(calls[1], ("/one".to_owned(), 3_000), "three slots were taken before: {calls:?}");
@@ -212,33 +223,26 @@ async fn a_route_cost_takes_that_many_slots() {
 #[tokio::test(start_paused = true)]
 async fn a_route_cost_over_the_capacity_charges_nothing() {
     let log = Log::new();
-    let layer = RateLimitLayer::new([queue()]);
+    let layer = RateLimitLayer::new(queue());
     let one = layer.layer(log.clone());
-    let four = ServiceBuilder::new().layer(layer.clone()).layer(layer.cost(4)).service(log.clone());
     send(&one, "/a").await;
-    let four = tokio::spawn(four.oneshot(get("/four")));
-    tokio::task::yield_now().await;
+    let four = send(&layer.layer(layer.cost(4).layer(log.clone())), "/four").await;
     send(&one, "/b").await;
     send(&one, "/c").await;
     // Its slot is due after a second. Two requests have queued behind it, so three more slots are denied.
-    let refused = Answer::of(four.await.unwrap().unwrap()).await;
-    assert!(refused.is_refused());
-    assert_eq!((refused.header("retry-after"), refused.remaining()), (Some("3"), 1));
-    sleep(Duration::from_secs(10)).await;
-    assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 2_000), ("/c", 3_000)]));
+    let denied = four.await.unwrap();
+    assert_eq!((denied.is_denied(), denied.header("retry-after"), denied.remaining()), (true, Some("3"), 1));
+    log.check(&[("/a", 0), ("/b", 2_000), ("/c", 3_000)]).await;
     // Without requests behind it, its slot is free at once.
-    let five = ServiceBuilder::new().layer(layer.clone()).layer(layer.cost_by(|_| 5)).service(log.clone());
-    let refused = Answer::of(five.oneshot(get("/five")).await.unwrap()).await;
-    assert!(refused.is_refused());
-    assert_eq!((refused.header("retry-after"), refused.remaining()), (None, 4));
+    let denied = send(&layer.layer(layer.cost_by(|_| 5).layer(log)), "/five").await.await.unwrap();
+    assert_eq!((denied.is_denied(), denied.header("retry-after"), denied.remaining()), (true, None, 4));
 }
 
 /// Of two requests on one connection, the one that waits does not block the other.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_does_not_block_its_connection() {
-    let log = Log::new();
-    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3)).by(key::path());
-    let service = TowerToHyperService::new(RateLimitLayer::new([queue]).layer(log.clone()));
+    let (log, service) = start(queue().by(key::path()));
+    let service = TowerToHyperService::new(service);
     let (client, server) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
@@ -257,5 +261,5 @@ async fn a_request_that_waits_does_not_block_its_connection() {
     for status in asked {
         assert!(status.await.unwrap().is_success());
     }
-    assert_eq!(log.calls(), calls(&[("/slow", 0), ("/quick", 0), ("/slow", 1_000), ("/slow", 2_000)]));
+    log.check(&[("/slow", 0), ("/quick", 0), ("/slow", 1_000), ("/slow", 2_000)]).await;
 }
