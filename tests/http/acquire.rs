@@ -4,9 +4,9 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::get as route;
 use http::{Method, StatusCode};
-use tower_ratelimit::{AcquireError, FixedWindow, Limit, Limiter, StoreError};
+use tower_ratelimit::{AcquireError, Limiter, StoreError};
 
-use crate::service::get;
+use crate::service::{get, per_day};
 use crate::store::paused_store;
 use support::answer::ask;
 use support::faulty_store::{FaultyStore, Mode};
@@ -29,7 +29,7 @@ async fn forget(State(mails): State<Limiter>, Path(to): Path<String>) -> Result<
 }
 
 fn app(store: impl tower_ratelimit::Store) -> Router {
-    let mails = Limiter::builder([Limit::new("secret-plan", FixedWindow::per_day(2))]).store(store).build();
+    let mails = Limiter::builder(per_day("secret-plan", 2)).store(store).build();
     Router::new().route("/{to}/{mails}", route(send)).route("/{to}", route(left).delete(forget)).with_state(mails)
 }
 

@@ -15,6 +15,8 @@ use crate::service::{self, Hello, from, layer, limited, one, visit, with};
 use support::answer::{ask, statuses};
 use support::server::Server;
 
+type Configure = fn(ClientIp) -> ClientIp;
+
 /// GHSA-5847-rm3g-23mw (OpenClaw), CVE-2026-30827 and GHSA-46wh-pxpv-q5gq (express-rate-limit), axum-governor ip.rs:23,
 /// actix-governor key_extractor.rs:263: mapped addresses were masked before conversion, so all of IPv4 had one key, or they
 /// had a bucket of their own. express-rate-limit 8.0.0 and others: each IPv6 address had a bucket, but a client has 2^64
@@ -23,7 +25,7 @@ use support::server::Server;
 async fn addresses_of_one_network_share_a_bucket() {
     let default = |by: ClientIp| by;
     let (near, hundred) = ("2001:db8:0:1::1", "2001:db8:0:100::1");
-    let cases: [(fn(ClientIp) -> ClientIp, &str, &[&str], &[&str]); 9] = [
+    let cases: [(Configure, &str, &[&str], &[&str]); 9] = [
         (
             default,
             "192.0.2.1",

@@ -16,7 +16,7 @@ use tower_ratelimit::{
     SlidingLog, SlidingWindowCounter, TokenBucket, key,
 };
 
-use crate::service::{builder, clocked, get, one, per_minute, serve};
+use crate::service::{builder, clocked, get, one, per_day, per_minute, serve};
 use support::answer::{Answer, ask};
 use support::server::Server;
 
@@ -87,8 +87,7 @@ async fn waiting_as_announced_suffices() {
 
 #[tokio::test]
 async fn a_problem_as_json() {
-    let limits =
-        [per_minute("a \"quoted\" \\name\\", 1), Limit::new("daily", FixedWindow::per_day(10)), per_minute("b", 1)];
+    let limits = [per_minute("a \"quoted\" \\name\\", 1), per_day("daily", 10), per_minute("b", 1)];
     let rejected = rejection_of(builder(limits).problem_json()).await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     let expected = [

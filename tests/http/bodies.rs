@@ -13,15 +13,11 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Builder, FixedWindow, HttpOptions, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
+use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
 
-use crate::service::{Hello, get};
+use crate::service::{Hello, builder, get, layer, limited, one, per_minute, serve};
 use crate::store::paused_store;
-use support::answer::{Answer, ask};
-
-fn one() -> Builder<HttpOptions> {
-    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(paused_store())
-}
+use support::answer::{Answer, ask, statuses};
 
 /// A request body that must not be polled.
 struct UnpollableBody;
@@ -37,9 +33,8 @@ impl Body for UnpollableBody {
 
 #[tokio::test]
 async fn the_body_of_a_rejected_request_is_not_read() {
-    let service = one().build().layer(Hello::default());
-    assert!(!ask(&service, Request::new(UnpollableBody)).await.is_refused());
-    assert!(ask(&service, Request::new(UnpollableBody)).await.is_refused());
+    let requests = [UnpollableBody, UnpollableBody].map(Request::new);
+    assert_eq!(statuses(&limited(one()), requests).await, [200, 429]);
 }
 
 /// A body with three frames and trailers, of unknown length.
@@ -67,7 +62,7 @@ impl<D: Buf + Unpin> Body for Frames<D> {
 async fn streams_arrive_whole_both_ways() {
     let echo =
         service_fn(async |request: Request<Frames<Bytes>>| Ok::<_, Infallible>(Response::new(request.into_body())));
-    let echoed = one().build().layer(echo).oneshot(Request::new(Frames::new())).await.unwrap().into_body();
+    let echoed = layer(one()).layer(echo).oneshot(Request::new(Frames::new())).await.unwrap().into_body();
     assert!(!echoed.is_end_stream());
     assert_eq!(echoed.size_hint().exact(), None);
     let collected = echoed.collect().await.unwrap();
@@ -102,7 +97,7 @@ impl Buf for Chunk {
 #[tokio::test]
 async fn body_data_of_other_types_than_bytes_works() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Frames::<Chunk>::new())));
-    let service = one().build().layer(inner);
+    let service = layer(one()).layer(inner);
     assert_eq!(ask(&service, get("/")).await.body, "one two three");
     assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 1 minute.\n");
 }
@@ -122,7 +117,7 @@ impl Body for FailingBody {
 #[tokio::test]
 async fn errors_of_the_body_are_passed_on() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(FailingBody(Some("one".into())))));
-    let mut body: ResponseBody<FailingBody> = one().build().layer(inner).oneshot(get("/")).await.unwrap().into_body();
+    let mut body: ResponseBody<FailingBody> = layer(one()).layer(inner).oneshot(get("/")).await.unwrap().into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
 }
@@ -137,35 +132,35 @@ where
 
 #[tokio::test]
 async fn the_body_type_is_kept_with_keep_body() {
-    let (kept, wrapped) = (one().build().keep_body().layer(Hello::default()), one().build().layer(Hello::default()));
-    for is_refused in [false, true] {
+    let (kept, wrapped) = (layer(one()).keep_body().layer(Hello::default()), limited(one()));
+    for is_denied in [false, true] {
         let (answer, expected) = (full(&kept).await, ask(&wrapped, get("/")).await);
-        assert_eq!(answer.is_refused(), is_refused);
+        assert_eq!(answer.is_denied(), is_denied);
         assert_eq!(answer.standings().len(), 1);
         assert_eq!((answer.status, answer.headers, answer.body), (expected.status, expected.headers, expected.body));
     }
-    let untold = one().headers([]).build().keep_body().layer(Hello::default());
-    assert_eq!(full(&untold).await.headers.len(), 0);
-    assert!(full(&untold).await.is_refused());
+    let silent = builder(one()).headers([]).build().keep_body().layer(Hello::default());
+    assert_eq!(full(&silent).await.headers.len(), 0);
+    assert!(full(&silent).await.is_denied());
 }
 
 /// The inner service can be borrowed, changed and taken.
 #[tokio::test]
 async fn keep_body_gives_access_to_the_inner_service() {
-    let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(paused_store()).build();
+    let two = layer(per_minute("two", 2));
     let (first, second) = (Hello::default(), Hello::default());
     let mut service = two.keep_body().layer(first.clone());
-    assert!(!full(&service).await.is_refused());
+    assert!(!full(&service).await.is_denied());
     assert_eq!((service.get_ref().calls(), first.calls()), (1, 1));
 
     *service.get_mut() = second.clone();
     assert_eq!(service.get_ref().calls(), 0);
-    assert!(!full(&service).await.is_refused());
-    assert!(full(&service).await.is_refused(), "the limits are unchanged");
+    assert!(!full(&service).await.is_denied());
+    assert!(full(&service).await.is_denied(), "the limits are unchanged");
     assert_eq!((first.calls(), second.calls()), (1, 1));
 
     let within = service.into_inner();
-    assert!(!full(&within).await.is_refused());
+    assert!(!full(&within).await.is_denied());
     assert_eq!(second.calls(), 2);
 }
 
@@ -180,15 +175,15 @@ async fn the_body_type_is_kept_after_a_wait() {
     let hello = Hello::default();
     let service = turns.store(paused_store()).build().keep_body().layer(hello.clone());
     let start = tokio::time::Instant::now();
-    for (seconds, calls, is_refused) in [(1, 1, false), (3, 2, false), (4, 2, true)] {
-        assert_eq!(full(&service).await.is_refused(), is_refused);
+    for (seconds, calls, is_denied) in [(1, 1, false), (3, 2, false), (4, 2, true)] {
+        assert_eq!(full(&service).await.is_denied(), is_denied);
         assert_eq!((start.elapsed().as_secs(), hello.calls()), (seconds, calls));
     }
 }
 
 #[tokio::test]
 async fn the_size_hint_of_the_body_is_kept() {
-    let service = one().build().layer(Hello::default());
+    let service = limited(one());
     let sizes = async || {
         let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();
         let before = (body.size_hint().exact(), body.is_end_stream());
@@ -227,19 +222,16 @@ impl Body for ManyFrames {
 /// Returns the body of a rejection, and how often the closure's body was polled.
 async fn rejected_with(length: usize, frames: usize) -> (String, usize) {
     let polls = Arc::new(AtomicUsize::new(0));
-    let layer = one().on_reject({
-        let polls = polls.clone();
-        move |rejection| {
-            let body = ManyFrames { text: "a".repeat(length).into(), frames, polls: polls.clone() };
-            let response =
-                Response::builder().status(rejection.status()).header("content-length", length.saturating_mul(frames));
-            response.body(axum::body::Body::new(body)).unwrap()
-        }
-    });
-    let service = layer.build().layer(Hello::default());
-    assert!(!ask(&service, get("/")).await.is_refused());
+    let counted = polls.clone();
+    let service = serve(builder(one()).on_reject(move |rejection| {
+        let body = ManyFrames { text: "a".repeat(length).into(), frames, polls: counted.clone() };
+        let response =
+            Response::builder().status(rejection.status()).header("content-length", length.saturating_mul(frames));
+        response.body(axum::body::Body::new(body)).unwrap()
+    }));
+    assert!(!ask(&service, get("/")).await.is_denied());
     let answer = ask(&service, get("/")).await;
-    assert!(answer.is_refused());
+    assert!(answer.is_denied());
     let is_sent = frames < usize::MAX && answer.body.len() == length * frames;
     assert_eq!(answer.header("content-length").is_some(), is_sent, "the length of the body");
     (answer.body, polls.load(Ordering::Relaxed))
@@ -273,12 +265,11 @@ async fn a_complete_body_of_many_frames_is_read_at_once() {
             self.0.poll_recv(context).map(|data| data.map(|data| Ok(Frame::data(data))))
         }
     }
-    let layer = one().on_reject(|_| {
+    let service = serve(builder(one()).on_reject(|_| {
         let (sender, receiver) = tokio::sync::mpsc::channel(1_000);
         (0..1_000).for_each(|_| sender.try_send("a".into()).unwrap());
         Response::new(axum::body::Body::new(Channel(receiver)))
-    });
-    let service = layer.build().layer(Hello::default());
+    }));
     let _ = ask(&service, get("/")).await;
     assert_eq!(ask(&service, get("/")).await.body, "a".repeat(1_000));
 }

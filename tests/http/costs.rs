@@ -12,7 +12,7 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket, key, when,
 };
 
-use crate::service::{self, Hello, builder, layer, panic_message, per_minute, request, visit, with};
+use crate::service::{self, Hello, builder, layer, panic_message, per_hour, per_minute, request, visit, with};
 use crate::store::paused_store;
 use support::answer::ask;
 
@@ -21,7 +21,7 @@ fn ten() -> Limit {
 }
 
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_hour(100))
+    per_hour("hundred", 100)
 }
 
 async fn hello() -> &'static str {

@@ -17,9 +17,9 @@ use hyper_util::service::TowerToHyperService;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, key};
+use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, key};
 
-use crate::service::{builder, get, per_minute};
+use crate::service::{builder, get, per_day, per_minute};
 use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
@@ -150,7 +150,7 @@ async fn the_slot_of_a_cancelled_request_is_taken_by_the_next_if_it_is_the_last(
 /// A cancelled wait also refunds the charges to other limits.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_wait_is_refunded_by_every_limit() {
-    let (_, service) = start([queue(), Limit::new("day", FixedWindow::per_day(10))]);
+    let (_, service) = start([queue(), per_day("day", 10)]);
     assert_eq!(send(&service, "/a").await.await.unwrap().remaining_of("day"), 9);
     send(&service, "/gone").await.abort();
     assert_eq!(send(&service, "/b").await.await.unwrap().remaining_of("day"), 8);
@@ -167,7 +167,7 @@ async fn responds_but_to_never(request: Request<()>) -> Result<Response<String>,
 /// A forwarded request stays charged, even if the client does not wait for the response.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_proceeded_stays_charged() {
-    let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
+    let limits = [queue(), per_day("day", 10)];
     let service = RateLimitLayer::new(limits).layer(service_fn(responds_but_to_never));
     for left in [8, 6] {
         let mut asking = Box::pin(service.clone().oneshot(get("/never")));

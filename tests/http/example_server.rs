@@ -22,6 +22,13 @@ trait Ask {
     }
 }
 
+/// Returns the number in the field `remaining` of the response to `GET path`.
+fn remaining(server: &ExampleServer, path: &str) -> Option<u64> {
+    let (head, body) = server.ask(&format!("GET {path}"));
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
+}
+
 impl Ask for ExampleServer {
     fn ask(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
@@ -91,7 +98,7 @@ fn writing_costs_two_and_reading_one() {
 #[test]
 fn a_daily_limit_is_not_charged_for_requests_that_a_limit_per_second_denies() {
     let server = ExampleServer::start();
-    let head = (0..10).map(|_| server.ask("GET /friends").0).find(|head| head.contains(" 429 ")).expect("a refusal");
+    let head = (0..10).map(|_| server.ask("GET /friends").0).find(|head| head.contains(" 429 ")).expect("a denial");
     let allowed = head.split("\"day\";r=").nth(1).and_then(|rest| rest.split(';').next()).expect("a level");
     assert!(allowed.parse::<u64>().expect("a number") >= 140, "{head}");
 }
@@ -171,19 +178,17 @@ fn invalid_parameters_are_explained() {
 fn a_permit_describes_and_resets_what_was_charged() {
     let server = ExampleServer::start();
     let path = "/sliding-log?limit=10&period=3600";
-    let describe = |cost: u64| {
-        let (head, body) = server.ask(&format!("GET {path}&cost={cost}"));
-        assert!(head.starts_with("http/1.1 200"), "{head}");
-        serde_json::from_str::<Value>(&body).expect("JSON")
-    };
-    let first = describe(4);
+    let (head, body) = server.ask(&format!("GET {path}&cost=4"));
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let first: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!([&first["cost"], &first["remaining"]], [4, 6]);
     assert_eq!(first["delay_seconds"].as_f64(), Some(0.0));
     // A cost of 0 charges nothing.
-    assert_eq!(describe(0)["remaining"], 6);
+    let left = || remaining(&server, &format!("{path}&cost=0"));
+    assert_eq!(left(), Some(6));
     assert_eq!(server.status(&format!("GET {path}&cost=7")), 429);
     assert_eq!(server.status(&format!("DELETE {path}")), 204);
-    assert_eq!(describe(0)["remaining"], 10);
+    assert_eq!(left(), Some(10));
 }
 
 #[test]
@@ -216,22 +221,13 @@ fn json_names_the_units_of_times() {
 #[test]
 fn clients_that_try_many_parameters_reset_no_limit() {
     let server = ExampleServer::start();
-    let remaining = || {
-        let body = server.ask("GET /token-bucket?interval=3600").1;
-        serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
-    };
-    assert_eq!(remaining(), Some(9));
+    let path = "/token-bucket?interval=3600";
+    assert_eq!(remaining(&server, path), Some(9));
     // More than the number of layers that the server keeps.
     for limit in 1..=300 {
         assert_eq!(server.status(&format!("GET /fixed-window?limit={limit}&cost=0")), 200);
     }
-    assert_eq!(remaining(), Some(8));
-}
-
-#[cfg(unix)]
-#[test]
-fn the_server_stops_on_sigterm() {
-    stop(&mut ExampleServer::start());
+    assert_eq!(remaining(&server, path), Some(8));
 }
 
 #[cfg(unix)]
@@ -249,17 +245,24 @@ fn the_server_stops_on_sigterm_although_clients_wait() {
     let _half = send("GET /help HTTP/1.1\r\nhost:");
     let waiting = ["interval=3600", "interval=2"].map(|interval| {
         let path = format!("/leaky-bucket-queue?amount=1&{interval}");
-        let remaining = || {
-            let body = server.ask(&format!("GET {path}&cost=0")).1;
-            serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
-        };
+        let remaining = || remaining(&server, &format!("{path}&cost=0"));
         assert_eq!(server.status(&format!("GET {path}")), 200);
         let before = remaining();
         let stream = send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
         while remaining() >= before {}
         stream
     });
-    stop(&mut server);
+    let pid = server.process.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = server.process.try_wait().expect("a status") {
+            break status;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "the server did not stop");
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert!(status.success(), "{status}");
     let responses = waiting.map(|mut stream| {
         let mut response = String::new();
         stream.read_to_string(&mut response).map(|_| response).unwrap_or_default()
@@ -268,30 +271,16 @@ fn the_server_stops_on_sigterm_although_clients_wait() {
     assert!(responses[1].starts_with("HTTP/1.1 200"), "{responses:?}");
 }
 
-/// Sends SIGTERM, and waits for the end of the server.
-fn stop(server: &mut ExampleServer) {
-    let pid = server.process.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
-    let patience = Instant::now() + Duration::from_secs(20);
-    let status = loop {
-        if let Some(status) = server.process.try_wait().expect("a status") {
-            break status;
-        }
-        assert!(Instant::now() < patience, "the server did not stop");
-        thread::sleep(Duration::from_millis(10));
-    };
-    assert!(status.success(), "{status}");
-}
-
 #[test]
-fn a_wrong_argument_is_named() {
-    for (arguments, reported) in [
-        (&["--listen", "nowhere"][..], "\"nowhere\" is not an address and port"),
-        (&["--redis"], "--redis needs a URL"),
-        (&["--rdis"], "\"--rdis\""),
+fn a_wrong_argument_and_an_unreachable_redis_are_named() {
+    for (arguments, code, reported) in [
+        (&["--listen", "nowhere"][..], 2, "\"nowhere\" is not an address and port"),
+        (&["--redis"], 2, "--redis needs a URL"),
+        (&["--rdis"], 2, "\"--rdis\""),
+        (&["--redis", "redis://127.0.0.1:1"], 1, "no connection to Redis"),
     ] {
         let output = ExampleServer::command().args(arguments).output().expect("it ran");
-        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(output.status.code(), Some(code));
         assert!(String::from_utf8_lossy(&output.stderr).contains(reported), "{output:?}");
     }
 }
@@ -313,8 +302,8 @@ fn two_servers_on_one_redis_share_their_limits() {
     // loaded machine may have been charged.
     let statuses: Vec<u16> = (0..40).map(|n| servers[n % 2].status("GET /sliding-log\nx-user: ann\r\n")).collect();
     let count = |status| statuses.iter().filter(|other| **other == status).count();
-    let [allowed, refused, late] = [200, 429, 503].map(count);
-    assert_eq!(allowed + refused + late, 40, "{statuses:?}");
+    let [allowed, denied, late] = [200, 429, 503].map(count);
+    assert_eq!(allowed + denied + late, 40, "{statuses:?}");
     assert!((10..20).contains(&(allowed + late)), "{statuses:?}");
     assert!(!statuses[..10].contains(&429), "{statuses:?}");
 }
@@ -333,12 +322,4 @@ fn an_outage_of_redis_is_logged_on_the_console() {
     thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let line = lines.recv_timeout(Duration::from_secs(20)).expect("a line in the log");
     assert!(line.contains("WARN") && line.contains("Redis"), "{line}");
-}
-
-#[test]
-fn an_unreachable_redis_is_named_in_the_error() {
-    let output = ExampleServer::command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
-    assert_eq!(output.status.code(), Some(1));
-    let reported = String::from_utf8_lossy(&output.stderr);
-    assert!(reported.contains("no connection to Redis"), "{reported}");
 }

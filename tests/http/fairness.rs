@@ -4,14 +4,15 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::service::per_day;
 use axum::body::Body;
 use http::{Request, Response};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+use tower_ratelimit::RateLimitLayer;
 
 #[tokio::test]
 async fn a_task_whose_requests_are_rejected_in_a_loop_yields_to_others() {
-    let limits = RateLimitLayer::new([Limit::new("limit", FixedWindow::per_day(1))]);
+    let limits = RateLimitLayer::new([per_day("limit", 1)]);
     let service = ServiceBuilder::new()
         .layer(limits)
         .service(service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) }));

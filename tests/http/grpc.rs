@@ -14,9 +14,9 @@ use tonic_types::{ErrorDetails, StatusExt, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::rules::{self, Extractors};
-use tower_ratelimit::{FixedWindow, Limit, RequestHead, TokenBucket, key, when};
+use tower_ratelimit::{Limit, RequestHead, TokenBucket, key, when};
 
-use crate::service::{Hello, builder, from, grpc, layer, limited, one, per_minute, serve};
+use crate::service::{Hello, builder, from, grpc, layer, limited, one, per_day, per_minute, serve};
 use support::answer::{Answer, ask};
 use support::server::Server;
 
@@ -174,8 +174,8 @@ async fn details_contain_the_wait_and_the_limits_that_are_exceeded() {
     for wait in [micros(1), micros(999_999), micros(1_500_001), Duration::from_secs(24 * 86_400)] {
         let limits = [
             Limit::new("a \"quoted\" \\name", TokenBucket::new(1, 1, wait)).by(key::header("x-api-key")),
-            Limit::new("daily", FixedWindow::per_day(10)).by(key::header("x-api-key")),
-            Limit::new("trial", FixedWindow::per_day(1)).shadow(),
+            per_day("daily", 10).by(key::header("x-api-key")),
+            per_day("trial", 1).shadow(),
             Limit::new("short", TokenBucket::new(1, 1, micros(1))).by(key::header("x-api-key")),
         ];
         let service = limited(limits);
@@ -219,7 +219,7 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
 /// Clients limit the size of all headers, usually to 8 KiB.
 #[tokio::test]
 async fn details_of_many_limits_stay_short() {
-    let limits: Vec<_> = (0..64).map(|index| per_minute(&format!("{index:064}"), 1)).collect();
+    let limits: Vec<_> = (0..64).map(|index| per_minute(format!("{index:064}"), 1)).collect();
     let service = serve(builder(limits).headers([]));
     ask(&service, grpc()).await;
     let rejected = ask(&service, grpc()).await;

@@ -12,7 +12,9 @@ use tower_ratelimit::{
     Rejection, RequestHead, ResetFormat, SlidingLog, SlidingWindowCounter, Timestamp, TokenBucket, when,
 };
 
-use crate::service::{Hello, builder, clocked, get, grpc, limited, one, per_minute, serve, triple, with};
+use crate::service::{
+    Hello, builder, clocked, get, grpc, limited, one, per_day, per_hour, per_minute, serve, triple, with,
+};
 use crate::store::MIDNIGHT;
 use support::answer::{Answer, Member, ask};
 use support::faulty_store::{FaultyStore, Mode};
@@ -63,7 +65,7 @@ async fn t_is_the_time_for_which_r_must_suffice_or_in_draft_10_the_time_until_th
     ] {
         let (builder, clock) = clocked([
             Limit::new("burst", TokenBucket::new(20, 10, Duration::from_secs(1))),
-            Limit::new("daily", FixedWindow::per_day(10_000)),
+            per_day("daily", 10_000),
             Limit::new("fast", FixedWindow::new(5, Duration::from_millis(999))),
             Limit::new("odd", FixedWindow::new(5, Duration::from_millis(1_500))),
             queue(),
@@ -277,7 +279,7 @@ async fn waits_are_whole_seconds_rounded_up() {
 #[tokio::test]
 async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
     let limits = [
-        Limit::new("wide", FixedWindow::per_hour(100)),
+        per_hour("wide", 100),
         per_minute("tight", 5),
         // This limit has the least remaining tokens, but another one denies.
         Limit::new("least", FixedWindow::per_second(1)).cost(0),
@@ -294,7 +296,7 @@ async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
 /// In any order of the limits, the one that resets last is described.
 #[tokio::test]
 async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
-    let [minutely, hourly] = [per_minute("minutely", 5), Limit::new("hourly", FixedWindow::per_hour(5))];
+    let [minutely, hourly] = [per_minute("minutely", 5), per_hour("hourly", 5)];
     for limits in [[minutely.clone(), hourly.clone()], [hourly, minutely]] {
         let answer = ask(&serve(builder(limits).headers(SECONDS)), get("/")).await;
         assert_eq!(triple(&answer, "x-ratelimit"), ["5", "4", "3600"]);
@@ -304,7 +306,7 @@ async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
 /// In any order of the limits.
 #[tokio::test]
 async fn x_ratelimit_headers_describe_the_limit_that_denies_longest() {
-    let hourly = Limit::new("hourly", FixedWindow::per_hour(4));
+    let hourly = per_hour("hourly", 4);
     for (other, longest) in [
         // A shorter wait, although fewer tokens remain.
         (per_minute("minutely", 3), "4"),
@@ -354,8 +356,8 @@ async fn overage_is_reported_only_if_the_request_is_allowed() {
 #[tokio::test]
 async fn headers_of_nested_layers_list_all_limits() {
     for wide_is_outside in [true, false] {
-        let [wide, tight] = [Limit::new("wide", FixedWindow::per_hour(100)), two()]
-            .map(|limit| builder(limit).headers([HeaderStyle::IETF, SECONDS]).build());
+        let [wide, tight] =
+            [per_hour("wide", 100), two()].map(|limit| builder(limit).headers([HeaderStyle::IETF, SECONDS]).build());
         let (outer, inner) = if wide_is_outside { (wide, tight) } else { (tight, wide) };
         let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
         for (wide, tight) in [(99, 1), (98, 0)] {

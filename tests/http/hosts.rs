@@ -1,7 +1,5 @@
 //! Limits by host: no spelling of a host, and no version of HTTP, has a bucket of its own or evades a limit.
 
-use std::panic::catch_unwind;
-
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
@@ -9,24 +7,14 @@ use http::{Request, Version};
 use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use tower::Layer;
 use tower_ratelimit::key::{self, KeyExtractor};
 use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when::{self, Condition};
-use tower_ratelimit::{FixedWindow, KeyList, Limit, OnMissingKey, RateLimit, RateLimitLayer, RequestHead};
+use tower_ratelimit::{KeyList, OnMissingKey, RateLimitLayer, RequestHead};
 
-use crate::service::Hello;
-use crate::store::paused_store;
-use support::answer::ask;
+use crate::service::{builder, limited, one, panic_message, per_day, per_minute, serve};
+use support::answer::{Answer, ask, statuses};
 use support::server::Server;
-
-fn one() -> Limit {
-    Limit::new("one", FixedWindow::per_day(1))
-}
-
-fn limited(limits: impl IntoIterator<Item = Limit>) -> RateLimit<Hello> {
-    RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default())
-}
 
 /// Returns a request to a URI with lines of `Host`.
 fn to(uri: &str, hosts: &[&str]) -> Request<()> {
@@ -81,28 +69,28 @@ fn ambiguous() -> Vec<Request<()>> {
 #[tokio::test]
 async fn all_spellings_of_a_host_share_a_bucket() {
     let spellings = spellings();
-    let limit = Limit::new("site", FixedWindow::per_day(spellings.len() as u32)).by(key::host());
-    let service = limited([limit]);
+    let limit = per_day("site", spellings.len() as u32).by(key::host());
+    let service = limited(limit);
     for (index, request) in spellings.iter().enumerate() {
         let left = spellings.len() - index - 1;
         assert_eq!(ask(&service, request.clone()).await.remaining(), left as i64, "{request:?}");
     }
-    for request in spellings {
-        assert!(ask(&service, request).await.is_refused());
-    }
-    assert!(!ask(&service, to("/", &["example.com"])).await.is_refused(), "another host has another bucket");
-    assert!(!ask(&service, to("/", &["www.example.org"])).await.is_refused());
+    let count = spellings.len();
+    assert_eq!(statuses(&service, spellings).await, vec![429; count]);
+    // Other hosts have other buckets.
+    assert_eq!(statuses(&service, ["example.com", "www.example.org"].map(|host| to("/", &[host]))).await, [200, 200]);
 }
 
 #[tokio::test]
 async fn all_spellings_of_an_address_share_a_bucket() {
-    let service = limited([one().by(key::host())]);
-    assert!(!ask(&service, to("/", &["[2001:db8::a]"])).await.is_refused());
-    for request in [to("/", &["[2001:DB8:0::A]:443"]), to("http://[2001:0db8::000a]/", &[])] {
-        assert!(ask(&service, request).await.is_refused());
-    }
-    assert!(!ask(&service, to("/", &["192.0.2.1"])).await.is_refused());
-    assert!(ask(&service, to("/", &["[::ffff:192.0.2.1]:80"])).await.is_refused());
+    let requests = [
+        to("/", &["[2001:db8::a]"]),
+        to("/", &["[2001:DB8:0::A]:443"]),
+        to("http://[2001:0db8::000a]/", &[]),
+        to("/", &["192.0.2.1"]),
+        to("/", &["[::ffff:192.0.2.1]:80"]),
+    ];
+    assert_eq!(statuses(&limited(one().by(key::host())), requests).await, [200, 429, 429, 200, 429]);
 }
 
 #[tokio::test]
@@ -114,19 +102,18 @@ async fn a_request_without_a_single_host_is_a_bad_request() {
         one().by((key::path(), key::host())),
         one().by(key::from_fn(|head| head.host().map(String::from))),
     ] {
-        let service = limited([limit]);
-        for request in ambiguous() {
-            assert_eq!(ask(&service, request.clone()).await.status, 400, "{request:?}");
-        }
+        let service = limited(limit);
+        assert_eq!(statuses(&service, ambiguous()).await, [400; 13]);
     }
 }
 
 #[tokio::test]
 async fn a_host_that_is_absent_or_empty_is_missing() {
-    for request in [to("/", &[]), to("/", &[""])] {
-        assert_eq!(ask(&limited([one().by(key::host())]), request.clone()).await.status, 400);
-        let skipped = limited([one().by(key::host()).on_missing_key(OnMissingKey::Skip)]);
-        assert_eq!(ask(&skipped, request.clone()).await.status, 200);
+    let requests = || [to("/", &[]), to("/", &[""])];
+    assert_eq!(statuses(&limited(one().by(key::host())), requests()).await, [400, 400]);
+    let skipped = limited(one().by(key::host()).on_missing_key(OnMissingKey::Skip));
+    assert_eq!(statuses(&skipped, requests()).await, [200, 200]);
+    for request in requests() {
         assert!(!when::host("example.org").may_hold(&RequestHead::of(&request)));
     }
 }
@@ -144,20 +131,16 @@ async fn a_condition_holds_for_all_spellings_of_a_host() {
 
 #[tokio::test]
 async fn an_ambiguous_host_evades_no_limit_and_has_no_exemption() {
-    for request in ambiguous() {
-        let all = || Limit::new("all", FixedWindow::per_day(9));
-        let service = limited([all().when(when::host("example.org"))]);
-        assert_eq!(ask(&service, request.clone()).await.remaining(), 8, "{request:?}");
-        let layer = RateLimitLayer::builder([all()]).store(paused_store()).never_limit(when::host("example.org"));
-        let service = layer.build().layer(Hello::default());
-        assert_eq!(ask(&service, request.clone()).await.remaining(), 8, "{request:?}");
-        for rejected in [
-            RateLimitLayer::builder([all()]).always_reject(when::host("example.org")),
-            RateLimitLayer::builder([all()]).always_reject(KeyList::new(key::host(), ["example.org"])),
-        ] {
-            let service = rejected.store(paused_store()).build().layer(Hello::default());
-            assert_eq!(ask(&service, request.clone()).await.status, 403, "{request:?}");
+    let (all, host) = (|| builder(per_minute("all", 20)), || when::host("example.org"));
+    let listed = KeyList::new(key::host(), ["example.org"]);
+    // All requests are charged.
+    for service in [limited(per_minute("all", 20).when(host())), serve(all().never_limit(host()))] {
+        for (index, request) in ambiguous().into_iter().enumerate() {
+            assert_eq!(ask(&service, request.clone()).await.remaining(), 19 - index as i64, "{request:?}");
         }
+    }
+    for rejected in [all().always_reject(host()), all().always_reject(listed)] {
+        assert_eq!(statuses(&serve(rejected), ambiguous()).await, [403; 13]);
     }
 }
 
@@ -170,10 +153,7 @@ async fn lists_and_rules_contain_all_spellings_of_a_host() {
     for entry in ["example.org", "Example.ORG", "example.org.", "example.org:443"] {
         let blocked = KeyList::new(key::host(), [] as [&str; 0]);
         blocked.replace([entry]).unwrap();
-        let service = RateLimitLayer::builder([one()]).always_reject(blocked).build().layer(Hello::default());
-        for request in spellings() {
-            assert_eq!(ask(&service, request).await.status, 403, "{entry}");
-        }
+        assert_eq!(statuses(&serve(builder(one()).always_reject(blocked)), spellings()).await, [403; 11], "{entry}");
     }
     let invalid = KeyList::try_new(key::host(), ["a b"]).unwrap_err().to_string();
     assert!(invalid.contains("\"a b\" is not a host"), "{invalid}");
@@ -203,11 +183,10 @@ async fn lists_and_rules_contain_all_spellings_of_a_host() {
 #[test]
 fn a_header_of_the_host_is_rejected_wherever_it_is_configured() {
     let yaml = "domain: d\ndescriptors:\n- { key: header.Host, rate_limit: { unit: year, requests_per_unit: 1 } }\n";
-    let message = |configure: fn()| *catch_unwind(configure).unwrap_err().downcast::<String>().unwrap();
     for message in [
-        message(|| drop(key::header("Host"))),
-        message(|| drop(when::header("Host", "example.org"))),
-        message(|| drop(KeyList::new(key::header("Host"), ["example.org"]))),
+        panic_message(|| key::header("Host")),
+        panic_message(|| when::header("Host", "example.org")),
+        panic_message(|| KeyList::new(key::header("Host"), ["example.org"])),
         rules::from_yaml(yaml, &Extractors::new()).unwrap_err().to_string(),
     ] {
         let expected = "\"Host\" is not a header in all versions of HTTP: \
@@ -219,19 +198,15 @@ fn a_header_of_the_host_is_rejected_wherever_it_is_configured() {
 #[test]
 fn a_condition_on_something_else_than_a_host_is_rejected() {
     for host in ["", "https://example.org", "example.org/", "bücher.example", "*.example.org", "2001:db8::1"] {
-        let panic = catch_unwind(|| drop(when::host(host))).unwrap_err();
         let expected = format!("{host:?} is not a host: write a name such as \"example.org\", without a port");
-        assert!(panic.downcast_ref::<String>().unwrap().starts_with(&expected), "{host}");
+        assert!(panic_message(|| when::host(host)).starts_with(&expected), "{host}");
     }
 }
 
 /// Each version has its own way to transmit the host, and the server its own way to report it.
 #[tokio::test]
 async fn one_client_is_limited_over_http_1_and_http_2_together() {
-    let limits = [
-        Limit::new("key", FixedWindow::per_day(9)).by(key::host()),
-        Limit::new("condition", FixedWindow::per_day(9)).when(when::host("127.0.0.1")),
-    ];
+    let limits = [per_day("key", 9).by(key::host()), per_day("condition", 9).when(when::host("127.0.0.1"))];
     let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(limits));
     let server = Server::axum(app).await;
     let http_2 = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Full<Bytes>>();
@@ -239,7 +214,7 @@ async fn one_client_is_limited_over_http_1_and_http_2_together() {
     for left in [8, 6] {
         let answer = server.send(request()).await;
         assert_eq!((answer.remaining_of("key"), answer.remaining_of("condition")), (left, left));
-        let answer = support::answer::Answer::of(http_2.request(request()).await.unwrap()).await;
+        let answer = Answer::of(http_2.request(request()).await.unwrap()).await;
         assert_eq!((answer.remaining_of("key"), answer.remaining_of("condition")), (left - 1, left - 1));
     }
 }

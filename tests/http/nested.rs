@@ -5,20 +5,20 @@ use std::future::ready;
 
 use http::{Request, Response};
 use tower::{Layer, service_fn};
-use tower_ratelimit::{Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, ResetFormat};
+use tower_ratelimit::{Builder, HeaderStyle, HttpOptions, Limit, ResetFormat};
 
-use crate::service::{Hello, builder, get, layer, triple};
+use crate::service::{Hello, builder, get, layer, per_day, per_hour, triple};
 use support::answer::{Answer, Member, ask};
 
 const SECONDS: HeaderStyle = HeaderStyle::XRateLimit(ResetFormat::Seconds);
 const STYLES: [HeaderStyle; 2] = [HeaderStyle::IETF, SECONDS];
 
 fn hourly(name: &str, limit: u32) -> Limit {
-    Limit::new(name, FixedWindow::per_hour(limit))
+    per_hour(name, limit)
 }
 
 fn daily(name: &str, limit: u32) -> Limit {
-    Limit::new(name, FixedWindow::per_day(limit))
+    per_day(name, limit)
 }
 
 /// Returns the response to the last of some requests of `outer` around `inner`.

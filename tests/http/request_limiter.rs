@@ -8,11 +8,11 @@ use tower::Layer;
 use tower_ratelimit::key::{self, KeyError};
 use tower_ratelimit::store::KeyHasher;
 use tower_ratelimit::{
-    DecidedBy, Event, FixedWindow, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, RateLimitLayer, Reason,
-    Recorder, Rejection, RequestHead, RequestLimiter, TokenBucket, when,
+    DecidedBy, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, RateLimitLayer, Reason, Recorder,
+    Rejection, RequestHead, RequestLimiter, TokenBucket, when,
 };
 
-use crate::service::{Hello, get, with};
+use crate::service::{Hello, get, one, per_day, with};
 use crate::store::paused_store;
 use support::answer::ask;
 use support::faulty_store::{FaultyStore, Mode};
@@ -28,10 +28,10 @@ fn limits() -> Vec<Limit> {
         }
     });
     vec![
-        Limit::new("users", FixedWindow::per_day(20)).by(key::header("x-user")),
+        per_day("users", 20).by(key::header("x-user")),
         Limit::new("posts", TokenBucket::per_hour(5)).by(slow).when(when::method(Method::POST)),
-        Limit::new("skipped", FixedWindow::per_day(9)).by(key::header("x-other")).on_missing_key(OnMissingKey::Skip),
-        Limit::new("all", FixedWindow::per_day(200)).cost(1),
+        per_day("skipped", 9).by(key::header("x-other")).on_missing_key(OnMissingKey::Skip),
+        per_day("all", 200).cost(1),
     ]
 }
 
@@ -54,11 +54,11 @@ async fn a_request_is_decided_as_by_a_layer() {
     // Explanations show fingerprints.
     let store = || paused_store().with_hasher(KeyHasher::with_secret([1; 16]));
     let cost = |head: &RequestHead<'_>| if head.path() == "/reports" { 3 } else { 1 };
+    let (staff, blocked) = (|| when::header("x-staff", "0"), || when::header("x-blocked", "0"));
     let layer = RateLimitLayer::builder(limits()).cost_by(cost).store(store());
-    let layer = layer.never_limit(when::header("x-staff", "0")).always_reject(when::header("x-blocked", "0")).build();
+    let layer = layer.never_limit(staff()).always_reject(blocked()).build();
     let limiter = RequestLimiter::builder(limits()).cost_by(cost).store(store());
-    let limiter =
-        limiter.never_limit(when::header("x-staff", "0")).always_reject(when::header("x-blocked", "0")).build();
+    let limiter = limiter.never_limit(staff()).always_reject(blocked()).build();
     let (service, mut random, mut seen) = (layer.layer(Hello::default()), Random(1), [0; 4]);
     for step in 0..2_000 {
         let request = random_request(&mut random);
@@ -81,6 +81,10 @@ async fn a_request_is_decided_as_by_a_layer() {
     assert!(seen.iter().all(|count| *count > 50), "{seen:?}");
 }
 
+fn by_user() -> Limit {
+    one().by(key::header("x-user"))
+}
+
 #[derive(Default)]
 struct Recorded(Mutex<Vec<String>>);
 
@@ -99,8 +103,7 @@ impl Recorder for Recorded {
 #[tokio::test]
 async fn rejections_are_recorded() {
     let recorded = Arc::new(Recorded::default());
-    let one = Limit::new("one", FixedWindow::per_day(1)).by(key::header("x-user"));
-    let limits = RequestLimiter::builder([one]).store(paused_store()).recorder(recorded.clone());
+    let limits = RequestLimiter::builder(by_user()).store(paused_store()).recorder(recorded.clone());
     let limits = limits.always_reject(when::header("x-blocked", "yes")).build();
     for (header, value) in [("x-user", "ann"), ("x-user", "ann"), ("x-other", "ann"), ("x-blocked", "yes")] {
         let _ = limits.decide(&RequestHead::of(&with(&[(header, value)]))).await;
@@ -108,7 +111,7 @@ async fn rejections_are_recorded() {
     let recorded = std::mem::take(&mut *recorded.0.lock().unwrap());
     assert_eq!(
         recorded,
-        ["Limited { retry_after: Some(86400s) }", "MissingKey(NotSent)", "Forbidden", "Listed(Forbidden)"]
+        ["Limited { retry_after: Some(60s) }", "MissingKey(NotSent)", "Forbidden", "Listed(Forbidden)"]
     );
 }
 
@@ -117,7 +120,7 @@ async fn the_policy_decides_when_the_store_fails() {
     for (policy, expected) in
         [(OnStoreError::Reject, Err(Reason::StoreFailed)), (OnStoreError::Allow, Ok(DecidedBy::Unlimited))]
     {
-        let limits = RequestLimiter::builder([Limit::new("one", FixedWindow::per_day(1))]);
+        let limits = RequestLimiter::builder(one());
         let limits = limits.store(FaultyStore::new(Mode::Fails)).on_store_error(policy).build();
         let decided = limits.decide(&RequestHead::of(&get("/"))).await.map(|decision| decision.decided_by());
         assert_eq!(decided, expected);
@@ -126,8 +129,7 @@ async fn the_policy_decides_when_the_store_fails() {
 
 #[tokio::test]
 async fn a_receipt_is_refunded_and_limits_are_replaced() {
-    let one = || Limit::new("one", FixedWindow::per_day(1)).by(key::header("x-user"));
-    let live = LiveLimits::new([one()]);
+    let live = LiveLimits::new(by_user());
     let limits = RequestLimiter::live_builder(&live).store(paused_store()).build();
     let request = with(&[("x-user", "ann")]);
     let head = RequestHead::of(&request);
@@ -135,17 +137,14 @@ async fn a_receipt_is_refunded_and_limits_are_replaced() {
     assert!(!limits.decide(&head).await.unwrap().is_allowed());
     limits.refund(receipt).await.unwrap();
     assert!(limits.decide(&head).await.unwrap().is_allowed());
-    live.replace([one(), Limit::new("two", FixedWindow::per_day(2)).by(key::header("x-team"))]).unwrap();
+    live.replace([by_user(), per_day("two", 2).by(key::header("x-team"))]).unwrap();
     assert_eq!(limits.decide(&head).await.unwrap_err(), Reason::MissingKey(KeyError::NotSent));
 }
 
 /// Otherwise, it would refund nothing.
 #[tokio::test]
 async fn a_receipt_of_another_limiter_is_an_error() {
-    let [one, other] = [(); 2].map(|()| {
-        let limit = Limit::new("one", FixedWindow::per_day(1)).by(key::header("x-user"));
-        RequestLimiter::builder([limit]).store(paused_store()).build()
-    });
+    let [one, other] = [(); 2].map(|()| RequestLimiter::builder(by_user()).store(paused_store()).build());
     let request = with(&[("x-user", "ann")]);
     let receipt = one.decide(&RequestHead::of(&request)).await.unwrap().into_receipt();
     let error = other.refund(receipt).await.unwrap_err();
@@ -155,11 +154,11 @@ async fn a_receipt_of_another_limiter_is_an_error() {
 /// Otherwise, it would never be settled.
 #[test]
 fn a_limit_that_depends_on_a_response_is_an_error() {
-    let settled = || Limit::new("settled", FixedWindow::per_day(1)).count_if(|head| head.status == 401);
+    let settled = || per_day("settled", 1).count_if(|head| head.status == 401);
     let message = "the limit \"settled\" takes its actual cost from a response, but a `RequestLimiter` has none: ";
     let error = RequestLimiter::builder([settled()]).try_build().unwrap_err().to_string();
     assert!(error.starts_with(message), "{error}");
-    let live = LiveLimits::new([Limit::new("plain", FixedWindow::per_day(1))]);
+    let live = LiveLimits::new(one());
     let limits = RequestLimiter::live_builder(&live).build();
     let error = live.replace([settled()]).unwrap_err().to_string();
     assert!(error.starts_with(message), "{error}");

@@ -348,11 +348,13 @@ fn trusting_all_addresses_is_an_error() {
     refused(&["2000::/3"], "IPv6");
 }
 
+type Configure = fn() -> ClientIp;
+
 /// throttle-kit client_ip.rs:304: the number of hops was 0 instead of the documented 1, so the client's own header was
 /// trusted.
 #[test]
 fn invalid_settings_panic() {
-    let panics: [(fn() -> ClientIp, &str); 9] = [
+    let panics: [(Configure, &str); 9] = [
         (|| TrustedProxies::cidrs(["0.0.0.0/0"]).forwarded(), "cover all of IPv4"),
         (
             || TrustedProxies::hops(0).forwarded(),

@@ -1,7 +1,6 @@
 //! Routes and paths, as in the table of the guide's page on keys.
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
@@ -9,18 +8,14 @@ use axum::routing::{get as route, post};
 use http::Method;
 use tower::Layer;
 use tower_ratelimit::rules::{self, Extractors};
-use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, RequestHead, key, when};
+use tower_ratelimit::{CostTable, Limit, RateLimitLayer, RequestHead, key, when};
 
-use crate::service::{Hello, get};
+use crate::service::{Hello, get, layer, per_hour, per_minute, visit};
 use crate::store::paused_store;
-use support::answer::ask;
+use support::answer::{ask, statuses};
 
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_minute(100))
-}
-
-fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::builder(limits).store(paused_store()).build()
+    per_minute("hundred", 100)
 }
 
 /// Returns a nested router with the route `/api/users/{id}`.
@@ -32,7 +27,7 @@ fn users() -> Router {
 async fn left(app: Router, paths: [&str; 2]) -> [i64; 2] {
     let mut left = [0; 2];
     for (left, path) in left.iter_mut().zip(paths) {
-        *left = ask(&app, get(path).map(|()| Body::empty())).await.remaining();
+        *left = visit(&app, &format!("GET {path}")).await.remaining();
     }
     left
 }
@@ -65,7 +60,7 @@ async fn conditions_and_costs_match_the_route() {
         CostTable::new().route(Method::GET, "/api/users/{id}", 2).otherwise(50),
     ];
     for table in tables {
-        assert_eq!(left(users().layer(layer([hundred()]).costs(table)), paths).await, [98, 96]);
+        assert_eq!(left(users().layer(layer(hundred()).costs(table)), paths).await, [98, 96]);
     }
 }
 
@@ -73,7 +68,7 @@ async fn conditions_and_costs_match_the_route() {
 async fn nested_routers_see_the_path_that_the_client_sent() {
     let path_prefix = || layer([hundred().when(when::path_prefix("/api/login"))]);
     assert_eq!(left(nested(path_prefix()), ["/api/login", "/api/login?x=1"]).await, [99, 98]);
-    let answer = ask(&nested(path_prefix()), get("/shop/login").map(|()| Body::empty())).await;
+    let answer = visit(&nested(path_prefix()), "GET /shop/login").await;
     assert_eq!(answer.header("ratelimit"), None);
     let by_path = || layer([hundred().by(key::path())]);
     assert_eq!(left(nested(by_path()), ["/api/login", "/shop/login"]).await, [99, 99]);
@@ -82,7 +77,7 @@ async fn nested_routers_see_the_path_that_the_client_sent() {
     let condition = layer([hundred().when(when::route("/api/other"))]);
     assert_eq!(left(nested(condition), ["/api/other", "/api/other"]).await, [99, 98]);
     let table = CostTable::new().path("/api/other", 2).path("/api/login", 5);
-    let costs = RateLimitLayer::builder([hundred()]).costs(table).store(paused_store()).build();
+    let costs = RateLimitLayer::builder(hundred()).costs(table).store(paused_store()).build();
     assert_eq!(left(nested(costs), ["/api/other", "/api/login"]).await, [98, 93]);
     let closure = layer([hundred().when(when::from_fn(|head| head.path() == "/shop/login"))]);
     assert_eq!(left(nested(closure), ["/shop/login", "/shop/login"]).await, [99, 98]);
@@ -100,32 +95,32 @@ async fn explanations_in_nested_routers_see_the_path_that_the_client_sent() {
     let limits = layer([hundred().by(key::path()).when(when::path_prefix("/api"))]);
     let inner = Router::new().route("/login", route(async || "a login")).layer(limits.clone());
     let app = Router::new().nest("/api", inner.layer(middleware::from_fn_with_state(limits, explain)));
-    assert_eq!(ask(&app, get("/api/login").map(|()| Body::empty())).await.remaining(), 99);
+    assert_eq!(visit(&app, "GET /api/login").await.remaining(), 99);
 }
 
 #[tokio::test]
 async fn a_layer_limits_unknown_paths_of_the_router_that_others_are_merged_into() {
-    let limited = || Router::new().route("/limited", route(async || "")).layer(layer([hundred()]));
+    let limited = || Router::new().route("/limited", route(async || "")).layer(layer(hundred()));
     let other = || Router::new().route("/other", route(async || ""));
-    let with_fallback = Router::new().fallback(async || "").layer(layer([hundred()]));
+    let with_fallback = Router::new().fallback(async || "").layer(layer(hundred()));
     for (app, is_limited) in
         [(other().merge(limited()), true), (limited().merge(other()), false), (with_fallback.merge(other()), true)]
     {
-        let answer = ask(&app, get("/unknown").map(|()| Body::empty())).await;
+        let answer = visit(&app, "GET /unknown").await;
         assert_eq!(answer.header("ratelimit").is_some(), is_limited);
     }
 }
 
 #[tokio::test]
 async fn only_a_route_layer_of_a_single_route_does_not_limit_methods_that_it_lacks() {
-    let one = || layer([hundred()]);
+    let one = || layer(hundred());
     for (app, is_limited) in [
         (Router::new().route("/", post(async || "")).layer(one()), true),
         (Router::new().route("/", post(async || "").layer(one())), true),
         (Router::new().route("/", post(async || "")).route_layer(one()), true),
         (Router::new().route("/", post(async || "").route_layer(one())), false),
     ] {
-        let answer = ask(&app, get("/").map(|()| Body::empty())).await;
+        let answer = visit(&app, "GET /").await;
         assert_eq!((answer.status.as_u16(), answer.header("ratelimit").is_some()), (405, is_limited));
     }
 }
@@ -144,15 +139,13 @@ async fn the_path_of_a_rules_file_is_the_route() {
 
 #[tokio::test]
 async fn without_a_router_conditions_and_costs_match_the_path() {
-    let limits = layer([
-        hundred().when(when::route("/users")),
-        Limit::new("prefix", FixedWindow::per_hour(9)).when(when::path_prefix("/users")),
-    ]);
+    let limits =
+        layer([hundred().when(when::route("/users")), per_hour("prefix", 9).when(when::path_prefix("/users"))]);
     let answer = ask(&limits.layer(Hello::default()), get("/users")).await;
     assert_eq!((answer.remaining_of("hundred"), answer.remaining_of("prefix")), (99, 8));
     let tables = [CostTable::new().path("/users", 2), CostTable::new().route(Method::GET, "/users", 2).otherwise(50)];
     for table in tables {
-        let service = layer([hundred()]).costs(table).layer(Hello::default());
+        let service = layer(hundred()).costs(table).layer(Hello::default());
         assert_eq!(ask(&service, get("/users")).await.remaining(), 98);
     }
     let service = layer([hundred().by(key::path())]).layer(Hello::default());
@@ -170,9 +163,10 @@ descriptors:
 ";
     let limits = rules::from_yaml(yaml, &extractors).unwrap();
     let service = layer(limits).layer(Hello::default());
-    for (path, status) in [("/users/1", 200), ("/users/2", 429)] {
+    let requests = ["/users/1", "/users/2"].map(|path| {
         let mut request = get(path);
         request.extensions_mut().insert(key::RoutePattern("/users/{id}".to_owned()));
-        assert_eq!(ask(&service, request).await.status, status, "{path}");
-    }
+        request
+    });
+    assert_eq!(statuses(&service, requests).await, [200, 429]);
 }

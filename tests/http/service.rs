@@ -44,8 +44,16 @@ pub(crate) fn limited(limits: impl IntoIterator<Item = Limit>) -> RateLimit<Hell
     serve(builder(limits))
 }
 
-pub(crate) fn per_minute(name: &str, requests: u32) -> Limit {
+pub(crate) fn per_minute(name: impl Into<String>, requests: u32) -> Limit {
     Limit::new(name, FixedWindow::per_minute(requests))
+}
+
+pub(crate) fn per_hour(name: impl Into<String>, requests: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_hour(requests))
+}
+
+pub(crate) fn per_day(name: impl Into<String>, requests: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(requests))
 }
 
 /// Returns a limit of one request per minute.

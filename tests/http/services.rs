@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
-use http::{Request, StatusCode};
+use axum::routing::{MethodRouter, get};
+use http::Request;
 use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -13,148 +13,100 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
-use tower::{ServiceBuilder, ServiceExt};
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{RateLimitLayer, key};
 
-use crate::service::Hello;
-use crate::store::paused_store;
-use support::answer::{Answer, Member};
+use crate::service::{Hello, layer, one, per_minute};
+use support::answer::Answer;
 use support::server::Server;
 
 /// Returns a limit of two requests per minute for each peer, at the start of a minute.
 fn two() -> RateLimitLayer {
-    RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())])
-        .store(paused_store())
-        .build()
+    layer(per_minute("two", 2).by(key::peer_ip()))
 }
 
 async fn hello() -> &'static str {
     "hello"
 }
 
-fn is_allowed(answer: &Answer, left: i64) {
-    assert_eq!(answer.status, StatusCode::OK);
-    assert_eq!(answer.body, "hello");
-    assert_eq!(answer.policies(), [Member::new("two", &[("q", 2), ("w", 60)])]);
-    assert_eq!(answer.standings(), [Member::new("two", &[("r", left), ("t", 60)])]);
-    assert_eq!(answer.header("retry-after"), None);
+/// Checks three responses, of which the last is a denial.
+fn check(answers: [Answer; 3]) {
+    for (answer, (status, left, wait, cache)) in
+        answers.into_iter().zip([(200, 1, None, None), (200, 0, None, None), (429, 0, Some("60"), Some("no-store"))])
+    {
+        assert_eq!((answer.status.as_u16(), answer.body == "hello"), (status, status == 200));
+        assert_eq!(answer.all("ratelimit-policy"), ["\"two\";q=2;w=60"]);
+        assert_eq!(answer.all("ratelimit"), [format!("\"two\";r={left};t=60")]);
+        assert_eq!((answer.header("retry-after"), answer.header("cache-control")), (wait, cache));
+    }
 }
 
-fn is_refused(answer: &Answer) {
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(answer.standings(), [Member::new("two", &[("r", 0), ("t", 60)])]);
-    assert_eq!(answer.header("retry-after"), Some("60"));
-    assert_eq!(answer.header("cache-control"), Some("no-store"));
-}
-
-async fn allows_two(server: &Server, path: &str) {
-    is_allowed(&server.get(path).await, 1);
-    is_allowed(&server.get(path).await, 0);
-    is_refused(&server.get(path).await);
+/// Checks that a server allows two requests, and the statuses of others.
+async fn allows_two(server: Server, path: &str, others: &[(&str, u16)]) {
+    check([server.get(path).await, server.get(path).await, server.get(path).await]);
+    for (line, status) in others {
+        let (method, path) = line.split_once(' ').expect("a method and a path");
+        let request = Request::builder().method(method).uri(server.uri(path)).body(Full::default()).unwrap();
+        let answer = server.send(request).await;
+        assert_eq!(answer.status, *status, "{line}");
+        assert_eq!(answer.header("ratelimit").is_some(), *status == 429, "{line}");
+    }
 }
 
 #[tokio::test]
-async fn on_an_axum_router() {
-    let server = Server::axum(Router::new().route("/", get(hello)).layer(two())).await;
-    allows_two(&server, "/").await;
+async fn on_routers_and_routes_of_axum() {
+    let (root, free) = (|| Router::new().route("/", get(hello)), |app: Router| app.route("/free", get(hello)));
+    let route = |route: MethodRouter| Router::new().route("/", route);
     // Requests that match no route are limited, too.
-    is_refused(&server.get("/nowhere").await);
-}
-
-#[tokio::test]
-async fn on_the_routes_of_an_axum_router() {
-    let app = Router::new().route("/", get(hello)).route_layer(two());
-    let server = Server::axum(app.route("/free", get(hello))).await;
-    assert_eq!(server.get("/nowhere").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(server.get("/free").await.header("ratelimit"), None);
-    allows_two(&server, "/").await;
-    assert_eq!(server.get("/nowhere").await.status, StatusCode::NOT_FOUND);
-    assert_eq!(server.get("/free").await.body, "hello");
-}
-
-/// Here, nothing is boxed for the layer.
-#[tokio::test]
-async fn with_bodies_that_are_kept() {
-    let server = Server::axum(Router::new().route("/", get(hello)).layer(two().keep_body())).await;
-    allows_two(&server, "/").await;
-    is_refused(&server.get("/nowhere").await);
-    let app = Router::new().route("/", get(hello).route_layer(two().keep_body())).route("/free", get(hello));
-    let server = Server::axum(app).await;
-    allows_two(&server, "/").await;
-    assert_eq!(server.get("/free").await.header("ratelimit"), None);
-}
-
-#[tokio::test]
-async fn on_one_route() {
-    let app = Router::new().route("/", get(hello).route_layer(two())).route("/free", get(hello));
-    let server = Server::axum(app).await;
-    allows_two(&server, "/").await;
-    assert_eq!(server.get("/free").await.header("ratelimit"), None);
-    let post = Request::post(server.uri("/")).body(Full::default()).unwrap();
-    assert_eq!(server.send(post).await.status, StatusCode::METHOD_NOT_ALLOWED);
-}
-
-#[tokio::test]
-async fn around_one_route() {
-    let server = Server::axum(Router::new().route("/", get(hello).layer(two()))).await;
-    allows_two(&server, "/").await;
+    allows_two(Server::axum(root().layer(two())).await, "/", &[("GET /nowhere", 429)]).await;
+    let unlimited = [("GET /nowhere", 404), ("GET /free", 200), ("POST /", 405)];
+    allows_two(Server::axum(free(root().route_layer(two()))).await, "/", &unlimited[..2]).await;
+    allows_two(Server::axum(free(route(get(hello).route_layer(two())))).await, "/", &unlimited).await;
     // Methods that the route does not have are limited, too.
-    let post = Request::post(server.uri("/")).body(Full::default()).unwrap();
-    is_refused(&server.send(post).await);
-}
-
-#[tokio::test]
-async fn on_a_nested_router() {
-    let inner = Router::new().route("/hello", get(hello)).layer(two());
-    let server = Server::axum(Router::new().nest("/api", inner).route("/free", get(hello))).await;
-    allows_two(&server, "/api/hello").await;
-    assert_eq!(server.get("/free").await.header("ratelimit"), None);
-}
-
-#[tokio::test]
-async fn around_a_whole_router() {
-    let app = Router::new().route("/", get(hello));
+    allows_two(Server::axum(route(get(hello).layer(two()))).await, "/", &[("POST /", 429)]).await;
+    let nested = Router::new().nest("/api", root().layer(two()));
+    allows_two(Server::axum(free(nested)).await, "/api", &unlimited[..2]).await;
+    // With bodies that are kept, nothing is boxed for the layer.
+    allows_two(Server::axum(root().layer(two().keep_body())).await, "/", &[("GET /nowhere", 429)]).await;
+    let kept = free(route(get(hello).route_layer(two().keep_body())));
+    allows_two(Server::axum(kept).await, "/", &unlimited[1..2]).await;
     // Outside the router, only the server provides the peer's address.
-    let service = ServiceBuilder::new().layer(two()).service(app);
-    let server = Server::hyper(service).await;
-    allows_two(&server, "/").await;
+    allows_two(Server::hyper(two().layer(root())).await, "/", &[]).await;
 }
 
 #[tokio::test]
-async fn in_hyper() {
+async fn in_hyper_and_in_a_client() {
     let inner = Hello::default();
-    let server = Server::hyper(ServiceBuilder::new().layer(two()).service(inner.clone())).await;
-    allows_two(&server, "/").await;
+    allows_two(Server::hyper(two().layer(inner.clone())).await, "/", &[]).await;
     assert_eq!(inner.calls(), 2, "a rejected request is not forwarded");
-}
 
-#[tokio::test]
-async fn in_a_client() {
-    let calls = Hello::default();
-    let server = Server::hyper(calls.clone()).await;
-    let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(paused_store()).build();
-    let client = ServiceBuilder::new().layer(limits).service(Client::builder(TokioExecutor::new()).build_http());
+    let inner = Hello::default();
+    let server = Server::hyper(inner.clone()).await;
+    let client = layer(per_minute("two", 2)).layer(Client::builder(TokioExecutor::new()).build_http());
     let ask = async || {
         let request = Request::get(server.uri("/")).body(Full::<bytes::Bytes>::default()).unwrap();
         Answer::of(client.clone().oneshot(request).await.unwrap()).await
     };
-    is_allowed(&ask().await, 1);
-    is_allowed(&ask().await, 0);
-    is_refused(&ask().await);
-    assert_eq!(calls.calls(), 2, "a refused request is never sent");
+    check([ask().await, ask().await, ask().await]);
+    assert_eq!(inner.calls(), 2, "a rejected request is never sent");
+}
+
+/// Serves Tonic's health service behind a layer.
+async fn tonic(layer: RateLimitLayer) -> (Server, HealthClient<Channel>) {
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::run(async |listener| {
+        let server = tonic::transport::Server::builder().layer(layer).add_service(health);
+        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("Tonic serves");
+    })
+    .await;
+    let channel = Channel::from_shared(server.uri("")).unwrap().connect().await.unwrap();
+    (server, HealthClient::new(channel))
 }
 
 /// Tonic's extension provides the peer. Without it, the calls would end with `INTERNAL`.
 #[tokio::test]
 async fn in_tonic() {
-    let (_, health) = tonic_health::server::health_reporter();
-    let server = Server::run(async |listener| {
-        let server = tonic::transport::Server::builder().layer(two()).add_service(health);
-        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("Tonic serves");
-    })
-    .await;
-    let channel = Channel::from_shared(server.uri("")).unwrap().connect().await.unwrap();
-    let mut client = HealthClient::new(channel);
+    let (_server, mut client) = tonic(two()).await;
     let mut check = async || client.check(HealthCheckRequest::default()).await;
 
     for left in ["1", "0"] {
@@ -173,15 +125,7 @@ async fn in_tonic() {
 
 #[tokio::test]
 async fn in_tonic_each_method_has_a_route_of_its_own() {
-    let (_, health) = tonic_health::server::health_reporter();
-    let by_route = Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route());
-    let layer = RateLimitLayer::builder([by_route]).store(paused_store()).build();
-    let server = Server::run(async |listener| {
-        let server = tonic::transport::Server::builder().layer(layer).add_service(health);
-        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("Tonic serves");
-    })
-    .await;
-    let mut client = HealthClient::new(Channel::from_shared(server.uri("")).unwrap().connect().await.unwrap());
+    let (_server, mut client) = tonic(layer(one().by(key::matched_route()))).await;
     let request = HealthCheckRequest::default;
     assert!(client.check(request()).await.is_ok());
     assert!(client.watch(request()).await.is_ok(), "another method has another bucket");

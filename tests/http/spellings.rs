@@ -1,14 +1,12 @@
 //! Values that a standard allows several spellings of: clients neither evade a condition nor gain buckets by them.
 
 use http::Request;
-use tower::Layer;
 use tower_ratelimit::key::{self, KeyExtractor};
 use tower_ratelimit::when::{self, Condition};
-use tower_ratelimit::{FixedWindow, KeyList, Limit, OnMissingKey, RateLimitLayer, RequestHead};
+use tower_ratelimit::{KeyList, OnMissingKey, RateLimitLayer, RequestHead};
 
-use crate::service::{Hello, from, with};
-use crate::store::paused_store;
-use support::answer::ask;
+use crate::service::{limited, lines, one, per_day, with};
+use support::answer::{ask, statuses};
 
 /// The headers, the configured value, and values that mean the same and another.
 type Row = (&'static str, &'static str, &'static [&'static str], &'static str);
@@ -68,13 +66,10 @@ async fn a_list_of_header_values_knows_all_their_spellings() {
 #[tokio::test]
 async fn all_spellings_of_a_header_value_share_a_bucket() {
     for (name, value, same, other) in SAME {
-        let limit = Limit::new("one", FixedWindow::per_day(1)).by(key::header(name));
-        let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
-        assert!(!ask(&service, with(&[(name, value)])).await.is_refused());
-        for spelling in *same {
-            assert!(ask(&service, with(&[(name, spelling)])).await.is_refused(), "{name}: {spelling}");
-        }
-        assert!(!ask(&service, with(&[(name, other)])).await.is_refused(), "{name}: {other}");
+        let service = limited(one().by(key::header(name)));
+        let requests = [value].into_iter().chain(*same).chain([other]).map(|value| with(&[(name, value)]));
+        let expected = [&[200], &vec![429; same.len()][..], &[200]].concat();
+        assert_eq!(statuses(&service, requests).await, expected, "{name}: {same:?} {other}");
     }
 }
 
@@ -102,47 +97,48 @@ fn other_values_are_compared_exactly() {
     }
 }
 
-fn bearer(credentials: &str) -> Request<()> {
-    let mut request = from("192.0.2.1");
-    request.headers_mut().insert("authorization", credentials.parse().unwrap());
-    request
+fn bearer(credentials: &[&str]) -> Request<()> {
+    lines("authorization", credentials)
 }
 
 #[tokio::test]
 async fn a_bearer_token_has_one_bucket_however_its_scheme_is_spelled() {
-    let limit = Limit::new("one", FixedWindow::per_day(1)).by(key::bearer());
-    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
-    assert!(!ask(&service, bearer("Bearer aB-1._~+/==")).await.is_refused());
-    for same in ["bearer aB-1._~+/==", "BEARER   aB-1._~+/==", "Bearer\taB-1._~+/=="] {
-        assert!(ask(&service, bearer(same)).await.is_refused(), "{same}");
-    }
-    assert!(!ask(&service, bearer("Bearer ab-1._~+/==")).await.is_refused(), "tokens are case-sensitive");
-    for missing in ["Bearer", "Bearer ", "Bearera", "Basic dTpw", "Token a", ""] {
-        assert_eq!(ask(&service, bearer(missing)).await.status, 400, "{missing}");
+    let service = limited(one().by(key::bearer()));
+    for (token, status) in [
+        ("Bearer aB-1._~+/==", 200),
+        ("bearer aB-1._~+/==", 429),
+        ("BEARER   aB-1._~+/==", 429),
+        ("Bearer\taB-1._~+/==", 429),
+        // Tokens are case-sensitive.
+        ("Bearer ab-1._~+/==", 200),
+        ("Bearer", 400),
+        ("Bearer ", 400),
+        ("Bearera", 400),
+        ("Basic dTpw", 400),
+        ("Token a", 400),
+        ("", 400),
+    ] {
+        assert_eq!(ask(&service, bearer(&[token])).await.status, status, "{token}");
     }
 }
 
 #[tokio::test]
 async fn an_ambiguous_bearer_token_is_a_bad_request() {
     let by = key::bearer().or(key::peer_ip());
-    let limit = Limit::new("one", FixedWindow::per_day(9)).by(by).on_missing_key(OnMissingKey::Skip);
-    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
-    for ambiguous in ["Bearer a b", "Bearer a, Basic b", "Bearer a,b"] {
-        assert_eq!(ask(&service, bearer(ambiguous)).await.status, 400, "{ambiguous}");
-    }
-    let mut twice = bearer("Bearer a");
-    twice.headers_mut().append("authorization", "Bearer a".parse().unwrap());
-    assert_eq!(ask(&service, twice).await.status, 400);
-    assert_eq!(ask(&service, bearer("Basic dTpw")).await.remaining(), 8, "other schemes have no bearer token");
+    let limit = per_day("one", 9).by(by).on_missing_key(OnMissingKey::Skip);
+    let service = limited(limit);
+    let ambiguous: [&[&str]; 4] = [&["Bearer a b"], &["Bearer a, Basic b"], &["Bearer a,b"], &["Bearer a"; 2]];
+    assert_eq!(statuses(&service, ambiguous.map(bearer)).await, [400; 4]);
+    // Other schemes have no bearer token.
+    assert_eq!(ask(&service, bearer(&["Basic dTpw"])).await.remaining(), 8);
     let tokens = KeyList::new(key::bearer(), ["leaked"]);
-    assert!(tokens.holds(&RequestHead::of(&bearer("bearer leaked"))));
+    assert!(tokens.holds(&RequestHead::of(&bearer(&["bearer leaked"]))));
 }
 
 /// The token is a credential.
 #[tokio::test]
 async fn a_bearer_token_is_hidden_in_explanations() {
-    let limit = Limit::new("one", FixedWindow::per_day(1)).by(key::bearer());
-    let layer = RateLimitLayer::new([limit]);
-    let text = layer.explain(&RequestHead::of(&bearer("Bearer s3cr3t"))).await.to_string();
+    let limit = per_day("one", 1).by(key::bearer());
+    let text = RateLimitLayer::new([limit]).explain(&RequestHead::of(&bearer(&["Bearer s3cr3t"]))).await.to_string();
     assert!(text.contains("by bearer token #") && !text.contains("s3cr3t"), "{text}");
 }

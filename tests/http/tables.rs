@@ -1,18 +1,16 @@
 //! Tables with the costs of all endpoints.
 
 use axum::Router;
-use axum::body::Body;
 use axum::routing::{any, get};
-use http::{Method, Request};
+use http::Method;
 use tower::Layer;
-use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
+use tower_ratelimit::{CostTable, RateLimitLayer};
 
-use crate::service::Hello;
-use crate::store::paused_store;
+use crate::service::{Hello, layer, panic_message, per_minute, request, visit};
 use support::answer::ask;
 
 fn hundred() -> RateLimitLayer {
-    RateLimitLayer::builder([Limit::new("hundred", FixedWindow::per_minute(100))]).store(paused_store()).build()
+    layer(per_minute("hundred", 100))
 }
 
 fn costs() -> CostTable {
@@ -37,24 +35,23 @@ async fn by_method_and_matched_route() {
         .route("/other", any(async || "other"))
         .layer(hundred().costs(costs()));
     let mut left = 100;
-    for (method, path, cost) in [
-        ("GET", "/users/1", 2),
-        ("HEAD", "/users/2", 2),
-        ("POST", "/users/3?x=1", 5),
-        ("DELETE", "/users/4", 3),
-        ("GET", "/reports/a/b", 7),
-        ("HEAD", "/reports/a/b", 7),
-        ("PUT", "/reports/a", 10),
-        ("GET", "/free", 0),
-        ("GET", "/other", 3),
-        ("GET", "/nowhere", 3),
+    for (line, cost) in [
+        ("GET /users/1", 2),
+        ("HEAD /users/2", 2),
+        ("POST /users/3?x=1", 5),
+        ("DELETE /users/4", 3),
+        ("GET /reports/a/b", 7),
+        ("HEAD /reports/a/b", 7),
+        ("PUT /reports/a", 10),
+        ("GET /free", 0),
+        ("GET /other", 3),
+        ("GET /nowhere", 3),
         // No other spelling of a route is cheaper than a path without a route.
-        ("PUT", "/reports//a", 10),
-        ("PUT", "/Reports/a", 3),
+        ("PUT /reports//a", 10),
+        ("PUT /Reports/a", 3),
     ] {
-        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         left -= cost;
-        assert_eq!(ask(&app, request).await.remaining(), left, "{method} {path}");
+        assert_eq!(visit(&app, line).await.remaining(), left, "{line}");
     }
 }
 
@@ -62,16 +59,15 @@ async fn by_method_and_matched_route() {
 async fn by_path_where_there_is_no_router() {
     let service = hundred().costs(costs()).layer(Hello::default());
     let mut left = 100;
-    for (method, path, cost) in [
-        ("POST", "/package.Service/Method", 11),
-        ("POST", "/package.Service/Other", 3),
-        ("POST", "/package.Service/Method?x=1", 11),
-        ("GET", "/users/1", 3),
-        ("GET", "/free", 0),
+    for (line, cost) in [
+        ("POST /package.Service/Method", 11),
+        ("POST /package.Service/Other", 3),
+        ("POST /package.Service/Method?x=1", 11),
+        ("GET /users/1", 3),
+        ("GET /free", 0),
     ] {
-        let request = Request::builder().method(method).uri(path).body(()).unwrap();
         left -= cost;
-        assert_eq!(ask(&service, request).await.remaining(), left, "{method} {path}");
+        assert_eq!(ask(&service, request(line)).await.remaining(), left, "{line}");
     }
 }
 
@@ -84,24 +80,22 @@ async fn a_route_overrides_the_table() {
         .route("/free", get(free).route_layer(limits.cost(20)))
         .route("/reports/{*name}", any(async || "report"))
         .layer(limits.costs(costs()));
-    let request = |path: &str| Request::get(path).body(Body::empty()).unwrap();
-    assert_eq!(ask(&app, request("/free")).await.remaining(), 80);
-    assert_eq!(ask(&app, request("/reports/a")).await.remaining(), 73);
+    assert_eq!(visit(&app, "GET /free").await.remaining(), 80);
+    assert_eq!(visit(&app, "GET /reports/a").await.remaining(), 73);
 }
 
 /// Returns the message with which a layer rejects a table.
-fn refused(costs: CostTable) -> String {
-    let panic = std::panic::catch_unwind(|| hundred().costs(costs)).expect_err("it did not panic");
-    *panic.downcast::<String>().expect("a panic with a message")
+fn rejected(costs: CostTable) -> String {
+    panic_message(|| hundred().costs(costs))
 }
 
 #[test]
 fn every_cost_in_the_table_fits_the_limits() {
     let text = "a cost of 101 can never pass the limit \"hundred\", which holds 100: lower the cost, raise the limit, or \
                 give the limit a cost of its own with `Limit::cost`";
-    assert_eq!(refused(costs().path("/a", 101)), text);
-    assert_eq!(refused(costs().route(Method::GET, "/a", 101)), text);
-    assert_eq!(refused(costs().otherwise(101)), text);
+    assert_eq!(rejected(costs().path("/a", 101)), text);
+    assert_eq!(rejected(costs().route(Method::GET, "/a", 101)), text);
+    assert_eq!(rejected(costs().otherwise(101)), text);
     // The last of two equal entries applies.
     let _ = hundred().costs(costs().path("/a", 101).path("/a", 100));
 }
@@ -110,10 +104,10 @@ fn every_cost_in_the_table_fits_the_limits() {
 fn a_path_that_no_request_has_is_an_error() {
     let text = "the cost table's path \"/search?q=x\" matches nothing, because \"?\" is not in the paths of \
                 requests: write \"/search\", or read the query in a closure";
-    assert_eq!(refused(CostTable::new().path("/reports", 1).path("/search?q=x", 2)), text);
-    let fragment = refused(CostTable::new().route(Method::GET, "/{id}/#top", 2));
+    assert_eq!(rejected(CostTable::new().path("/reports", 1).path("/search?q=x", 2)), text);
+    let fragment = rejected(CostTable::new().route(Method::GET, "/{id}/#top", 2));
     assert!(fragment.contains("\"/{id}/#top\" matches nothing") && fragment.contains("write \"/{id}/\""), "{fragment}");
-    assert!(refused(CostTable::new().path("/users /", 2)).contains("because \" \" is not in the paths of requests"));
+    assert!(rejected(CostTable::new().path("/users /", 2)).contains("because \" \" is not in the paths of requests"));
     // A parameter of another router, as an expression.
     let _ = hundred().costs(CostTable::new().path("/{id:[0-9]{1,3}?}", 2));
 }
@@ -122,5 +116,5 @@ fn a_path_that_no_request_has_is_an_error() {
 fn a_path_without_a_leading_slash_is_an_error() {
     let text = "the cost table's path \"users\" matches nothing: start it with a slash, \"/users\"";
     let table = CostTable::new().path("/reports", 1).route(Method::GET, "users", 2);
-    assert_eq!(refused(table), text);
+    assert_eq!(rejected(table), text);
 }

@@ -16,11 +16,11 @@ use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::store::Node;
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
-    FixedWindow, Limit, LiveLimits, Permit, RateLimitLayer, Recorder, Rejection, RequestHead, ResponseHead, Stats,
-    StoreError, Timestamp, key,
+    Limit, LiveLimits, Permit, RateLimitLayer, Recorder, Rejection, RequestHead, ResponseHead, Stats, StoreError,
+    Timestamp, key,
 };
 
-use crate::service::Hello;
+use crate::service::{Hello, per_day};
 
 /// A path with an escape code of one character, and marks that change the direction of text.
 const PATH: &str = "/a\u{9b}2J\u{202e}\u{2066}\u{200f}";
@@ -52,8 +52,8 @@ impl Recorder for Rejections {
 #[tokio::test]
 async fn debug_output_shows_no_credentials_of_requests_and_responses() {
     let rejections = Rejections::default();
-    let limit = Limit::new("rows", FixedWindow::per_day(2));
-    let limits = RateLimitLayer::builder([limit])
+    let limit = per_day("rows", 2);
+    let limits = RateLimitLayer::builder(limit)
         .permits()
         .on_reject(|rejection| (rejection.status(), "denied"))
         .recorder(rejections.clone())
@@ -84,7 +84,7 @@ async fn debug_output_shows_no_credentials_of_requests_and_responses() {
 
 #[tokio::test]
 async fn paths_are_printed_without_control_characters() {
-    let run = |tokens| DryRun::new([Limit::new("paths", FixedWindow::per_day(tokens)).by(key::path())]);
+    let run = |tokens| DryRun::new([per_day("paths", tokens).by(key::path())]);
     let mut comparison = Comparison::new(run(2), run(1));
     let request = Request::get(PATH).body(()).unwrap();
     let head = RequestHead::of(&request);
@@ -97,7 +97,7 @@ async fn paths_are_printed_without_control_characters() {
     assert!(text.contains(&format!("GET {PRINTED}")), "{text}");
 
     let request = Request::get("/a\u{202e}\u{2066}\u{200f}").body(()).unwrap();
-    let layer = RateLimitLayer::new([Limit::new("paths", FixedWindow::per_day(1)).by(key::path())]);
+    let layer = RateLimitLayer::new([per_day("paths", 1).by(key::path())]);
     let explanation = layer.explain(&RequestHead::of(&request)).await;
     assert_printable(&explanation.to_string(), 2);
     assert!(
@@ -114,7 +114,7 @@ async fn long_values_of_clients_are_printed_in_part() {
     let path = format!("/{}", "x".repeat(60_000));
     let request = Request::get(&path).header("x-user", &path).body(()).unwrap();
     let head = RequestHead::of(&request);
-    let limits = || [Limit::new("a", FixedWindow::per_day(1)).by((key::path(), key::header("x-user")))];
+    let limits = || [per_day("a", 1).by((key::path(), key::header("x-user")))];
     let explanation = RateLimitLayer::new(limits()).explain(&head).await.reveal_keys();
     let mut run = DryRun::new(limits());
     for _ in 0..2 {
@@ -130,12 +130,10 @@ async fn revealed_keys_and_custom_descriptions_are_printed_without_control_chara
     let mut request = Request::get("/").body(()).unwrap();
     request.headers_mut().insert("x-user", "ann\u{202e}\u{9b}".parse().unwrap());
     let condition = when::from_fn(|_| false).label("a\nb\u{1b}[2J");
-    let limits = RateLimitLayer::builder([
-        Limit::new("users", FixedWindow::per_day(1)).by(key::header("x-user")),
-        Limit::new("never", FixedWindow::per_day(1)).when(condition),
-    ])
-    .never_limit(when::from_fn(|_| false).label("c\nd\u{202e}"))
-    .build();
+    let limits =
+        RateLimitLayer::builder([per_day("users", 1).by(key::header("x-user")), per_day("never", 1).when(condition)])
+            .never_limit(when::from_fn(|_| false).label("c\nd\u{202e}"))
+            .build();
     let text = limits.explain(&RequestHead::of(&request)).await.reveal_keys().to_string();
     assert_printable(&text, 4);
     assert!(text.contains("requires a\\nb\\u{1b}[2J") && text.contains("requires c\\nd\\u{202e}"), "{text}");
@@ -174,7 +172,7 @@ descriptors:
 
 /// A limit from a file whose name has line breaks and whose cost is over its capacity.
 fn long_names() -> Vec<Limit> {
-    let limit = || Limit::new("a", FixedWindow::per_day(1));
+    let limit = || per_day("a", 1);
     vec![limit(), limit()]
 }
 
@@ -190,7 +188,7 @@ fn errors_of_stores_are_printed_without_control_characters() {
 #[tokio::test]
 async fn displayed_keys_of_statistics_have_no_control_characters() {
     let stats = Stats::new().top_keys(3).display_keys(|_, head| Some(head.path().to_owned()));
-    let limits = RateLimitLayer::builder([Limit::new("paths", FixedWindow::per_day(1)).by(key::path())]);
+    let limits = RateLimitLayer::builder([per_day("paths", 1).by(key::path())]);
     let service = limits.recorder(stats.clone()).build().layer(Hello::default());
     for _ in 0..2 {
         let _ = ask(&service, Request::get(PATH).body(()).unwrap()).await;

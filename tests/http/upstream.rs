@@ -212,7 +212,7 @@ async fn a_name_that_the_service_repeats_is_sent_once() {
 async fn only_the_tightest_limits_are_reported() {
     for count in [1_u32, 16, 17, 64] {
         // The first has the most tokens.
-        let limit = |index| per_minute(&format!("{index:064}"), 2 * count - 1 - index).soft(100);
+        let limit = |index| per_minute(format!("{index:064}"), 2 * count - 1 - index).soft(100);
         let limits = || builder((0..count).map(limit).collect::<Vec<_>>()).cost(count.into());
         let styles = [HeaderStyle::IETF, HeaderStyle::Overage, BOTH[0]];
         for layer in [limits().headers(styles).build(), limits().headers(styles).permits().build()] {
@@ -239,7 +239,7 @@ async fn only_the_tightest_limits_are_reported() {
 /// The limit that denies is reported, although others have fewer tokens left.
 #[tokio::test]
 async fn a_limit_that_denies_is_among_the_tightest() {
-    let limits = (0..40).map(|index| per_minute(&index.to_string(), 9).cost(9));
+    let limits = (0..40).map(|index| per_minute(index.to_string(), 9).cost(9));
     let denying = Limit::new("denying", TokenBucket::per_minute(100)).cost_by(|_| 101);
     let denied = ask(&serve(builder(limits.chain([denying]).collect::<Vec<_>>())), get("/")).await;
     assert!(denied.is_denied());

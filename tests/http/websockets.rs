@@ -12,11 +12,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::DuplexStream;
+use tower_ratelimit::RequestHead;
 use tower_ratelimit::when::{self, Condition};
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead};
 
-use crate::service::with;
-use crate::store::paused_store;
+use crate::service::{layer, per_day, with};
 
 fn is_handshake(request: &Request<()>) -> bool {
     let head = RequestHead::of(request);
@@ -115,11 +114,11 @@ async fn send_2(app: &Router, request: Request<Empty<Bytes>>) -> (StatusCode, He
 /// The recipe of the guide. A handshake succeeds with 101 over HTTP/1.1, and with 200 over HTTP/2.
 #[tokio::test]
 async fn handshakes_of_both_versions_count_and_other_requests_do_not() {
-    let sockets = Limit::new("sockets", FixedWindow::per_day(9))
+    let sockets = per_day("sockets", 9)
         .when(when::websocket())
         .count_if(|response| matches!(response.status.as_u16(), 101 | 200..=299));
     let socket = async |upgrade: WebSocketUpgrade| upgrade.on_upgrade(async |_| {});
-    let limits = RateLimitLayer::builder([sockets]).store(paused_store()).build();
+    let limits = layer([sockets]);
     let app = Router::new().route("/chat", any(socket)).layer(limits);
     let remaining = |headers: &HeaderMap| {
         let text = headers.get("ratelimit").map_or("", |value| value.to_str().unwrap());

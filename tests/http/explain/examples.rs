@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{Method, Request};
 use serde_json::json;
-use tower_ratelimit::explain::{Conclusion, LimitExplanation, LimitStatus};
+use tower_ratelimit::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus};
 use tower_ratelimit::key::{KeyError, KeyExtractor, TrustedProxies};
 use tower_ratelimit::rules::{self, Extractors};
 use tower_ratelimit::when::{self, Condition};
@@ -14,16 +14,16 @@ use tower_ratelimit::{
     RateLimitLayer, RequestHead, TokenBucket, key,
 };
 
-use crate::service::{from, get, with};
+use crate::service::{builder, from, get, layer, per_day, per_hour, with};
 use crate::store::paused_store;
 
-fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::builder(limits).store(paused_store()).build()
+async fn explain(layer: &RateLimitLayer, request: &Request<()>) -> Explanation {
+    layer.explain(&RequestHead::of(request)).await
 }
 
 /// Returns the text of an explanation, with `#` for each fingerprint, which depends on the secret of the store.
 async fn text(layer: &RateLimitLayer, request: &Request<()>) -> String {
-    let explanation = layer.explain(&RequestHead::of(request)).await;
+    let explanation = explain(layer, request).await;
     let applied = explanation.limits.iter().filter_map(LimitExplanation::applied);
     applied.fold(explanation.to_string(), |text, applied| text.replace(&applied.fingerprint, "#"))
 }
@@ -32,12 +32,11 @@ async fn text(layer: &RateLimitLayer, request: &Request<()>) -> String {
 async fn each_limit_has_a_line_that_says_whether_it_applies_and_why() {
     let limits = layer([
         Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip()),
-        Limit::new("posts", FixedWindow::per_hour(5)).when(when::method(Method::POST)),
-        Limit::new("users", FixedWindow::per_day(100)).by(key::header("x-user")).on_missing_key(OnMissingKey::Skip),
-        Limit::new("carts", FixedWindow::per_day(100)).by(key::cookie("cart")).on_missing_key(OnMissingKey::Share),
-        Limit::new("trial", FixedWindow::per_day(1)).cost_by(|_| 2).shadow(),
-        Limit::new("guests", FixedWindow::per_day(9))
-            .when(when::from_fn(|head| head.header("x-user").is_none()).label("client is a guest")),
+        per_hour("posts", 5).when(when::method(Method::POST)),
+        per_day("users", 100).by(key::header("x-user")).on_missing_key(OnMissingKey::Skip),
+        per_day("carts", 100).by(key::cookie("cart")).on_missing_key(OnMissingKey::Share),
+        per_day("trial", 1).cost_by(|_| 2).shadow(),
+        per_day("guests", 9).when(when::from_fn(|head| head.header("x-user").is_none()).label("client is a guest")),
     ]);
     assert_eq!(
         text(&limits, &from("2001:db8::7")).await,
@@ -87,13 +86,12 @@ fingerprint #
 
 #[tokio::test]
 async fn lists_are_explained_before_limits() {
-    let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_hour(1))])
-        .store(paused_store())
+    let limits = builder(per_hour("all", 1))
         .always_reject(when::header("x-bot", "yes"))
         .never_limit(AddressList::new(key::peer_ip(), ["192.0.2.0/24", "198.51.100.7"]))
         .never_limit(KeyList::new(key::header("x-user"), ["ann", "bob"]))
         .build();
-    let exempt = limits.explain(&RequestHead::of(&from("192.0.2.7"))).await;
+    let exempt = explain(&limits, &from("192.0.2.7")).await;
     assert_eq!(
         exempt.to_string(),
         "\
@@ -104,17 +102,17 @@ exempt by never_limit, without a decision of the limits
   all: not reached"
     );
     assert!(exempt.is_allowed());
-    let listed = limits.explain(&RequestHead::of(&with(&[("x-bot", "yes")]))).await;
+    let listed = explain(&limits, &with(&[("x-bot", "yes")])).await;
     assert!(matches!(listed.conclusion, Conclusion::Listed { .. }), "{listed}");
     assert!(!listed.is_allowed());
 }
 
 #[tokio::test]
 async fn the_limit_that_rejects_a_request_without_a_key_is_named() {
-    let one = Limit::new("one", FixedWindow::per_hour(1));
+    let one = per_hour("one", 1);
     let by = key::header("x-user").or(key::peer_ip());
-    let limits = layer([one, Limit::new("users", FixedWindow::per_hour(1)).by(by)]);
-    let explanation = limits.explain(&RequestHead::of(&with(&[("x-user", "a"), ("x-user", "b")]))).await;
+    let limits = layer([one, per_hour("users", 1).by(by)]);
+    let explanation = explain(&limits, &with(&[("x-user", "a"), ("x-user", "b")])).await;
     assert!(matches!(explanation.conclusion, Conclusion::MissingKey { error: KeyError::Ambiguous }), "{explanation}");
     assert!(matches!(explanation.limits[1].status, LimitStatus::Rejects { error: KeyError::Ambiguous, .. }));
     // The ambiguous key is the first of the two.
@@ -132,7 +130,7 @@ async fn a_rejection_without_a_key_names_the_reason() {
         (Arc::new(key::extension(|user: &User| user.0)), "the request lacks the extension of the key"),
     ];
     for (by, reason) in by {
-        let [all, later, users] = ["all", "later", "users"].map(|name| Limit::new(name, FixedWindow::per_hour(9)));
+        let [all, later, users] = ["all", "later", "users"].map(|name| per_hour(name, 9));
         let later = later.by(key::from_async_fn(|_| async { Some(7) }));
         let limits = RateLimitLayer::builder([all, later, users.by(by)]).cost(5).build();
         let text = text(&limits, &get("/")).await;
@@ -149,7 +147,7 @@ rejected: {reason}, without a decision of the limits
 
 #[tokio::test]
 async fn outcomes_are_described_in_words() {
-    let one = || Limit::new("one", FixedWindow::per_hour(1));
+    let one = || per_hour("one", 1);
     let penalty = Penalty::after(1, Duration::from_secs(60)).locked_out_for(Duration::from_secs(7_200));
     for (limit, used, cost, conclusion, outcome) in [
         (one(), 1, 1, "denied, retry after 3600s", "denied, retry after 3600s, 0 of 1 left, cost 1, reset after 3600s"),
@@ -172,7 +170,7 @@ async fn outcomes_are_described_in_words() {
         ),
     ] {
         let expected = format!("{conclusion}, decided by the store (memory)\n  {}: {outcome}", limit.name());
-        let limiter = Limiter::builder([limit]).store(paused_store()).build();
+        let limiter = Limiter::builder(limit).store(paused_store()).build();
         for _ in 0..used {
             let _ = limiter.acquire("ann", 1).await.unwrap();
         }
@@ -217,8 +215,8 @@ async fn keys_are_named_by_their_extractors() {
     request.headers_mut().insert("x-forwarded-for", "198.51.100.7".parse().unwrap());
     request.extensions_mut().insert(User("ann"));
     for (by, expected) in by {
-        let limits = layer([Limit::new("all", FixedWindow::per_hour(9)).by(by)]);
-        let explanation = limits.explain(&RequestHead::of(&request)).await.reveal_keys();
+        let limits = layer([per_hour("all", 9).by(by)]);
+        let explanation = explain(&limits, &request).await.reveal_keys();
         assert_eq!(explanation.limits[0].key[0].to_string(), expected);
     }
 }
@@ -226,8 +224,8 @@ async fn keys_are_named_by_their_extractors() {
 #[tokio::test]
 async fn conditions_show_no_credentials() {
     for name in ["authorization", "cookie", "x-api-key", "x-password", "x-secret", "x-session", "x-bypass-token"] {
-        let limit = Limit::new("all", FixedWindow::per_hour(9)).when(when::header(name, "s3cr3t"));
-        let text = text(&layer([limit]), &get("/")).await;
+        let limit = per_hour("all", 9).when(when::header(name, "s3cr3t"));
+        let text = text(&layer(limit), &get("/")).await;
         assert!(text.contains(name) && !text.contains("s3cr3t"), "{text}");
     }
 }
@@ -246,15 +244,15 @@ async fn credentials_are_hidden_until_they_are_revealed() {
         async move { found }
     });
     let limits = layer([
-        Limit::new("parts", FixedWindow::per_hour(9)).by(by),
-        Limit::new("later", FixedWindow::per_hour(9)).by(later),
-        Limit::new("either", FixedWindow::per_hour(9)).by(key::peer_ip().or(key::header("x-api-key"))),
-        Limit::new("users", FixedWindow::per_hour(9)).by(key::extension(|user: &String| user.clone())),
+        per_hour("parts", 9).by(by),
+        per_hour("later", 9).by(later),
+        per_hour("either", 9).by(key::peer_ip().or(key::header("x-api-key"))),
+        per_hour("users", 9).by(key::extension(|user: &String| user.clone())),
     ]);
     let mut request = with(&[("x-api-key", secret), ("cookie", "session=s3cr3t")]);
     *request.uri_mut() = "/?token=s3cr3t".parse().unwrap();
     request.extensions_mut().insert(secret.to_owned());
-    let explanation = limits.explain(&RequestHead::of(&request)).await;
+    let explanation = explain(&limits, &request).await;
     let shown = [explanation.to_string(), format!("{explanation:?}"), serde_json::to_string(&explanation).unwrap()];
     assert!(!shown.concat().contains(secret), "{shown:#?}");
     assert_eq!(serde_json::to_value(&explanation).unwrap()["limits"][0]["key"][0]["hidden"], true);
@@ -267,9 +265,9 @@ async fn credentials_are_hidden_until_they_are_revealed() {
 async fn an_explanation_serializes_to_json() {
     let limits = layer([
         Limit::new("burst", TokenBucket::per_second(10)).by(key::peer_ip()),
-        Limit::new("posts", FixedWindow::per_hour(5)).when(when::method(Method::POST)),
+        per_hour("posts", 5).when(when::method(Method::POST)),
     ]);
-    let explanation = limits.explain(&RequestHead::of(&from("192.0.2.7"))).await;
+    let explanation = explain(&limits, &from("192.0.2.7")).await;
     let fingerprint = &explanation.limits[0].applied().unwrap().fingerprint;
     assert_eq!(fingerprint.len(), 32);
     assert_eq!(
@@ -318,7 +316,7 @@ async fn an_explanation_serializes_to_json() {
 
 #[tokio::test]
 async fn the_capacity_is_that_of_the_request_and_its_key() {
-    let daily = Limit::new("daily", FixedWindow::per_day(10))
+    let daily = per_day("daily", 10)
         .by(key::header("x-user"))
         .size_when(when::header("x-plan", "pro"), FixedWindow::per_day(50))
         .overridable();
@@ -331,7 +329,7 @@ async fn the_capacity_is_that_of_the_request_and_its_key() {
         (&[("x-user", "bob")], 7),
         (&[("x-user", "bob"), ("x-plan", "pro")], 7),
     ] {
-        let explanation = limits.explain(&RequestHead::of(&with(headers))).await;
+        let explanation = explain(&limits, &with(headers)).await;
         let applied = explanation.limit("daily").unwrap().applied().unwrap().clone();
         assert_eq!((applied.capacity, applied.outcome.unwrap().remaining()), (expected, expected - 1), "{headers:?}");
     }
@@ -346,22 +344,20 @@ async fn a_limiter_without_limits_explains_that_none_applies() {
 
 #[tokio::test]
 async fn explaining_reports_no_events() {
-    let limits = RateLimitLayer::builder([Limit::new("trial", FixedWindow::per_hour(1)).shadow()])
+    let limits = RateLimitLayer::builder([per_hour("trial", 1).shadow()])
         .always_reject_with(ListAction::Shadow, when::path_prefix("/"))
         .observe(|event| panic!("{event:?} was reported"))
         .cost(2)
         .build();
-    assert!(limits.explain(&RequestHead::of(&get("/"))).await.lists[0].matches);
+    assert!(explain(&limits, &get("/")).await.lists[0].matches);
 }
 
 #[tokio::test]
 async fn explaining_creates_no_keys_in_memory() {
     let store = Arc::new(paused_store());
-    let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_hour(8)).by(key::peer_ip())])
-        .store(store.clone())
-        .build();
+    let limits = RateLimitLayer::builder([per_hour("all", 8).by(key::peer_ip())]).store(store.clone()).build();
     for _ in 0..10 {
-        let _ = limits.explain(&RequestHead::of(&from("192.0.2.7"))).await;
+        let _ = explain(&limits, &from("192.0.2.7")).await;
     }
     assert_eq!(store.keys(), 0);
 }

@@ -8,16 +8,22 @@ use axum::routing::get;
 use http::StatusCode;
 use tokio::sync::Mutex;
 use tower_ratelimit::{
-    Builder, CircuitBreaker, DecidedBy, FixedWindow, HttpOptions, Limit, OnStoreError, Permit, RateLimitLayer, Share,
+    Builder, CircuitBreaker, DecidedBy, HttpOptions, Limit, OnStoreError, Permit, RateLimitLayer, Share,
 };
 
+use crate::service::per_day;
 use support::faulty_store::{FaultyStore, Mode, Operation};
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(what_the_store_was_paid_comes_back_to_it);
 
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+    per_day("hundred", 100).by(user_key())
+}
+
+/// Returns a builder that decides locally during an outage.
+fn local(fixture: &StoreFixture) -> Builder<HttpOptions> {
+    fixture.builder(hundred()).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10)
 }
 
 fn app(limits: Builder<HttpOptions>) -> Router {
@@ -30,25 +36,28 @@ fn app(limits: Builder<HttpOptions>) -> Router {
 }
 
 async fn what_the_store_was_paid_comes_back_to_it(fixture: StoreFixture) {
-    let app = app(fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10));
+    let app = app(local(&fixture));
     let by = if fixture.server.is_some() { DecidedBy::Store } else { DecidedBy::Memory };
     assert_eq!(visit(&app, "/4", "ann").await.body, format!("{by:?} 0"));
     assert_eq!(fixture.remaining(&hundred(), "ann").await, 96);
 }
 
-/// Local charges are refunded locally.
+/// Local charges are refunded locally. Requests that nothing decides are not charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_decisions_are_refunded_locally() {
     let mut fixture = StoreFixture::on_redis().await;
-    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
-    let app = app(limits);
+    let unlimited = app(fixture.builder(hundred()).on_store_error(OnStoreError::Allow).cost(10));
+    let app = app(local(&fixture));
     let server = fixture.server.as_mut().expect("a server");
     server.stop();
-    for (path, body, left) in [("/4", "Local 0", 96), ("/0", "Local 0", 96), ("/90", "Local 0", 6)] {
+    for (path, left) in [("/4", 96), ("/0", 96), ("/90", 6)] {
         let answer = visit(&app, path, "ann").await;
-        assert_eq!((answer.body.as_str(), answer.remaining()), (body, left), "{path}");
+        assert_eq!((answer.body.as_str(), answer.remaining()), ("Local 0", left), "{path}");
     }
-    assert!(visit(&app, "/1", "ann").await.is_refused());
+    assert!(visit(&app, "/1", "ann").await.is_denied());
+    for path in ["/4", "/1000"] {
+        assert_eq!(visit(&unlimited, path, "ann").await.body, "Unlimited 0");
+    }
     server.start_again();
     fixture.wait_for_remaining(&hundred(), "ann", 100).await;
 }
@@ -57,7 +66,7 @@ async fn local_decisions_are_refunded_locally() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_charges_are_settled_locally() {
     let mut fixture = StoreFixture::on_redis().await;
-    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    let limits = local(&fixture);
     fixture.server.as_mut().expect("a server").stop();
     let fixture = Arc::new(Mutex::new(fixture));
     let kept = fixture.clone();
@@ -73,40 +82,49 @@ async fn local_charges_are_settled_locally() {
     assert_eq!(kept.lock().await.remaining(&hundred(), "ann").await, 100);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn undecided_requests_are_not_charged() {
-    let mut fixture = StoreFixture::on_redis().await;
-    let app = app(fixture.builder([hundred()]).on_store_error(OnStoreError::Allow).cost(10));
-    fixture.server.as_mut().expect("a server").stop();
-    for path in ["/4", "/1000"] {
-        let answer = visit(&app, path, "ann").await;
-        assert_eq!((answer.body, answer.status), (format!("{:?} 0", DecidedBy::Unlimited), StatusCode::OK));
-    }
+/// Visits a handler that stops the store and then uses its permit.
+async fn without_store<F: Future<Output = ()> + Send + 'static>(
+    policy: OnStoreError,
+    handle: impl Fn(Permit) -> F + Clone + Send + Sync + 'static,
+) {
+    let fixture = StoreFixture::on_redis().await;
+    let limits = fixture.builder(hundred()).on_store_error(policy).cost(10).permits().build();
+    let server = Arc::new(std::sync::Mutex::new(fixture.server));
+    let handler = async move |permit: Permit| {
+        let stop = move || server.lock().expect("one").as_mut().expect("a server").stop();
+        tokio::task::spawn_blocking(stop).await.expect("the process stops");
+        handle(permit).await;
+    };
+    let answer = visit(&Router::new().route("/", get(handler)).layer(limits), "/", "ann").await;
+    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
 }
 
 /// Requests that are allowed without a decision are not reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn undecided_requests_are_not_reported() {
-    let fixture = StoreFixture::on_redis().await;
-    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits().build();
-    let server = Arc::new(std::sync::Mutex::new(fixture.server));
-    let handler = async move |permit: Permit| {
-        let server = server.clone();
-        tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
-            .await
-            .expect("the process stops");
+async fn undecided_charges_are_not_reported() {
+    let charge = |permit: Permit| async move {
         let decision = permit.charge(1_000).await.expect("a decision");
         assert_eq!((decision.is_allowed(), decision.decided_by()), (true, DecidedBy::Unlimited));
     };
-    let app = Router::new().route("/", get(handler)).layer(limits);
-    let answer = visit(&app, "/", "ann").await;
-    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
+    without_store(OnStoreError::Allow, charge).await;
+}
+
+/// The store fails between the charge and the handler.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
+    let settle = |permit: Permit| async move {
+        assert!(permit.settle(4).await.is_err());
+        assert!(permit.refund().await.is_err());
+        // The refunds may have succeeded, so they are not repeated.
+        assert!(permit.refund().await.is_ok());
+    };
+    without_store(OnStoreError::Reject, settle).await;
 }
 
 #[tokio::test]
 async fn a_failed_reset_keeps_the_charges() {
     let store = FaultyStore::new(Mode::Works);
-    let limits = RateLimitLayer::builder([hundred()]).store(store.clone()).circuit_breaker(CircuitBreaker::off());
+    let limits = RateLimitLayer::builder(hundred()).store(store.clone()).circuit_breaker(CircuitBreaker::off());
     let handler = async move |permit: Permit| {
         store.set_for(Operation::Reset, Mode::Fails);
         assert!(permit.reset().await.is_err());
@@ -117,33 +135,11 @@ async fn a_failed_reset_keeps_the_charges() {
     assert_eq!(visit(&app, "/", "ann").await.body, "100");
 }
 
-/// The store fails between the charge and the handler.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
-    let fixture = StoreFixture::on_redis().await;
-    let limits = fixture.builder([hundred()]).cost(10).permits().build();
-    let server = Arc::new(std::sync::Mutex::new(fixture.server));
-    let stopped = server.clone();
-    let handler = async move |permit: Permit, Path(actual): Path<u64>| {
-        let server = stopped.clone();
-        tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
-            .await
-            .expect("the process stops");
-        assert!(permit.settle(actual).await.is_err());
-        assert!(permit.refund().await.is_err());
-        // The refunds may have succeeded, so they are not repeated.
-        assert!(permit.refund().await.is_ok());
-    };
-    let app = Router::new().route("/{actual}", get(handler)).layer(limits);
-    let answer = visit(&app, "/4", "ann").await;
-    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
-}
-
 /// Nothing was charged, so the decision says that nothing was counted.
 #[tokio::test]
 async fn a_settlement_that_the_policy_allows_returns_its_own_decision() {
     let store = FaultyStore::new(Mode::Works);
-    let limits = RateLimitLayer::builder([hundred()]).store(store.clone()).on_store_error(OnStoreError::Allow);
+    let limits = RateLimitLayer::builder(hundred()).store(store.clone()).on_store_error(OnStoreError::Allow);
     let handler = async move |permit: Permit| {
         store.set(Mode::Fails);
         let settled = permit.settle(30).await.expect("a settlement");

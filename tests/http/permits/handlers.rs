@@ -7,10 +7,11 @@ use axum::routing::get;
 use http::{Request, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    Builder, DecidedBy, FixedWindow, HttpOptions, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog,
-    SlidingWindowCounter, TokenBucket,
+    Builder, DecidedBy, HttpOptions, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog, SlidingWindowCounter,
+    TokenBucket,
 };
 
+use crate::service::per_day;
 use support::answer::ask;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
@@ -34,7 +35,7 @@ on_both_stores!(
 );
 
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+    per_day("hundred", 100).by(user_key())
 }
 
 /// Returns a router whose route `/{n}` calls `handle(permit, n)`.
@@ -62,7 +63,7 @@ async fn charge(permit: Permit, more: u64) -> StatusCode {
 }
 
 async fn a_handler_charges_a_batch_after_parsing_it(fixture: StoreFixture) {
-    let app = app(&fixture.builder([hundred()]), charge);
+    let app = app(&fixture.builder(hundred()), charge);
     // Each request costs one token and the additional charge. A denied batch has cost one.
     for (path, is_denied, left) in [("/49", false, 50), ("/60", true, 49), ("/48", false, 0)] {
         let answer = visit(&app, path, "ann").await;
@@ -74,7 +75,7 @@ async fn a_handler_charges_a_batch_after_parsing_it(fixture: StoreFixture) {
 }
 
 async fn a_denied_batch_can_be_refunded(fixture: StoreFixture) {
-    let app = app(&fixture.builder([hundred()]), async |permit, more| {
+    let app = app(&fixture.builder(hundred()), async |permit, more| {
         let status = charge(permit.clone(), more).await;
         if status != StatusCode::OK {
             permit.refund().await.expect("a refund");
@@ -92,7 +93,7 @@ fn tokens() -> Limit {
 }
 
 fn requests() -> Limit {
-    Limit::new("requests", FixedWindow::per_day(100)).by(user_key())
+    per_day("requests", 100).by(user_key())
 }
 
 async fn a_refund_includes_limits_with_a_cost_of_their_own(fixture: StoreFixture) {
@@ -173,7 +174,7 @@ async fn a_successful_login_resets_failures(fixture: StoreFixture) {
 
 /// A refund would return the charges of later requests.
 async fn charges_before_a_reset_are_not_refunded(fixture: StoreFixture) {
-    let limits = fixture.builder([hundred()]).cost(30);
+    let limits = fixture.builder(hundred()).cost(30);
     let other = app(&limits, async |_, _| StatusCode::OK);
     let app = app(&limits, move |permit: Permit, more| {
         let other = other.clone();
@@ -191,7 +192,7 @@ async fn charges_before_a_reset_are_not_refunded(fixture: StoreFixture) {
 }
 
 async fn a_second_refund_changes_nothing(fixture: StoreFixture) {
-    let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
+    let app = app(&fixture.builder(hundred()).cost(10), async |permit: Permit, times| {
         for _ in 0..times {
             permit.refund().await.expect("a refund");
             assert!(permit.decision().into_receipt().is_empty());
@@ -201,7 +202,7 @@ async fn a_second_refund_changes_nothing(fixture: StoreFixture) {
 }
 
 async fn concurrent_refunds_refund_once(fixture: StoreFixture) {
-    let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
+    let app = app(&fixture.builder(hundred()).cost(10), async |permit: Permit, times| {
         assert!(permit.charge(5).await.expect("a decision").is_allowed());
         let many: Vec<_> = (0..times)
             .map(|_| permit.clone())
@@ -234,7 +235,7 @@ async fn a_window_that_has_ended_is_not_refunded(fixture: StoreFixture) {
 }
 
 async fn a_permit_settles_the_cost_of_a_route(fixture: StoreFixture) {
-    let limits = fixture.builder([hundred()]).permits().build();
+    let limits = fixture.builder(hundred()).permits().build();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         assert_eq!(permit.settle(actual).await.expect("a settlement").shortfall, 0);
     };
@@ -284,7 +285,7 @@ async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
 /// The response settles last.
 async fn a_handler_and_its_response_refund_once(fixture: StoreFixture) {
     let limit = hundred().count_if(|response| response.status != StatusCode::OK);
-    let app = app(&fixture.builder([limit]).cost(10), async |permit: Permit, actual| {
+    let app = app(&fixture.builder(limit).cost(10), async |permit: Permit, actual| {
         permit.settle(actual).await.expect("a settlement");
     });
     for path in ["/0", "/4", "/60"] {
@@ -294,7 +295,7 @@ async fn a_handler_and_its_response_refund_once(fixture: StoreFixture) {
 }
 
 async fn exempt_requests_have_a_permit(fixture: StoreFixture) {
-    let limit = Limit::new("ten", FixedWindow::per_day(10)).by(tower_ratelimit::key::header("x-plan"));
+    let limit = per_day("ten", 10).by(tower_ratelimit::key::header("x-plan"));
     let limits = fixture.builder([limit.on_missing_key(OnMissingKey::Skip)]);
     let app = app(&limits, async |permit: Permit, more| {
         assert!(permit.limit("ten").is_none());
@@ -311,7 +312,7 @@ async fn exempt_requests_have_a_permit(fixture: StoreFixture) {
 #[tokio::test]
 async fn a_permit_without_a_limiter_is_an_error() {
     let app = Router::new().route("/", get(async |_: Permit| "hello"));
-    let with_limits = app.clone().layer(RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(9))]));
+    let with_limits = app.clone().layer(RateLimitLayer::new([per_day("all", 9)]));
     for app in [app, with_limits] {
         let answer = visit(&app, "/", "ann").await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -329,7 +330,7 @@ async fn any_service_finds_its_permit() {
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
     });
     let answer =
-        ask(&fixture.builder([hundred()]).permits().build().layer(service), support::store_fixture::get("/", "ann"))
+        ask(&fixture.builder(hundred()).permits().build().layer(service), support::store_fixture::get("/", "ann"))
             .await;
     assert_eq!(answer.remaining(), 90);
 }
@@ -338,8 +339,7 @@ async fn any_service_finds_its_permit() {
 #[tokio::test]
 async fn the_inner_of_two_layers_provides_the_permit() {
     let fixture = StoreFixture::in_memory();
-    let (outer, inner) =
-        (fixture.builder([hundred()]).permits().build(), fixture.builder([tokens().count_if(|_| true)]));
+    let (outer, inner) = (fixture.builder(hundred()).permits().build(), fixture.builder([tokens().count_if(|_| true)]));
     for (inner, left) in [(inner.clone().build(), (89, 999)), (inner.permits().build(), (88, 988))] {
         let handler = get(async |permit: Permit| charge(permit, 10).await);
         let app = Router::new().route("/", handler).layer(inner).layer(outer.clone());

@@ -11,8 +11,9 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, Permit, Stats};
+use tower_ratelimit::{LeakyBucketQueue, Limit, Permit, Stats};
 
+use crate::service::per_day;
 use support::answer::ask;
 use support::store_fixture::{self, StoreFixture, on_both_stores, user_key, visit};
 
@@ -24,7 +25,7 @@ on_both_stores!(
 
 /// A limit that refunds each request by its response.
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+    per_day("hundred", 100).by(user_key())
 }
 
 async fn the_charge_of_a_handler_that_panics_or_is_dropped_stays(fixture: StoreFixture) {

@@ -95,9 +95,9 @@ impl Run {
         let limit = Limit::new("limit", rule.algorithm()).count_if(|response| response.status == 200);
         let cost =
             |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
-        let layer = RateLimitLayer::builder([limit])
+        let layer = RateLimitLayer::builder(limit)
             .store(MemoryStore::new().clock(clock.clone()))
-            .headers([HeaderStyle::XRateLimit(ResetFormat::Epoch)])
+            .headers(HeaderStyle::XRateLimit(ResetFormat::Epoch))
             .cost_by(cost)
             .permits()
             .build();

@@ -146,9 +146,9 @@ async fn a_late_settlement_is_refunded(fixture: StoreFixture) {
             permit.settle(500).await.expect("a settlement");
         };
         let model = Router::new().route("/", get(settle)).layer(limits(4_000));
-        assert!(!visit(&debts, "/", "ann").await.is_refused());
+        assert!(!visit(&debts, "/", "ann").await.is_denied());
         fixture.clock.advance(SECOND);
-        assert!(!visit(&model, "/", "ann").await.is_refused());
+        assert!(!visit(&model, "/", "ann").await.is_denied());
         // 90,000 and 500 tokens, less 11 seconds.
         fixture.wait_for_remaining(&limit(), "ann", left).await;
     }

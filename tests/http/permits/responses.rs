@@ -7,8 +7,9 @@ use axum::extract::Path;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use http::StatusCode;
-use tower_ratelimit::{Event, FixedWindow, LeakyBucket, Limit, Limiter, TokenBucket};
+use tower_ratelimit::{Event, LeakyBucket, Limit, Limiter, TokenBucket};
 
+use crate::service::per_day;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
@@ -22,7 +23,7 @@ on_both_stores!(
 
 /// Returns a limit of five failures per day.
 fn failures() -> Limit {
-    let five = Limit::new("failed-logins", FixedWindow::per_day(5)).by(user_key());
+    let five = per_day("failed-logins", 5).by(user_key());
     five.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
 }
 
@@ -78,7 +79,7 @@ async fn concurrent_failed_logins_do_not_exceed_the_limit(fixture: StoreFixture)
 }
 
 async fn the_whole_cost_of_a_route_is_refunded(fixture: StoreFixture) {
-    let errors = Limit::new("errors", FixedWindow::per_day(100)).by(user_key());
+    let errors = per_day("errors", 100).by(user_key());
     let errors = errors.count_if(|response| response.status.is_client_error());
     let limits = fixture.builder([errors.clone()]).build();
     let app = Router::new()
@@ -141,8 +142,7 @@ async fn headers_include_settlements_that_are_complete(fixture: StoreFixture) {
 
 #[test]
 fn a_limiter_sees_no_response() {
-    let error =
-        Limiter::builder([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).try_build().unwrap_err();
+    let error = Limiter::builder([per_day("logins", 5).count_if(|_| true)]).try_build().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the limit \"logins\" takes its actual cost from a request, but a `Limiter` has none: decide it \

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
-use tower_ratelimit::{Builder, Event, FixedWindow, HttpOptions, Limit, Permit, SlidingLog, when};
+use tower_ratelimit::{Builder, Event, HttpOptions, Limit, Permit, SlidingLog, when};
 
+use crate::service::per_day;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
@@ -32,7 +33,7 @@ fn app(limits: &Builder<HttpOptions>) -> Router {
 /// Returns a limit of 100 per day, and of 1,000 by another algorithm for the plan `pro`.
 fn tokens() -> Limit {
     let pro = when::header("x-user", "pro");
-    Limit::new("tokens", FixedWindow::per_day(100)).by(user_key()).size_when(pro, SlidingLog::per_day(1_000))
+    per_day("tokens", 100).by(user_key()).size_when(pro, SlidingLog::per_day(1_000))
 }
 
 fn tokens_of_pro() -> Limit {
@@ -47,7 +48,7 @@ async fn charges_under_another_size_are_settled(fixture: StoreFixture) {
         assert_eq!(answer.header("ratelimit-policy"), Some("\"tokens\";q=1000;w=86400"), "{path}");
         assert_eq!(fixture.remaining(&tokens_of_pro(), "pro").await, left, "{path}");
     }
-    assert!(visit(&app, "/0", "pro").await.is_refused());
+    assert!(visit(&app, "/0", "pro").await.is_denied());
     for (path, shortfall, left) in [("/4", "0", 96), ("/500", "404", 0)] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.body.as_str(), answer.remaining()), (shortfall, left), "{path}");
@@ -75,7 +76,7 @@ async fn charges_under_another_size_are_refunded_and_reset(fixture: StoreFixture
 async fn responses_settle_charges_under_another_size(fixture: StoreFixture) {
     let limit = tokens().settle_by(|response| response.header("x-used")?.parse().ok());
     let handler = async |Path(used): Path<String>| [("x-used", used)];
-    let app = Router::new().route("/{used}", get(handler)).layer(fixture.builder([limit]).cost(200).build());
+    let app = Router::new().route("/{used}", get(handler)).layer(fixture.builder(limit).cost(200).build());
     for (path, left) in [("/50", 950), ("/150", 800), ("/500", 300), ("/0", 300)] {
         visit(&app, path, "pro").await;
         fixture.wait_for_remaining(&tokens_of_pro(), "pro", left).await;
@@ -83,8 +84,8 @@ async fn responses_settle_charges_under_another_size(fixture: StoreFixture) {
 }
 
 async fn charges_may_use_overage(fixture: StoreFixture) {
-    let soft = Limit::new("soft", FixedWindow::per_day(100)).by(user_key()).soft(20);
-    let all = Limit::new("soft", FixedWindow::per_day(120)).by(user_key());
+    let soft = per_day("soft", 100).by(user_key()).soft(20);
+    let all = per_day("soft", 120).by(user_key());
     let app = app(&fixture.builder([soft]).cost(10));
     for (user, path, shortfall, left) in [
         ("ann", "/95", "0", 25),
@@ -100,11 +101,11 @@ async fn charges_may_use_overage(fixture: StoreFixture) {
 
 /// The limit in shadow mode has 12.
 fn shadow() -> Limit {
-    Limit::new("shadow", FixedWindow::per_day(12)).by(user_key())
+    per_day("shadow", 12).by(user_key())
 }
 
 fn hundred() -> Limit {
-    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+    per_day("hundred", 100).by(user_key())
 }
 
 async fn charges_that_a_shadow_limit_denied_are_not_refunded(fixture: StoreFixture) {
@@ -136,7 +137,7 @@ async fn a_shadow_limit_settles_the_whole_cost(fixture: StoreFixture) {
 
 /// The shortfall of the settlement is that of the limit that lacks the most, in any order of the limits.
 async fn each_limit_reports_the_tokens_that_it_lacks(fixture: StoreFixture) {
-    let few = || Limit::new("few", FixedWindow::per_day(20)).by(user_key());
+    let few = || per_day("few", 20).by(user_key());
     for (user, limits) in [("ann", [hundred(), few()]), ("bob", [few(), hundred()])] {
         let reported = Arc::new(Mutex::new(BTreeMap::new()));
         let noted = reported.clone();

@@ -8,8 +8,9 @@ use http::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tower_ratelimit::{FixedWindow, Limit, Permit};
+use tower_ratelimit::Permit;
 
+use crate::service::per_day;
 use support::server::Server;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key};
 
@@ -26,7 +27,7 @@ impl Drop for Gone {
 
 /// Because the client disconnects, or the handler panics.
 async fn the_charge_of_a_request_without_a_response_stays(fixture: StoreFixture) {
-    let five = || Limit::new("failed-logins", FixedWindow::per_day(5)).by(user_key());
+    let five = || per_day("failed-logins", 5).by(user_key());
     let failures = five().count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     let (is_there, is_gone) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (there, gone) = (is_there.clone(), is_gone.clone());
