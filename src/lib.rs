@@ -75,11 +75,11 @@ pub mod algorithm;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod decision;
+mod engine;
 mod error;
 pub mod explain;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
 // still rendered.
-mod engine;
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,
@@ -106,8 +106,6 @@ pub use algorithm::*;
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
 pub use engine::CircuitBreaker;
 pub use error::{ConfigError, StoreError, StoreErrorKind};
-#[doc(inline)]
-pub use http::dry_run;
 pub use http::{
     BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, RateLimit,
     RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
@@ -119,6 +117,8 @@ pub use limit::{
 };
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
+#[doc(inline)]
+pub use request::dry_run;
 pub use request::{RequestLimiter, RequestOptions};
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};

@@ -1,17 +1,17 @@
-//! The configuration of a layer, and the state that the layers of one limiter share: one around a router, and others
-//! around routes with costs of their own.
+//! The configuration of a layer.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{Extensions, Response};
-use smallvec::SmallVec;
 
 use super::headers::Headers;
+use super::nested::Nested;
 use super::options::HttpOptions;
-use super::response::RejectionFormat;
+use super::rejection::RejectionFormat;
 use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::error::ConfigError;
@@ -32,10 +32,8 @@ pub(super) struct LayerConfig {
     pub(super) format: RejectionFormat,
     /// Whether requests carry a [`Permit`](crate::Permit).
     pub(super) permits: bool,
-    /// Shared with the route costs of the same limiter, which are layers of their own.
-    pub(super) group: Arc<LayerGroup>,
-    /// The number of the layer, among those of all limiters.
-    pub(super) layer: u64,
+    /// The layer among the route costs of the same limiter, which are layers of their own.
+    pub(super) nested: Nested,
     /// The configuration for the current limits, if they can be replaced.
     pub(super) live: Option<Arc<Live<LayerConfig>>>,
 }
@@ -49,8 +47,7 @@ impl LayerConfig {
             requests: RequestLimits::new(engine, requests.lists, requests.cost),
             format,
             permits,
-            group: Arc::default(),
-            layer: next_layer(),
+            nested: Nested::first(),
             live: None,
         }
     }
@@ -63,8 +60,8 @@ impl LayerConfig {
     pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let limits = self.live.as_ref().map(|live| &live.limits);
         let requests = self.requests.with_cost(cost);
-        let layer = Self { requests, layer: next_layer(), live: None, ..self.clone() }.checked(limits)?;
-        self.group.has_several_layers.store(true, Ordering::Relaxed);
+        let layer = Self { requests, nested: self.nested.another(), live: None, ..self.clone() }.checked(limits)?;
+        self.nested.expect_several_layers();
         Ok(layer)
     }
 
@@ -72,17 +69,17 @@ impl LayerConfig {
     ///
     /// # Errors
     ///
-    /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash, or
-    /// has a query.
+    /// See [`RequestLimits::checked`].
     pub(super) fn checked(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
-            let mut config = Self { requests: config.requests.with_limits(limits), live: None, ..config.clone() };
+            let requests = config.requests.with_limits(limits)?;
+            let mut config = Self { requests, live: None, ..config.clone() };
             config.headers.set_limits(&config.requests.engine.limits);
-            config.requests.check_cost().map(|()| config)
+            Ok(config)
         };
         match limits {
             Some(limits) => self.live = Some(limits.derive(&self, derive)?),
-            None => self.requests.check_cost()?,
+            None => self.requests = self.requests.checked()?,
         }
         Ok(Arc::new(self))
     }
@@ -94,10 +91,10 @@ impl LayerConfig {
 
     /// Returns the configuration for a new request, which keeps it to its end.
     #[inline]
-    pub(super) fn current(self: &Arc<Self>) -> Arc<Self> {
+    pub(super) fn current(self: &Arc<Self>) -> Cow<'_, Arc<Self>> {
         match &self.live {
-            None => self.clone(),
-            Some(live) => live.current(),
+            None => Cow::Borrowed(self),
+            Some(live) => Cow::Owned(live.current()),
         }
     }
 
@@ -109,31 +106,21 @@ impl LayerConfig {
 
     /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
     pub(super) fn needs_ledger(&self) -> bool {
-        self.permits || self.group.has_several_layers() || self.engine().limits.settles_by_response
+        self.permits || self.nested.has_several_layers() || self.engine().limits.settles_by_response
     }
 
     /// Reports the lists that a request is on, unless an outer layer of the same limiter has.
     #[cold]
     pub(super) fn report_lists(&self, matched: &[ListAction], extensions: &mut Extensions) {
-        if self.group.has_several_layers() {
-            let ListReporters(reporters) = extensions.get_or_insert_default();
-            match reporters.iter().find(|(group, _)| Arc::ptr_eq(group, &self.group)) {
-                Some((_, layer)) if *layer != self.layer => return,
-                // Another request with the extensions of one that this layer has reported.
-                Some(_) => {}
-                None => reporters.push((self.group.clone(), self.layer)),
-            }
+        if self.nested.reports_lists(extensions) {
+            matched.iter().for_each(|&action| self.engine().report_event(&Event::ListMatched { action }));
         }
-        matched.iter().for_each(|&action| self.engine().report_event(&Event::ListMatched { action }));
     }
 
-    /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
+    /// Logs once that a request has passed the layer twice.
     #[inline]
     pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
-        if self.group.marked.load(Ordering::Relaxed) < MARKED_REQUESTS
-            && self.group.mark(self.layer, extensions)
-            && !self.group.repeats_layer.swap(true, Ordering::Relaxed)
-        {
+        if self.nested.is_first_repetition(extensions) {
             // Merging the headers would report this once more.
             self.headers.repeats_name.store(true, Ordering::Relaxed);
             #[cfg(feature = "tracing")]
@@ -150,56 +137,5 @@ impl LayerConfig {
 impl fmt::Debug for LayerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LayerConfig").field("engine", self.engine()).finish_non_exhaustive()
-    }
-}
-
-/// The state that the layers of one limiter share.
-#[derive(Debug, Default)]
-pub(super) struct LayerGroup {
-    /// Whether a request may pass several layers of the group, which charge it differently: from the first route cost
-    /// on, even if no service is created from it.
-    has_several_layers: AtomicBool,
-    /// The number of requests that were marked with the layers that they pass.
-    marked: AtomicUsize,
-    /// Whether it was logged that a request passed one of the layers twice.
-    repeats_layer: AtomicBool,
-}
-
-/// Returns the number of a new layer.
-fn next_layer() -> u64 {
-    static LAYERS: AtomicU64 = AtomicU64::new(0);
-    LAYERS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// The layers that a request has passed, among its extensions.
-#[derive(Clone, Default)]
-struct PassedLayers(SmallVec<[u64; 2]>);
-
-/// The layers that have reported the lists that a request is on, at most one of each limiter, among its extensions.
-#[derive(Clone, Default)]
-struct ListReporters(SmallVec<[(Arc<LayerGroup>, u64); 1]>);
-
-/// The number of requests of a limiter that are marked to detect layers that are applied twice. Later requests are not
-/// marked, because a mark costs up to two allocations.
-const MARKED_REQUESTS: usize = 64;
-
-impl LayerGroup {
-    /// Returns whether a request may pass several layers of the group, which charge it differently.
-    pub(super) fn has_several_layers(&self) -> bool {
-        self.has_several_layers.load(Ordering::Relaxed)
-    }
-
-    /// Marks one of the first requests as having passed `layer`. Returns whether it has passed `layer` before.
-    #[cold]
-    fn mark(&self, layer: u64, extensions: &mut Extensions) -> bool {
-        let PassedLayers(passed) = extensions.get_or_insert_default();
-        if passed.is_empty() {
-            self.marked.fetch_add(1, Ordering::Relaxed);
-        }
-        let is_repeated = passed.contains(&layer);
-        if !is_repeated {
-            passed.push(layer);
-        }
-        is_repeated
     }
 }

@@ -1,7 +1,6 @@
 //! The charges of a request, and charging more or less after the first decision: for a route with a cost of its own, by
 //! the request's handler, or by its response.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -66,8 +65,19 @@ struct Payment {
     end: Timestamp,
 }
 
-/// Returns the total cost that a request should have under a limit.
-type TargetCost<'a> = dyn Fn(&Account) -> u64 + Send + Sync + 'a;
+/// The total costs that a request should have under limits: the last one of each limit. Other limits keep what was charged.
+pub(super) type Targets = SmallVec<[(usize, u64); 2]>;
+
+/// What an [adjustment](Ledger::adjust) has changed.
+#[derive(Default)]
+pub(super) struct Adjusted {
+    /// The last decision, if missing tokens were charged.
+    pub(super) decision: Option<Decision>,
+    /// Whether excess tokens were refunded.
+    pub(super) has_refunded: bool,
+    /// The tokens that could not be charged, for the limit that lacked the most.
+    pub(super) shortfall: u64,
+}
 
 /// The ledgers of all limiters that the request has passed.
 #[derive(Clone, Default)]
@@ -87,7 +97,7 @@ impl Ledger {
             |first: &Outcome| Account { asked: first.charge, paid: 0, uses_overage: false, payments: SmallVec::new() };
         let no_charges = first.charges().select([]);
         let accounts = first.outcomes().iter().map(account).collect();
-        let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.layer] };
+        let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.nested.number] };
         entries.add(first);
         let ledger = Arc::new(Self { config: config.clone(), by, head, no_charges, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
@@ -95,19 +105,23 @@ impl Ledger {
     }
 
     /// Finds the ledger that an outer layer of the same limiter opened, so that this layer charges only the difference.
+    #[inline]
     pub(super) fn of_outer_layer(config: &Arc<LayerConfig>, extensions: &Extensions) -> Option<Arc<Self>> {
-        if !config.group.has_several_layers() {
-            return None;
-        }
+        if config.nested.has_several_layers() { Self::unused(config, extensions) } else { None }
+    }
+
+    /// Finds the ledger of the limiter that this layer has not used yet.
+    #[cold]
+    fn unused(config: &Arc<LayerConfig>, extensions: &Extensions) -> Option<Arc<Self>> {
         let Ledgers(ledgers) = extensions.get()?;
-        let is_own = |ledger: &&Arc<Self>| Arc::ptr_eq(&ledger.config.group, &config.group);
+        let is_own = |ledger: &&Arc<Self>| ledger.config.nested.is_of_same_limiter(&config.nested);
         let ledger = ledgers.iter().rev().find(is_own)?;
         let mut entries = ledger.entries();
-        if entries.accounts.is_empty() || entries.layers.contains(&config.layer) {
+        if entries.accounts.is_empty() || entries.layers.contains(&config.nested.number) {
             return None;
         }
         // Within the same lock, so that only one of several requests with this ledger uses it.
-        entries.layers.push(config.layer);
+        entries.layers.push(config.nested.number);
         Some(ledger.clone())
     }
 
@@ -132,7 +146,7 @@ impl Ledger {
     /// Adds the headers of the last decision.
     pub(super) fn write_headers(&self, status: StatusCode, headers: &mut HeaderMap) {
         if let Some(decision) = &self.entries().last {
-            self.config.headers.write(decision, status, headers);
+            self.config.headers.add(decision, status, headers);
         }
     }
 
@@ -145,9 +159,14 @@ impl Ledger {
         self.config.reject(reason, denied, &RequestHead::of(&self.head))
     }
 
-    /// Asks for the tokens that are missing to a target cost.
-    fn missing(&self, target: &TargetCost<'_>) -> Charges {
-        self.ask(|account| target(account).saturating_sub(account.paid))
+    /// Returns the targets of limits: those for which `target` returns one.
+    pub(super) fn targets(&self, target: impl Fn(&Account) -> Option<u64>) -> Targets {
+        self.entries().accounts.iter().filter_map(|account| Some((account.asked.limit(), target(account)?))).collect()
+    }
+
+    /// Asks for the tokens that are missing to the targets.
+    fn missing(&self, targets: &Targets) -> Charges {
+        self.ask(|account| account.target(targets).saturating_sub(account.paid))
     }
 
     /// Asks the limits that apply once more, with the cost that a function returns.
@@ -161,10 +180,10 @@ impl Ledger {
 
     /// Removes the tokens paid in excess, from the last charge of each limit first. The caller must refund the payments
     /// that are returned.
-    fn take_excess(&self, target: &TargetCost<'_>) -> Vec<Payment> {
+    fn take_excess(&self, targets: &Targets) -> Vec<Payment> {
         let mut payments = Vec::new();
         for account in &mut self.entries().accounts {
-            let excess = account.paid.saturating_sub(target(account));
+            let excess = account.paid.saturating_sub(account.target(targets));
             account.take(excess, &mut payments);
         }
         payments
@@ -216,6 +235,12 @@ impl Entries {
 impl Account {
     fn is_quota(&self) -> bool {
         self.asked.veto() == Veto::Quota
+    }
+
+    /// Returns the total cost that the request should have under the limit.
+    fn target(&self, targets: &Targets) -> u64 {
+        let own = targets.iter().rev().find(|(limit, _)| *limit == self.asked.limit());
+        own.map_or(self.paid, |(_, target)| *target)
     }
 
     fn add(&mut self, payment: Payment) {
@@ -284,45 +309,57 @@ impl Payment {
 const MAX_RETRIES: usize = 8;
 
 impl Ledger {
-    /// Charges the tokens that are missing to the target cost, all or nothing.
-    pub(super) async fn charge(&self, target: &TargetCost<'_>) -> Result<Decision, StoreError> {
-        let decision = self.decide(self.missing(target), Purpose::Take).await?;
+    /// Charges the tokens that are missing to the targets, all or nothing.
+    pub(super) async fn charge(&self, targets: &Targets) -> Result<Decision, StoreError> {
+        let decision = self.decide(self.missing(targets), Purpose::Take).await?;
         Ok(self.record(decision))
     }
 
-    /// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has
-    /// capacity. Returns the last decision, if anything was charged; whether a refund has followed it; and the tokens
-    /// that could not be charged, for the limit that lacked the most.
-    pub(super) async fn adjust(&self, target: &TargetCost<'_>) -> Result<(Option<Decision>, bool, u64), StoreError> {
-        let engine = self.config.engine();
-        let has_refunded = self.refund_excess(target, engine.deadline()).await?;
+    /// Refunds the tokens paid in excess of the targets, and charges the missing tokens as far as each limit has capacity.
+    pub(super) async fn adjust(&self, mut targets: Targets) -> Result<Adjusted, StoreError> {
+        let deadline = || self.config.engine().deadline();
+        let mut adjusted =
+            Adjusted { has_refunded: self.refund_excess(&targets, deadline()).await?, ..Adjusted::default() };
         // A quota without capacity was not charged, because another one was.
-        let are_quotas_charged = self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0);
-        let is_spared = |account: &Account| are_quotas_charged && account.is_quota() && account.paid == 0;
-        let target = &|account: &Account| if is_spared(account) { 0 } else { target(account) };
-        let missing = self.missing(target);
-        if missing.iter().all(|outcome| outcome.cost() == 0) {
-            return Ok((None, has_refunded, 0));
+        if self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0) {
+            targets.extend(self.targets(|account| (account.is_quota() && account.paid == 0).then_some(0)));
         }
+        let missing = self.missing(&targets);
+        if missing.iter().any(|outcome| outcome.cost() > 0) {
+            let decision = self.charge_available(&missing, &targets).await?;
+            adjusted.shortfall = self.report_shortfall(&missing, &decision);
+            adjusted.decision = Some(self.record(decision));
+            // Another task may have adjusted the same request meanwhile.
+            adjusted.has_refunded = self.refund_excess(&targets, deadline()).await?;
+        }
+        Ok(adjusted)
+    }
+
+    /// Charges missing tokens as far as each limit has capacity. Returns the last decision.
+    async fn charge_available(&self, missing: &Charges, targets: &Targets) -> Result<Decision, StoreError> {
         let (mut charged, mut retries) = (missing.clone(), 0..MAX_RETRIES);
-        let decision = loop {
+        loop {
             // A denial is not the client's fault, so it is no strike.
             charged.disable_strikes();
             let decision = self.decide(charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
-                break decision;
+                return Ok(decision);
             }
             let quotas_allow =
                 decision.outcomes().iter().any(|outcome| outcome.veto() == Veto::Quota && outcome.is_allowed());
-            charged = self.ask(|account| {
-                let missing = || target(account).saturating_sub(account.paid);
-                let decided = outcome(&decision, account.asked.limit());
-                decided.map_or_else(missing, |outcome| lowered_to_available(outcome, quotas_allow))
+            charged = self.ask(|account| match outcome(&decision, account.asked.limit()) {
+                Some(outcome) => lowered_to_available(outcome, quotas_allow),
+                None => account.target(targets).saturating_sub(account.paid),
             });
-        };
+        }
+    }
+
+    /// Reports the missing tokens that a decision has not charged. Returns those of the limit that lacks the most.
+    fn report_shortfall(&self, missing: &Charges, decision: &Decision) -> u64 {
+        let engine = self.config.engine();
         let mut shortfall = 0;
         for asked in missing.iter().filter(|asked| !asked.is_of_penalty() && asked.veto() != Veto::Shadow) {
-            let charged = || outcome(&decision, asked.limit()).map_or(asked.cost, |outcome| outcome.cost);
+            let charged = || outcome(decision, asked.limit()).map_or(asked.cost, |outcome| outcome.cost);
             let tokens = asked.cost.saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {
                 let limit = engine.limits[asked.limit()].name();
@@ -330,9 +367,7 @@ impl Ledger {
                 shortfall = shortfall.max(tokens);
             }
         }
-        let decision = Some(self.record(decision));
-        // Another task may have adjusted the same request meanwhile.
-        Ok((decision, self.refund_excess(target, engine.deadline()).await?, shortfall))
+        shortfall
     }
 
     /// Charges the difference to the cost of a route, all or nothing, in the store that took the first charge.
@@ -345,23 +380,23 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let engine = self.config.engine();
-        let target = |account: &Account| match engine.limits[account.asked.limit()].cost {
-            Some(_) => account.paid.max(account.asked.cost),
-            None => cost,
-        };
-        let full = self.ask(target);
-        // A quota that is paid already has had capacity, so others need none.
-        let mut difference = self.missing(&target);
+        let targets = self.targets(|account| match engine.limits[account.asked.limit()].cost {
+            Some(_) => Some(account.paid.max(account.asked.cost)),
+            None => Some(cost),
+        });
+        let full = self.ask(|account| account.target(&targets));
+        // A quota without a difference was charged in full, so it allows the request, whatever others have left.
+        let mut difference = self.missing(&targets);
         difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
         let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline().begin());
-        let mut decision = match self.refund_excess(&target, deadline).await {
+        let mut decision = match self.refund_excess(&targets, deadline).await {
             Ok(_) => engine.decide_by(self.by, difference, Purpose::Take, deadline).await,
             Err(error) => engine.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by().is_store() == self.by.is_store()
-            && self.refund_excess(&|_| 0, deadline).await.is_ok()
+            && self.refund_excess(&self.targets(|_| Some(0)), deadline).await.is_ok()
             && let Ok(full) = engine.decide_by(self.by, full, Purpose::Peek, deadline).await
             && !full.is_allowed()
         {
@@ -371,9 +406,8 @@ impl Ledger {
         // Limits without capacity for the full cost, such as those in shadow mode, do not charge an allowed request.
         let lacks =
             |limit| allowed.is_none_or(|allowed| outcome(allowed, limit).is_some_and(|outcome| !outcome.is_allowed()));
-        for receipt in
-            self.receipts(self.take_excess(&|account| if lacks(account.asked.limit()) { 0 } else { account.paid }))
-        {
+        let uncharged = self.targets(|account| lacks(account.asked.limit()).then_some(0));
+        for receipt in self.receipts(self.take_excess(&uncharged)) {
             engine.refund_in_background(receipt);
         }
         let mut entries = self.entries();
@@ -394,19 +428,17 @@ impl Ledger {
             return;
         }
         let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
-        let charges = self.ask(|_| 0);
-        let applicable = charges.iter().filter(|outcome| !outcome.is_of_penalty()).map(|outcome| outcome.limit());
-        let actual: BTreeMap<usize, u64> = applicable.filter_map(|limit| Some((limit, actual(limit)?))).collect();
-        if actual.is_empty() {
+        // Their closures are not called under the lock.
+        let applicable = self.targets(|_| Some(0)).into_iter();
+        let targets: Targets = applicable.filter_map(|(limit, _)| Some((limit, actual(limit)?))).collect();
+        if targets.is_empty() {
             return;
         }
         let ledger = self.clone();
         // A store that answers at once does so here, however much of its budget the task has used.
-        let mut adjusting = Box::pin(unconstrained(async move {
-            ledger.adjust(&|account| actual.get(&account.asked.limit()).copied().unwrap_or(account.paid)).await
-        }));
+        let mut adjusting = Box::pin(unconstrained(async move { ledger.adjust(targets).await }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok((_, true, _))) if !self.config.headers.is_empty() => {
+            Poll::Ready(Ok(adjusted)) if adjusted.has_refunded && !self.config.headers.is_empty() => {
                 // The headers of a rejection report the denial.
                 if self.last().is_none_or(|last| last.is_allowed() || head.status != 429)
                     && let Ok(Ok(decision)) = self.peek().into_ready()
@@ -429,7 +461,7 @@ impl Ledger {
         let mut charges = self.ask(|_| 0);
         charges.retain(|outcome| is_for(outcome.limit()));
         // A refund during the reset would be taken from later charges.
-        let taken = self.take_excess(&|account| if is_for(account.asked.limit()) { 0 } else { account.paid });
+        let taken = self.take_excess(&self.targets(|account| is_for(account.asked.limit()).then_some(0)));
         let result = self.config.engine().reset(charges).await;
         if result.is_err() {
             let mut entries = self.entries();
@@ -459,8 +491,8 @@ impl Ledger {
 
     /// Refunds the tokens paid in excess. Returns whether there were any. Tries all refunds, and returns the first
     /// error.
-    async fn refund_excess(&self, target: &TargetCost<'_>, deadline: Deadline) -> Result<bool, StoreError> {
-        let receipts = self.receipts(self.take_excess(target));
+    async fn refund_excess(&self, targets: &Targets, deadline: Deadline) -> Result<bool, StoreError> {
+        let receipts = self.receipts(self.take_excess(targets));
         let mut result = Ok(!receipts.is_empty());
         for receipt in receipts {
             result = result.and(self.config.engine().refund(receipt, deadline).await.map(|()| true));

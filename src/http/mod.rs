@@ -6,23 +6,24 @@
 //! | step | modules |
 //! | --- | --- |
 //! | Configure | this module, [`options`], [`config`] |
-//! | Accept a request | [`service`] (a request's way to its response) |
+//! | Accept a request | [`service`] (a request's way to its response), [`nested`] (layers inside layers) |
 //! | Find its limits, keys and costs, or explain them | [`request`](crate::request) |
-//! | Reject | [`response`] |
+//! | Reject | [`rejection`], [`grpc`], [`error_response`] (errors that handlers return) |
 //! | Charge more or less later | [`ledger`], [`permit`] |
-//! | Respond | [`headers`], [`body`] |
-//! | Decide recorded requests | [`dry_run`] |
+//! | Respond | [`headers`], [`text`], [`body`] |
 
 mod body;
 mod config;
-#[doc(hidden)]
-pub mod dry_run;
+mod error_response;
+mod grpc;
 mod headers;
 mod ledger;
+mod nested;
 mod options;
 mod permit;
-mod response;
+mod rejection;
 mod service;
+mod text;
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::body::{IntoRejectionResponse, Reported};
 use super::headers::HeaderStyle;
-use super::response::{Body, RejectionFormat};
+use super::rejection::{Body, RejectionFormat};
 use crate::limiter::Builder;
 use crate::recorder::Rejection;
 use crate::request::RequestOptions;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Extensions, Response};
 
-use super::ledger::{Account, Ledger};
+use super::ledger::{Account, Adjusted, Ledger};
 use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
@@ -142,8 +142,8 @@ impl Permit {
     ///
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
-        let target = |account: &Account| account.paid.saturating_add(if self.charges(account) { more } else { 0 });
-        Ok(self.view(self.ledger.charge(&target).await?))
+        let targets = self.ledger.targets(|account| self.charges(account).then(|| account.paid.saturating_add(more)));
+        Ok(self.view(self.ledger.charge(&targets).await?))
     }
 
     /// Records the rejection of the request, and returns the response with which the limiter rejects it after this
@@ -187,8 +187,8 @@ impl Permit {
     /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to
     /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
-        let target = |account: &Account| if self.charges(account) { actual } else { account.paid };
-        let (decision, has_refunded, shortfall) = self.ledger.adjust(&target).await?;
+        let targets = self.ledger.targets(|account| self.charges(account).then_some(actual));
+        let Adjusted { decision, has_refunded, shortfall } = self.ledger.adjust(targets).await?;
         let decision = if has_refunded { self.peek().await } else { decision };
         Ok(Settled { decision: decision.map_or_else(|| self.decision(), |decision| self.view(decision)), shortfall })
     }
@@ -199,8 +199,8 @@ impl Permit {
     ///
     /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
-        let target = |account: &Account| if self.is_for(account.asked.limit()) { 0 } else { account.paid };
-        if self.ledger.adjust(&target).await?.1 {
+        let targets = self.ledger.targets(|account| self.is_for(account.asked.limit()).then_some(0));
+        if self.ledger.adjust(targets).await?.has_refunded {
             self.peek().await;
         }
         Ok(())
@@ -300,7 +300,7 @@ impl Error for ChargeError {
     }
 }
 
-/// Permits as extractors, and errors as responses.
+/// Permits as extractors, and charge errors as responses.
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 mod axum {
@@ -311,8 +311,6 @@ mod axum {
     use http::request::Parts;
 
     use super::{ChargeError, Permit};
-    use crate::error::StoreError;
-    use crate::limiter::AcquireError;
 
     /// Rejects requests without a permit with 500, because only the operator can correct the configuration.
     impl<S: Sync> FromRequestParts<S> for Permit {
@@ -327,18 +325,6 @@ mod axum {
     }
 
     impl IntoResponse for ChargeError {
-        fn into_response(self) -> Response {
-            self.response().map(Body::from)
-        }
-    }
-
-    impl IntoResponse for AcquireError {
-        fn into_response(self) -> Response {
-            self.response().map(Body::from)
-        }
-    }
-
-    impl IntoResponse for StoreError {
         fn into_response(self) -> Response {
             self.response().map(Body::from)
         }

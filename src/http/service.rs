@@ -2,6 +2,7 @@
 //!
 //! lists → keys and costs → decision and charges → forward, delay then forward, or reject → settlement → headers
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -18,6 +19,7 @@ use tower_service::Service;
 
 use super::body::{BodyPolicy, WrapBody};
 use super::config::LayerConfig;
+use super::headers::Fields;
 use super::ledger::Ledger;
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
 use crate::engine::Reservation;
@@ -80,11 +82,6 @@ where
         self.config.report_repeated_layer(request.extensions_mut());
         let limited = RequestContext::new(&self.config, request.extensions());
         let state = match limited.first_step(&self.config, &mut request) {
-            // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times,
-            // which takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
-            Step::Forward(Completion::None) => {
-                State::Forwarded { response: service.call(request), completion: Completion::None }
-            }
             Step::Forward(completion) => State::Forwarded { response: service.call(request), completion },
             Step::Wait(pending) => State::wait(service, request, limited, pending),
             Step::Reject(response) => {
@@ -138,11 +135,12 @@ struct Waiting<S, B> {
 
 impl<S: Service<Request<B>>, B> State<S, B, S::Future> {
     #[cold]
-    fn wait(service: &mut S, request: Request<B>, limited: RequestContext, pending: Box<Pending>) -> Self
+    fn wait(service: &mut S, request: Request<B>, limited: RequestContext<'_>, pending: Box<Pending>) -> Self
     where
         S: Clone,
     {
         let (head, body) = request.into_parts();
+        let limited = RequestContext { config: Cow::Owned(limited.config.into_owned()), ledger: limited.ledger };
         let end = Box::pin(limited.wait(pending, Request::from_parts(head, ())));
         Self::Waiting { waiting: Some(Box::new(Waiting { end, service: take_ready(service), body })) }
     }
@@ -198,8 +196,9 @@ impl<S: Service<Request<B>>, B, P> fmt::Debug for ResponseFuture<S, B, P> {
 
 /// The configuration with the limits that apply to a request: the current ones, or those of the ledger, if an outer
 /// layer of the same limiter has opened one.
-struct RequestContext {
-    config: Arc<LayerConfig>,
+struct RequestContext<'a> {
+    /// Borrowed while the request does not wait, so that requests do not count references to the same configuration.
+    config: Cow<'a, Arc<LayerConfig>>,
     ledger: Option<Arc<Ledger>>,
 }
 
@@ -214,10 +213,10 @@ enum Step {
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 enum Completion {
     None,
-    /// Adds the headers of a decision.
+    /// Adds the headers of an allowed request.
     Headers {
         config: Arc<LayerConfig>,
-        decision: Decision,
+        fields: Fields,
     },
     /// Adjusts the charges of the request by the response, and adds the headers of the last decision.
     Settle(Arc<Ledger>),
@@ -238,12 +237,13 @@ enum Pending {
     Turn(Reservation),
 }
 
-impl RequestContext {
-    fn new(layer: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
+impl<'a> RequestContext<'a> {
+    #[inline(always)]
+    fn new(layer: &'a Arc<LayerConfig>, extensions: &Extensions) -> Self {
         let ledger = Ledger::of_outer_layer(layer, extensions);
         let config = match &ledger {
             None => layer.current(),
-            Some(ledger) => ledger.config.clone(),
+            Some(ledger) => Cow::Owned(ledger.config.clone()),
         };
         Self { config, ledger }
     }
@@ -269,9 +269,12 @@ impl RequestContext {
         }
         finder.complete();
         let decision = self.config.engine().decide(finder.charges, Purpose::Take);
-        // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
-        if matches!(decision.as_ready(), Some(Ok(decision)) if self.completes_at_once(decision)) {
-            return Step::Forward(Completion::None);
+        // Most requests: the decision need not be moved ("allowed" in `.ci/instructions`).
+        if let Some(Ok(decision)) = decision.as_ready()
+            && decision.is_allowed_now()
+            && !self.config.needs_ledger()
+        {
+            return Step::Forward(self.headers(decision));
         }
         match decision.into_ready() {
             Ok(decision) => self.next_step(decision, request),
@@ -339,7 +342,7 @@ impl RequestContext {
                 let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
                 let mut response = self.config.reject(reason, Some(&decision), head);
                 match &self.ledger {
-                    None => self.config.headers.write(&decision, response.status(), response.headers_mut()),
+                    None => self.config.headers.add(&decision, response.status(), response.headers_mut()),
                     // The layer that has opened the ledger writes the headers of its last decision.
                     Some(ledger) => ledger.add(decision),
                 }
@@ -352,11 +355,13 @@ impl RequestContext {
         Step::Reject(self.config.reject(reason, None, head))
     }
 
-    /// Returns whether a request is allowed without a delay, and nothing remains to be done for it.
-    fn completes_at_once(&self, decision: &Decision) -> bool {
-        let Self { config, ledger } = self;
-        let is_recorded = ledger.is_some() || config.needs_ledger();
-        !is_recorded && config.headers.is_empty() && decision.verdict() == Verdict::NOW
+    /// Returns the work that remains for an allowed request without a ledger.
+    #[inline]
+    fn headers(&self, decision: &Decision) -> Completion {
+        if self.config.headers.is_empty() || decision.decided_by() == DecidedBy::Unlimited {
+            return Completion::None;
+        }
+        Completion::Headers { fields: self.config.headers.format(decision), config: self.config.clone().into_owned() }
     }
 
     /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.
@@ -373,10 +378,7 @@ impl RequestContext {
                 let ledger = Ledger::open(config, decision, request);
                 if is_counted { Completion::Settle(ledger) } else { Completion::None }
             }
-            None if is_counted && !config.headers.is_empty() => {
-                Completion::Headers { config: config.clone(), decision }
-            }
-            None => Completion::None,
+            None => self.headers(&decision),
         }
     }
 }
@@ -392,7 +394,7 @@ impl Completion {
         let status = response.status();
         match self {
             Self::None => {}
-            Self::Headers { config, decision } => config.headers.write(decision, status, response.headers_mut()),
+            Self::Headers { config, fields } => config.headers.write(fields, true, status, response.headers_mut()),
             Self::Settle(ledger) => {
                 ledger.adjust_by_response(&ResponseHead::of(response));
                 ledger.write_headers(status, response.headers_mut());

@@ -7,7 +7,8 @@ use metrics::{
     Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use super::{BreakerState, DecisionRecord, Event, Fallback, LimitRecord, PerLabel, Reason, Recorder, Rejection};
+use super::per_label::PerLabel;
+use super::{BreakerState, DecisionRecord, Event, Fallback, LimitRecord, Reason, Recorder, Rejection};
 use crate::decision::{DecidedBy, OutcomeKind};
 use crate::error::printable;
 use crate::key::KeyError;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{DecisionRecord, LimitRecord, PerLabel, Recorder, Rejection};
+use super::per_label::PerLabel;
+use super::{DecisionRecord, LimitRecord, Recorder, Rejection};
 use crate::decision::OutcomeKind;
 use crate::error::printable;
 use crate::key::head::RequestHead;

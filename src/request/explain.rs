@@ -25,7 +25,7 @@ pub(crate) async fn explain(requests: &RequestLimits, head: &RequestHead<'_>, pu
                     pending if finder.missing_key.is_none() => finder.resolve(pending).await,
                     PendingLimits::Search { index, .. } => {
                         for limit in limits.indexed[index].numbers() {
-                            finder.note(limit, LimitStatus::NotReached, None);
+                            finder.note(limit, None, || LimitStatus::NotReached);
                         }
                     }
                     PendingLimits::Key { .. } => {}

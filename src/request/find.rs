@@ -46,7 +46,7 @@ impl<'a> Finder<'a> {
         let mut pending = Vec::new();
         for (index, limit) in limits.unindexed() {
             if !is_applicable(limit, head) {
-                self.note(index, LimitStatus::ConditionNotMet, None);
+                self.note(index, None, || LimitStatus::ConditionNotMet);
                 continue;
             }
             let hashed = match limit.key.as_deref() {
@@ -109,9 +109,9 @@ impl<'a> Finder<'a> {
     fn add_match(&mut self, limit: usize, matched: Match<&KeyBuf>) {
         let engine = &self.requests.engine;
         match matched {
-            None => self.note(limit, LimitStatus::Replaced, None),
+            None => self.note(limit, None, || LimitStatus::Replaced),
             Some(_) if !is_applicable(&engine.limits[limit], self.head) => {
-                self.note(limit, LimitStatus::ConditionNotMet, None);
+                self.note(limit, None, || LimitStatus::ConditionNotMet);
             }
             Some(key) => self.add(limit, key.map(|key| key.hash(engine.hasher())), key.ok()),
         }
@@ -133,10 +133,10 @@ impl<'a> Finder<'a> {
                     report(requests, limit.name(), policy, error);
                 }
                 match policy {
-                    OnMissingKey::Skip => return self.note(index, LimitStatus::Skipped { error }, looked_up),
+                    OnMissingKey::Skip => return self.note(index, looked_up, || LimitStatus::Skipped { error }),
                     OnMissingKey::Reject => {
                         self.missing_key.get_or_insert(error);
-                        return self.note(index, LimitStatus::Rejects { error }, looked_up);
+                        return self.note(index, looked_up, || LimitStatus::Rejects { error });
                     }
                     OnMissingKey::Share => KeyBuf::default().hash(requests.engine.hasher()),
                 }
@@ -144,15 +144,14 @@ impl<'a> Finder<'a> {
         };
         let cost = limit.cost.as_ref().unwrap_or(&requests.cost).of(self.head);
         limits.add(&mut self.charges, index, key, cost);
-        let applied = AppliedLimit { missing_key, ..AppliedLimit::default() };
-        self.note(index, LimitStatus::Applies(applied), looked_up);
+        self.note(index, looked_up, || LimitStatus::Applies(AppliedLimit { missing_key, ..AppliedLimit::default() }));
     }
 
     /// Notes in an explanation whether a limit applies.
     #[inline]
-    pub(super) fn note(&mut self, index: usize, status: LimitStatus, looked_up: Option<&KeyBuf>) {
+    pub(super) fn note(&mut self, index: usize, looked_up: Option<&KeyBuf>, status: impl FnOnce() -> LimitStatus) {
         let Some(explained) = &mut self.explained else { return };
-        let explained = &mut explained[index];
+        let (explained, status) = (&mut explained[index], status());
         if matches!(status, LimitStatus::Applies(_) | LimitStatus::Skipped { .. } | LimitStatus::Rejects { .. }) {
             explained.key = self.requests.engine.limits[index].describe_key(self.head);
             if let ([part], Some(key)) = (&mut explained.key[..], looked_up) {

@@ -1,6 +1,16 @@
 //! Decides what the head of a request is charged: its lists, the limits that apply, their keys and costs.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `request_limiter` | [`RequestLimiter`], which decides and explains requests |
+//! | `decide`, [`explain`], [`dry_run`] | Decide a request, explain what would happen to it, decide recorded requests |
+//! | `find` | Finds the limits that apply to a request, with their keys and costs |
+//! | `lists` | Lists of requests that are rejected, or exempt |
+//! | `options`, `request_limits` | What is configured, and what it comes to |
 
 mod decide;
+#[doc(hidden)]
+pub mod dry_run;
 mod explain;
 mod find;
 mod lists;

@@ -1,8 +1,8 @@
 //! The limiter of requests that do not pass a Tower service.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use super::decide::decide;
 use super::explain::explain;
@@ -12,7 +12,7 @@ use crate::decision::{Decision, Purpose, Receipt};
 use crate::error::{ConfigError, or_panic};
 use crate::explain::Explanation;
 use crate::key::head::RequestHead;
-use crate::limit::{Limit, Live, LiveLimits};
+use crate::limit::{Limit, Limits, Live, LiveLimits};
 use crate::limiter::Builder;
 use crate::recorder::Reason;
 use crate::store::StoreFuture;
@@ -113,7 +113,20 @@ impl RequestLimiter {
         explain(&self.current(), head, Purpose::Preview).await
     }
 
-    fn current(&self) -> Cow<'_, Arc<RequestLimits>> {
+    /// Builds a limiter from limits that `derive` accepts, now and when they are replaced.
+    pub(super) fn derived(
+        builder: Builder<impl AsMut<RequestOptions>>,
+        derive: fn(&RequestLimits, &Limits) -> Result<RequestLimits, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        let (engine, live, mut options) = builder.into_engine()?;
+        let RequestOptions { lists, cost } = mem::take(options.as_mut());
+        let limits = RequestLimits::new(engine, lists, cost);
+        let limits = derive(&limits, &limits.engine.limits)?;
+        let live = live.map(|live| live.derive(&limits, derive)).transpose()?;
+        Ok(Self { limits: Arc::new(limits), live })
+    }
+
+    pub(super) fn current(&self) -> Cow<'_, Arc<RequestLimits>> {
         match &self.live {
             None => Cow::Borrowed(&self.limits),
             Some(live) => Cow::Owned(live.current()),
@@ -145,20 +158,12 @@ impl Builder<RequestOptions> {
     ///
     /// Returns an error if the [configuration is invalid](Self#errors), or if a limit depends on a response.
     pub fn try_build(self) -> Result<RequestLimiter, ConfigError> {
-        let (engine, live, options) = self.into_engine()?;
-        let limits = RequestLimits::new(engine, options.lists, options.cost);
-        check(&limits)?;
-        let live = live.map(|live| {
-            live.derive(&limits, |limits, new| {
-                let limits = limits.with_limits(new);
-                check(&limits).map(|()| limits)
-            })
-        });
-        Ok(RequestLimiter { limits: Arc::new(limits), live: live.transpose()? })
+        RequestLimiter::derived(self, without_responses)
     }
 }
 
-fn check(limits: &RequestLimits) -> Result<(), ConfigError> {
-    limits.engine.limits.iter().try_for_each(Limit::check_needs_no_response)?;
-    limits.check_cost()
+/// Returns the same for other limits, none of which depends on a response.
+fn without_responses(requests: &RequestLimits, limits: &Limits) -> Result<RequestLimits, ConfigError> {
+    limits.iter().try_for_each(Limit::check_needs_no_response)?;
+    requests.with_limits(limits)
 }

@@ -37,8 +37,12 @@ impl RequestLimits {
     }
 
     /// Returns the same for other limits.
-    pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
-        Self { engine: Arc::new(self.engine.with_limits(limits)), ..self.clone() }
+    ///
+    /// # Errors
+    ///
+    /// See [`checked`](Self::checked).
+    pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
+        Self { engine: Arc::new(self.engine.with_limits(limits)), ..self.clone() }.checked()
     }
 
     /// Checks the cost.
@@ -47,8 +51,9 @@ impl RequestLimits {
     ///
     /// An enforced limit could never allow a constant cost, or a path in a cost table does not start with a slash, or
     /// has a query.
-    pub(crate) fn check_cost(&self) -> Result<(), ConfigError> {
+    pub(crate) fn checked(self) -> Result<Self, ConfigError> {
         self.cost.validate()?;
-        self.cost.largest().map_or(Ok(()), |largest| self.engine.limits.check_cost(largest))
+        self.cost.largest().map_or(Ok(()), |largest| self.engine.limits.check_cost(largest))?;
+        Ok(self)
     }
 }

@@ -60,8 +60,9 @@ const LEVELS: &[&str] = &[
     "limiter",
     "conformance",
     "request",
+    "http::text",
+    "http::headers",
     "http",
-    "http::dry_run",
     // Pages of documentation, which link to everything
     "guide",
 ];

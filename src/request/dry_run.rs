@@ -44,17 +44,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::LayerConfig;
+use super::explain::explain;
+use super::options::RequestOptions;
+use super::request_limiter::RequestLimiter;
+use super::request_limits::RequestLimits;
 use crate::decision::DecidedBy;
 use crate::error::{ConfigError, or_panic, printable};
 use crate::explain::{Conclusion, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
-use crate::http::{HttpOptions, RateLimitLayer};
 use crate::key::head::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
-use crate::request::explain;
 use crate::store::{MemoryStore, Purpose};
 use crate::time::{Clock, ManualClock, Timestamp};
 
@@ -64,23 +65,23 @@ use crate::time::{Clock, ManualClock, Timestamp};
 pub struct DryRun {
     /// The counts so far.
     pub report: Report,
-    config: Arc<LayerConfig>,
+    limits: RequestLimiter,
     clock: ManualClock,
 }
 
 impl DryRun {
-    /// Creates a dry run of limits with the settings of [`RateLimitLayer::new`].
+    /// Creates a dry run of limits in which each request costs 1 token.
     ///
     /// # Panics
     ///
     /// Panics if the limits can't be decided together. [`from_builder`](Self::from_builder) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        or_panic(Self::from_builder(RateLimitLayer::builder(limits)))
+        or_panic(Self::from_builder(RequestLimiter::builder(limits)))
     }
 
-    /// Creates a dry run of a layer, with its lists and costs. Its store is replaced by an empty
-    /// [`MemoryStore`].
+    /// Creates a dry run of a [`RequestLimiter`] or a [`RateLimitLayer`](crate::RateLimitLayer), with its lists and
+    /// costs. Its store is replaced by an empty [`MemoryStore`].
     ///
     /// ```
     /// use tower_ratelimit::dry_run::DryRun;
@@ -95,12 +96,13 @@ impl DryRun {
     ///
     /// # Errors
     ///
-    /// Returns an error if [`Builder::try_build`] does.
-    pub fn from_builder(builder: Builder<HttpOptions>) -> Result<Self, ConfigError> {
+    /// Returns an error if the [configuration is invalid](Builder#errors).
+    pub fn from_builder(builder: Builder<impl AsMut<RequestOptions>>) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
-        let config = builder.store(MemoryStore::new().clock(clock.clone())).try_build()?.config;
-        let report = Report::new(&config.engine().limits);
-        Ok(Self { config, clock, report })
+        let builder = builder.store(MemoryStore::new().clock(clock.clone()));
+        let limits = RequestLimiter::derived(builder, RequestLimits::with_limits)?;
+        let report = Report::new(&limits.current().engine.limits);
+        Ok(Self { limits, clock, report })
     }
 
     /// Decides a request that arrived at `at`, charges it if it is allowed, and returns the explanation.
@@ -109,7 +111,7 @@ impl DryRun {
     /// time of the previous one. Conditions on the time of day use their own clock.
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
         self.clock.set(at.max(self.clock.now()));
-        let explanation = explain(&self.config.current().requests, head, Purpose::Take).await;
+        let explanation = explain(&self.limits.current(), head, Purpose::Take).await;
         self.report.count(self.clock.now(), head, &explanation);
         explanation
     }
