@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `request_limiter` | [`RequestLimiter`], which decides and explains requests |
-//! | `decide`, [`explain`], [`dry_run`] | Decide a request, explain what would happen to it, decide recorded requests |
+//! | `decide`, [`explain()`], [`dry_run`] | Decide a request, explain what would happen to it, decide recorded requests |
 //! | `find` | Finds the limits that apply to a request, with their keys and costs |
 //! | `lists` | Lists of requests that are rejected, or exempt |
 //! | `options`, `request_limits` | What is configured, and what it comes to |
