@@ -232,7 +232,7 @@ enum Pending {
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
-    Route { ledger: Arc<Ledger>, cost: u64 },
+    Difference { ledger: Arc<Ledger>, cost: u64 },
     /// The request is allowed, but delayed. If this is dropped before its turn, the charges are refunded.
     Turn(Reservation),
 }
@@ -257,7 +257,7 @@ impl<'a> RequestContext<'a> {
         }
         let head = &RequestHead::of(request);
         if let Some(ledger) = &self.ledger {
-            return Pending::Route { ledger: ledger.clone(), cost: layer.requests.cost.of(head) }.into();
+            return Pending::Difference { ledger: ledger.clone(), cost: layer.requests.cost.of(head) }.into();
         }
         let mut finder = Finder::new(&self.config.requests, head);
         let pending = finder.find();
@@ -323,7 +323,7 @@ impl<'a> RequestContext<'a> {
                 config.engine().decide(finder.charges, Purpose::Take).await
             }
             Pending::Store(decision) => decision.await,
-            Pending::Route { ledger, cost } => ledger.adjust_to_route(cost).await,
+            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await,
             Pending::Turn(guard) => match guard.wait().await {
                 Ok(decision) => return Step::Forward(self.completion(decision, request)),
                 error => error,

@@ -158,7 +158,7 @@ impl Limits {
     /// Adds the charges of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
         let mut charge = earlier.asked_again(cost);
-        // A quota that is not asked for anything has no capacity for what others are asked for.
+        // A cost of 0 is always allowed, so as a quota it would allow the request for the others.
         if cost == 0 && charge.veto == Veto::Quota {
             charge.veto = Veto::Enforced;
         }

@@ -44,12 +44,12 @@ const MAX_LOGGED: usize = 100;
 #[derive(Debug)]
 pub struct TraceRecorder {
     interval: Duration,
-    denials: Mutex<Denials>,
+    denials: Mutex<LoggedDenials>,
 }
 
 /// The keys whose denials were logged in the current interval.
 #[derive(Debug)]
-struct Denials {
+struct LoggedDenials {
     interval: Cooldown,
     fingerprints: HashSet<u128>,
     suppressed: u64,
@@ -60,7 +60,7 @@ impl TraceRecorder {
     #[must_use]
     pub fn new() -> Self {
         let fingerprints = HashSet::with_capacity(MAX_LOGGED);
-        let denials = Denials { interval: Cooldown::default(), fingerprints, suppressed: 0 };
+        let denials = LoggedDenials { interval: Cooldown::default(), fingerprints, suppressed: 0 };
         Self { interval: Duration::from_secs(60), denials: Mutex::new(denials) }
     }
 
