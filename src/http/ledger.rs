@@ -65,7 +65,7 @@ struct Payment {
     end: Timestamp,
 }
 
-/// The total costs that a request should have under limits: the last one of each limit. Other limits keep what was charged.
+/// The total costs that a request should have under some limits. The others keep what was charged.
 pub(super) type Targets = SmallVec<[(usize, u64); 2]>;
 
 /// What an [adjustment](Ledger::adjust) has changed.
@@ -73,7 +73,7 @@ pub(super) type Targets = SmallVec<[(usize, u64); 2]>;
 pub(super) struct Adjusted {
     /// The last decision, if missing tokens were charged.
     pub(super) decision: Option<Decision>,
-    /// Whether excess tokens were refunded.
+    /// Whether excess tokens were refunded after that.
     pub(super) has_refunded: bool,
     /// The tokens that could not be charged, for the limit that lacked the most.
     pub(super) shortfall: u64,
@@ -105,14 +105,10 @@ impl Ledger {
     }
 
     /// Finds the ledger that an outer layer of the same limiter opened, so that this layer charges only the difference.
-    #[inline]
     pub(super) fn of_outer_layer(config: &Arc<LayerConfig>, extensions: &Extensions) -> Option<Arc<Self>> {
-        if config.nested.has_several_layers() { Self::unused(config, extensions) } else { None }
-    }
-
-    /// Finds the ledger of the limiter that this layer has not used yet.
-    #[cold]
-    fn unused(config: &Arc<LayerConfig>, extensions: &Extensions) -> Option<Arc<Self>> {
+        if !config.nested.has_several_layers() {
+            return None;
+        }
         let Ledgers(ledgers) = extensions.get()?;
         let is_own = |ledger: &&Arc<Self>| ledger.config.nested.is_of_same_limiter(&config.nested);
         let ledger = ledgers.iter().rev().find(is_own)?;
@@ -162,11 +158,6 @@ impl Ledger {
     /// Returns the targets of limits: those for which `target` returns one.
     pub(super) fn targets(&self, target: impl Fn(&Account) -> Option<u64>) -> Targets {
         self.entries().accounts.iter().filter_map(|account| Some((account.asked.limit(), target(account)?))).collect()
-    }
-
-    /// Asks for the tokens that are missing to the targets.
-    fn missing(&self, targets: &Targets) -> Charges {
-        self.ask(|account| account.target(targets).saturating_sub(account.paid))
     }
 
     /// Asks the limits that apply once more, with the cost that a function returns.
@@ -239,8 +230,13 @@ impl Account {
 
     /// Returns the total cost that the request should have under the limit.
     fn target(&self, targets: &Targets) -> u64 {
-        let own = targets.iter().rev().find(|(limit, _)| *limit == self.asked.limit());
+        let own = targets.iter().find(|(limit, _)| *limit == self.asked.limit());
         own.map_or(self.paid, |(_, target)| *target)
+    }
+
+    /// Returns the tokens that are missing to the target.
+    fn missing(&self, targets: &Targets) -> u64 {
+        self.target(targets).saturating_sub(self.paid)
     }
 
     fn add(&mut self, payment: Payment) {
@@ -309,10 +305,11 @@ impl Payment {
 const MAX_RETRIES: usize = 8;
 
 impl Ledger {
-    /// Charges the tokens that are missing to the targets, all or nothing.
-    pub(super) async fn charge(&self, targets: &Targets) -> Result<Decision, StoreError> {
-        let decision = self.decide(self.missing(targets), Purpose::Take).await?;
-        Ok(self.record(decision))
+    /// Charges more tokens, all or nothing.
+    pub(super) async fn charge(&self, more: impl Fn(&Account) -> u64) -> Result<Decision, StoreError> {
+        // What was paid is read within the same lock, because other tasks may charge the request, too.
+        let charges = self.ask(|account| more(account).min(u64::MAX - account.paid));
+        Ok(self.record(self.decide(charges, Purpose::Take).await?))
     }
 
     /// Refunds the tokens paid in excess of the targets, and charges the missing tokens as far as each limit has capacity.
@@ -322,9 +319,10 @@ impl Ledger {
             Adjusted { has_refunded: self.refund_excess(&targets, deadline()).await?, ..Adjusted::default() };
         // A quota without capacity was not charged, because another one was.
         if self.entries().accounts.iter().any(|account| account.is_quota() && account.paid > 0) {
-            targets.extend(self.targets(|account| (account.is_quota() && account.paid == 0).then_some(0)));
+            let spared = self.targets(|account| (account.is_quota() && account.paid == 0).then_some(0));
+            targets.retain(|(limit, _)| spared.iter().all(|(spared, _)| spared != limit));
         }
-        let missing = self.missing(&targets);
+        let missing = self.ask(|account| account.missing(&targets));
         if missing.iter().any(|outcome| outcome.cost() > 0) {
             let decision = self.charge_available(&missing, &targets).await?;
             adjusted.shortfall = self.report_shortfall(&missing, &decision);
@@ -349,7 +347,7 @@ impl Ledger {
                 decision.outcomes().iter().any(|outcome| outcome.veto() == Veto::Quota && outcome.is_allowed());
             charged = self.ask(|account| match outcome(&decision, account.asked.limit()) {
                 Some(outcome) => lowered_to_available(outcome, quotas_allow),
-                None => account.target(targets).saturating_sub(account.paid),
+                None => account.missing(targets),
             });
         }
     }
@@ -380,15 +378,15 @@ impl Ledger {
     /// Returns an error if the store can't decide and the policy is to reject.
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let engine = self.config.engine();
-        let targets = self.targets(|account| match engine.limits[account.asked.limit()].cost {
-            Some(_) => Some(account.paid.max(account.asked.cost)),
-            None => Some(cost),
-        });
-        let full = self.ask(|account| account.target(&targets));
+        let has_own_cost = |account: &Account| engine.limits[account.asked.limit()].cost.is_some();
+        let full_cost =
+            |account: &Account| if has_own_cost(account) { account.paid.max(account.asked.cost) } else { cost };
+        let full = self.ask(full_cost);
         // A quota without a difference was charged in full, so it allows the request, whatever others have left.
-        let mut difference = self.missing(&targets);
+        let mut difference = self.ask(|account| full_cost(account).saturating_sub(account.paid));
         difference.iter_mut().zip(&*full).for_each(|(missing, full)| missing.set_veto(full.veto));
         let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline().begin());
+        let targets = self.targets(|account| (!has_own_cost(account)).then_some(cost));
         let mut decision = match self.refund_excess(&targets, deadline).await {
             Ok(_) => engine.decide_by(self.by, difference, Purpose::Take, deadline).await,
             Err(error) => engine.decide_locally(Some(error), difference, Purpose::Take, recording),

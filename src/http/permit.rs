@@ -142,8 +142,8 @@ impl Permit {
     ///
     /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
-        let targets = self.ledger.targets(|account| self.charges(account).then(|| account.paid.saturating_add(more)));
-        Ok(self.view(self.ledger.charge(&targets).await?))
+        let more = |account: &Account| if self.charges(account) { more } else { 0 };
+        Ok(self.view(self.ledger.charge(more).await?))
     }
 
     /// Records the rejection of the request, and returns the response with which the limiter rejects it after this

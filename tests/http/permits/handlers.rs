@@ -1,9 +1,12 @@
 //! Permits in handlers.
 
+use std::thread;
+
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::routing::get;
+use futures_util::FutureExt;
 use http::{Request, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
@@ -318,6 +321,25 @@ async fn a_permit_without_a_limiter_is_an_error() {
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
         assert!(answer.body.contains("put a `RateLimitLayer` with `.permits()` around the route"), "{}", answer.body);
     }
+}
+
+#[tokio::test]
+async fn charges_by_several_threads_are_all_counted() {
+    let fixture = StoreFixture::in_memory();
+    let many = per_day("many", 100_000).by(user_key());
+    let app = app(&fixture.builder([many.clone()]), async |permit: Permit, times| {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..times {
+                        let charged = permit.charge(1).now_or_never().expect("memory answers at once");
+                        assert!(charged.expect("a decision").is_allowed());
+                    }
+                });
+            }
+        });
+    });
+    check(&fixture, &app, &many, &[("/5000", 79_999)]).await;
 }
 
 /// Without Axum, the permit is an extension of the request.
