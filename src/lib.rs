@@ -117,9 +117,7 @@ pub use limit::{
 };
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
-#[doc(inline)]
-pub use request::dry_run;
-pub use request::{RequestLimiter, RequestOptions};
+pub use request::{RequestLimiter, RequestOptions, dry_run};
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

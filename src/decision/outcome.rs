@@ -204,8 +204,8 @@ impl Outcome {
     }
 
     /// Returns whether the outcome of another charge [follows](Self::answer_like) from this one: all that it depends on is
-    /// equal. The size of an available limit may have grown. This does not hold for logs, whose summary is of one size,
-    /// and for limits with overrides, which have to be read.
+    /// equal. If this charge was allowed, the limit may be larger, unless it keeps a log, whose summary is of one size, or
+    /// can be overridden.
     pub(crate) fn answers(&self, asked: &Charge) -> bool {
         let question = |charge: &Charge| {
             let flags = (charge.veto, charge.is_overridable, charge.makes_strikes, charge.limit);
@@ -325,12 +325,6 @@ impl Outcome {
     #[inline]
     pub fn denies(&self) -> bool {
         self.is_enforced && !self.is_allowed()
-    }
-
-    /// Returns whether the limit lets the request proceed without a delay.
-    #[inline]
-    pub(crate) fn allows_now(&self) -> bool {
-        !self.is_enforced || self.wait == 0 && self.delay == 0
     }
 
     /// Returns the mark of the charge, as the store set it by [`set_mark`](Self::set_mark).

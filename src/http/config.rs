@@ -92,10 +92,7 @@ impl LayerConfig {
     /// Returns the configuration for a new request, which keeps it to its end.
     #[inline]
     pub(super) fn current(self: &Arc<Self>) -> Cow<'_, Arc<Self>> {
-        match &self.live {
-            None => Cow::Borrowed(self),
-            Some(live) => Cow::Owned(live.current()),
-        }
+        Live::current_or(&self.live, self)
     }
 
     /// Records the rejection of a request, and returns the response to it, without the headers that report limits.

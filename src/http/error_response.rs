@@ -1,4 +1,4 @@
-//! Responses to requests whose handler used a [`Limiter`](crate::Limiter), and returns its error.
+//! Responses for the errors of a [`Limiter`](crate::Limiter) that handlers return.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;

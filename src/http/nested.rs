@@ -1,4 +1,4 @@
-//! Layers inside layers: those of one limiter, whose costs differ, and a layer that is applied twice.
+//! Layers inside layers: several of one limiter, with different costs, or one that is applied twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -63,8 +63,8 @@ impl Nested {
         Arc::ptr_eq(&self.group, &other.group)
     }
 
-    /// Returns whether a request has passed the layer before, for the first request of the limiter that has. Only the
-    /// limiter's first requests are examined.
+    /// Returns whether this is the limiter's first request that passes the layer twice. Only the first requests are
+    /// examined.
     #[inline]
     pub(super) fn is_first_repetition(&self, extensions: &mut Extensions) -> bool {
         self.group.marked.load(Ordering::Relaxed) < MARKED_REQUESTS
@@ -86,7 +86,7 @@ impl Nested {
         is_repeated
     }
 
-    /// Returns whether the layer is to report the lists that a request is on: no outer layer of the limiter has.
+    /// Returns whether no outer layer of the limiter has reported the lists that a request is on.
     pub(super) fn reports_lists(&self, extensions: &mut Extensions) -> bool {
         if !self.has_several_layers() {
             return true;

@@ -56,7 +56,7 @@ impl RejectionFormat {
         self.longest_wait.unwrap_or(LONGEST_WAIT)
     }
 
-    /// Returns the wait that a client is told, with a random part.
+    /// Returns the wait for `Retry-After`, with a random part.
     pub(super) fn wait(&self, reason: &Reason) -> Option<Duration> {
         let jitter = if self.longest_jitter.is_zero() { Duration::ZERO } else { random_up_to(self.longest_jitter) };
         Some(reason.retry_after()?.saturating_add(jitter).min(self.longest_wait()))
@@ -135,7 +135,7 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
     for limit in rejection.denied_by() {
         text.extend_from_slice(if end == b"}" { br#","violated-policies":[""# } else { br#",""# });
         end = b"]}";
-        // Names are printable ASCII, of which only two characters need an escape.
+        // Names are printable ASCII. Only two of its characters need an escape.
         for byte in limit.name.bytes() {
             if matches!(byte, b'\\' | b'"') {
                 text.push(b'\\');

@@ -238,7 +238,6 @@ enum Pending {
 }
 
 impl<'a> RequestContext<'a> {
-    #[inline(always)]
     fn new(layer: &'a Arc<LayerConfig>, extensions: &Extensions) -> Self {
         let ledger = Ledger::of_outer_layer(layer, extensions);
         let config = match &ledger {
@@ -271,7 +270,7 @@ impl<'a> RequestContext<'a> {
         let decision = self.config.engine().decide(finder.charges, Purpose::Take);
         // Most requests: the decision need not be moved ("allowed" in `.ci/instructions`).
         if let Some(Ok(decision)) = decision.as_ready()
-            && decision.is_allowed_now()
+            && decision.verdict() == Verdict::NOW
             && !self.config.needs_ledger()
         {
             return Step::Forward(self.headers(decision));
@@ -356,7 +355,6 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Returns the work that remains for an allowed request without a ledger.
-    #[inline]
     fn headers(&self, decision: &Decision) -> Completion {
         if self.config.headers.is_empty() || decision.decided_by() == DecidedBy::Unlimited {
             return Completion::None;

@@ -3,6 +3,7 @@
 //! Layers and limiters derive their configurations from the limits. A replacement derives all configurations anew, and
 //! then puts them in force. A request keeps the configuration with which it began.
 
+use std::borrow::Cow;
 #[cfg(feature = "rules")]
 use std::error::Error;
 use std::fmt;
@@ -100,6 +101,12 @@ impl<T> Live<T> {
     #[inline]
     pub(crate) fn current(&self) -> Arc<T> {
         self.current.load_full()
+    }
+
+    /// Returns the configuration in force, or `own` without live limits.
+    #[inline]
+    pub(crate) fn current_or<'a>(live: &Option<Arc<Self>>, own: &'a Arc<T>) -> Cow<'a, Arc<T>> {
+        live.as_ref().map_or(Cow::Borrowed(own), |live| Cow::Owned(live.current()))
     }
 }
 

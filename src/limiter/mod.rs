@@ -149,10 +149,7 @@ impl Limiter {
     /// Returns the engine of the current limits.
     #[inline]
     fn current(&self) -> Cow<'_, Arc<Engine>> {
-        match &self.live {
-            None => Cow::Borrowed(&self.engine),
-            Some(live) => Cow::Owned(live.current()),
-        }
+        Live::current_or(&self.live, &self.engine)
     }
 }
 

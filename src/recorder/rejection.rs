@@ -1,4 +1,4 @@
-//! A rejected request: why it is rejected, and what its client is told.
+//! Rejected requests: the reason, and the message to the client.
 
 use std::fmt::Write;
 use std::sync::Arc;

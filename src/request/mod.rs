@@ -6,10 +6,9 @@
 //! | `decide`, [`explain()`], [`dry_run`] | Decide a request, explain what would happen to it, decide recorded requests |
 //! | `find` | Finds the limits that apply to a request, with their keys and costs |
 //! | `lists` | Lists of requests that are rejected, or exempt |
-//! | `options`, `request_limits` | What is configured, and what it comes to |
+//! | `options`, `request_limits` | The settings of a builder, and the limits with their lists and cost |
 
 mod decide;
-#[doc(hidden)]
 pub mod dry_run;
 mod explain;
 mod find;

@@ -127,10 +127,7 @@ impl RequestLimiter {
     }
 
     pub(super) fn current(&self) -> Cow<'_, Arc<RequestLimits>> {
-        match &self.live {
-            None => Cow::Borrowed(&self.limits),
-            Some(live) => Cow::Owned(live.current()),
-        }
+        Live::current_or(&self.live, &self.limits)
     }
 }
 
@@ -162,7 +159,7 @@ impl Builder<RequestOptions> {
     }
 }
 
-/// Returns the same for other limits, none of which depends on a response.
+/// Replaces the limits. None of them may depend on a response.
 fn without_responses(requests: &RequestLimits, limits: &Limits) -> Result<RequestLimits, ConfigError> {
     limits.iter().try_for_each(Limit::check_needs_no_response)?;
     requests.with_limits(limits)

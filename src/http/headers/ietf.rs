@@ -4,12 +4,35 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::limit_text::LimitText;
 use super::style::HeaderStyle;
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::Outcome;
-use crate::http::text::{Text, push_number, value};
+use crate::http::text::{Text, number, push_number, value};
+use crate::limit::Limit;
 use crate::time::{Timestamp, ceil_seconds};
+
+/// The parts of headers that are the same in all responses, for one limit.
+#[derive(Clone, Debug)]
+pub(super) struct LimitText {
+    /// `"name"`
+    pub(super) name: String,
+    /// `20`
+    pub(super) capacity: HeaderValue,
+    algorithm: Algorithm,
+}
+
+impl LimitText {
+    pub(super) fn new(limit: &Limit) -> Self {
+        let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+        let algorithm = *limit.algorithm();
+        Self { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
+    }
+
+    /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
+    pub(super) fn is_of(&self, outcome: &Outcome) -> bool {
+        Algorithm { overage: 0, ..*outcome.algorithm() } == self.algorithm
+    }
+}
 
 /// Formats the policies of limits at an instant, each as `"name";q=20;w=2`.
 pub(super) fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, &'a Algorithm)>, at: Timestamp) -> HeaderValue {

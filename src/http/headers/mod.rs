@@ -3,7 +3,6 @@
 //! They are formatted when a request is decided, and added when its response is there.
 
 mod ietf;
-mod limit_text;
 mod merge;
 mod style;
 
@@ -17,7 +16,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
 
-use self::limit_text::LimitText;
+use self::ietf::LimitText;
 use self::merge::merge;
 use self::style::X_RETRY_AFTER;
 pub use self::style::{HeaderStyle, ResetFormat};
@@ -135,22 +134,26 @@ impl Headers {
             let names = style.names();
             let Some((values, others)) = rest.split_at_mut_checked(names.len()) else { return };
             rest = others;
-            if names.len() == 3 {
+            match style {
                 // A limit that has passed does not explain when to retry.
-                if !(is_allowed && rejects(status, headers)) {
-                    insert_triple(names, values, headers);
-                }
-                continue;
+                HeaderStyle::XRateLimit(_) | HeaderStyle::XRateLimitDashed(_)
+                    if is_allowed && rejects(status, headers) => {}
+                HeaderStyle::XRateLimit(_) | HeaderStyle::XRateLimitDashed(_) => insert_triple(names, values, headers),
+                _ => self.append_lists(names, values, headers),
             }
-            let mut has_inner = false;
-            for (name, value) in names.iter().zip(values) {
-                if let Some(value) = value.take() {
-                    has_inner |= headers.try_append(name, value).unwrap_or_default();
-                }
+        }
+    }
+
+    /// Appends a line to each list. Merges it with the lines of the inner service.
+    fn append_lists(&self, names: &[HeaderName], values: &mut [Option<HeaderValue>], headers: &mut HeaderMap) {
+        let mut has_inner = false;
+        for (name, value) in names.iter().zip(values) {
+            if let Some(value) = value.take() {
+                has_inner |= headers.try_append(name, value).unwrap_or_default();
             }
-            if has_inner {
-                merge(names, headers, &self.repeats_name);
-            }
+        }
+        if has_inner {
+            merge(names, headers, &self.repeats_name);
         }
     }
 
