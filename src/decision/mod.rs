@@ -92,6 +92,12 @@ impl Decision {
         !self.outcomes().iter().any(Outcome::denies)
     }
 
+    /// Returns whether the request is allowed without a delay.
+    #[inline]
+    pub(crate) fn is_allowed_now(&self) -> bool {
+        self.outcomes().iter().all(Outcome::allows_now)
+    }
+
     /// Returns whether the request was denied because one of its keys is locked out by a [`Penalty`](crate::Penalty),
     /// including the request that began the lockout.
     #[must_use]

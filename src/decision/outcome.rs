@@ -327,6 +327,12 @@ impl Outcome {
         self.is_enforced && !self.is_allowed()
     }
 
+    /// Returns whether the limit lets the request proceed without a delay.
+    #[inline]
+    pub(crate) fn allows_now(&self) -> bool {
+        !self.is_enforced || self.wait == 0 && self.delay == 0
+    }
+
     /// Returns the mark of the charge, as the store set it by [`set_mark`](Self::set_mark).
     #[must_use]
     pub fn mark(&self) -> [u64; 3] {

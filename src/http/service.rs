@@ -238,6 +238,7 @@ enum Pending {
 }
 
 impl<'a> RequestContext<'a> {
+    #[inline]
     fn new(layer: &'a Arc<LayerConfig>, extensions: &Extensions) -> Self {
         let ledger = Ledger::of_outer_layer(layer, extensions);
         let config = match &ledger {
@@ -270,7 +271,7 @@ impl<'a> RequestContext<'a> {
         let decision = self.config.engine().decide(finder.charges, Purpose::Take);
         // Most requests: the decision need not be moved ("allowed" in `.ci/instructions`).
         if let Some(Ok(decision)) = decision.as_ready()
-            && decision.verdict() == Verdict::NOW
+            && decision.is_allowed_now()
             && !self.config.needs_ledger()
         {
             return Step::Forward(self.headers(decision));
