@@ -11,14 +11,14 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 /// more instructions ("allowed, with headers" in `.ci/instructions`).
 pub(super) struct Text {
     len: usize,
-    inline: [u8; 128],
+    inline: [u8; 256],
     /// The whole text, if it does not fit into `inline`.
     heap: Vec<u8>,
 }
 
 impl Text {
     pub(super) fn new() -> Self {
-        Self { len: 0, inline: [0; 128], heap: Vec::new() }
+        Self { len: 0, inline: [0; 256], heap: Vec::new() }
     }
 
     #[inline]
