@@ -43,12 +43,12 @@ async fn a_denial_is_the_response_of_a_layer() {
     let allowed = ask(&app, request("/ann/2")).await;
     assert_eq!((allowed.status, allowed.body.as_str()), (StatusCode::OK, "0 left"));
     let denied = ask(&app, request("/ann/1")).await;
-    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.status, 429);
     assert_eq!(denied.header("retry-after"), Some("86400"));
     assert_eq!(denied.header("cache-control"), Some("no-store"));
     assert_eq!(denied.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(denied.body, "Too many requests: try again in 1 day.\n");
-    assert_eq!(ask(&app, request("/bob/1")).await.status, StatusCode::OK);
+    assert_eq!(ask(&app, request("/bob/1")).await.status, 200);
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_failed_store_is_503_without_its_cause() {
     for request in [request("/ann/1"), request("/ann"), forget] {
         let sent = format!("{} {}", request.method(), request.uri());
         let failed = ask(&app, request).await;
-        assert_eq!(failed.status, StatusCode::SERVICE_UNAVAILABLE, "{sent}");
+        assert_eq!(failed.status, 503, "{sent}");
         assert_eq!(failed.header("retry-after"), Some("1"));
         assert_eq!(failed.body, "Temporarily unavailable: try again in a moment.\n");
     }

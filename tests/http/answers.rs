@@ -37,7 +37,7 @@ fn has_headers(answer: &Answer, expected: &[(&str, Option<&str>)]) {
 #[tokio::test]
 async fn a_rejection_is_plain_text_that_is_not_cached() {
     let rejected = rejection_of(builder(one())).await;
-    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.status, 429);
     let expected = [
         ("retry-after", Some("60")),
         ("cache-control", Some("no-store")),
@@ -89,7 +89,7 @@ async fn waiting_as_announced_suffices() {
 async fn a_problem_as_json() {
     let limits = [per_minute("a \"quoted\" \\name\\", 1), per_day("daily", 10), per_minute("b", 1)];
     let rejected = rejection_of(builder(limits).problem_json()).await;
-    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.status, 429);
     let expected = [
         ("content-type", Some("application/problem+json")),
         ("retry-after", Some("60")),
@@ -201,7 +201,7 @@ async fn browsers_can_read_a_rejection_behind_cors() {
         server.send(request.header("access-control-request-method", "GET").body(Full::default()).unwrap()).await
     };
     for _ in 0..3 {
-        assert_eq!(ask(Method::OPTIONS).await.status, StatusCode::OK, "preflights are not counted");
+        assert_eq!(ask(Method::OPTIONS).await.status, 200, "preflights are not counted");
     }
     assert!(!ask(Method::GET).await.is_denied());
     let rejected = ask(Method::GET).await;

@@ -334,18 +334,18 @@ fn invalid_proxies_are_errors() {
 /// CVE-2026-76835 (OAuth2 Proxy): every address was trusted.
 #[test]
 fn trusting_all_addresses_is_an_error() {
-    let refused = |cidrs: &[&str], family: &str| {
+    let rejected = |cidrs: &[&str], family: &str| {
         let expected = format!(
             "the trusted networks cover all of {family}, so that every client could choose its address: name the \
              proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
         );
         assert_eq!(TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string(), expected);
     };
-    refused(&["0.0.0.0/0"], "IPv4");
-    refused(&["10.0.0.0/8", "0.0.0.0/1", "128.0.0.0/1"], "IPv4");
-    refused(&["::ffff:0.0.0.0/96"], "IPv4");
-    refused(&["10.0.0.0/8", "::/0"], "IPv6");
-    refused(&["2000::/3"], "IPv6");
+    rejected(&["0.0.0.0/0"], "IPv4");
+    rejected(&["10.0.0.0/8", "0.0.0.0/1", "128.0.0.0/1"], "IPv4");
+    rejected(&["::ffff:0.0.0.0/96"], "IPv4");
+    rejected(&["10.0.0.0/8", "::/0"], "IPv6");
+    rejected(&["2000::/3"], "IPv6");
 }
 
 type Configure = fn() -> ClientIp;

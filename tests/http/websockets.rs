@@ -106,7 +106,7 @@ async fn send_2(app: &Router, request: Request<Empty<Bytes>>) -> (StatusCode, He
     tokio::spawn(connection);
     // The settings of the server, which allow the handshake, come with the first response.
     let first = Request::get("http://localhost/settings").body(Empty::new()).unwrap();
-    assert_eq!(sender.send_request(first).await.unwrap().status(), StatusCode::NOT_FOUND);
+    assert_eq!(sender.send_request(first).await.unwrap().status(), 404);
     let head = sender.send_request(request).await.unwrap().into_parts().0;
     (head.status, head.headers)
 }

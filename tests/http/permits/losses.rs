@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Path;
 use axum::routing::get;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{LeakyBucketQueue, Limit, Permit, Stats};
@@ -51,7 +51,7 @@ async fn the_charge_of_a_handler_that_panics_or_is_dropped_stays(fixture: StoreF
         assert_eq!(fixture.remaining(&hundred(), "ann").await, left);
     }
     // Other requests are not affected.
-    assert_eq!(visit(&app, "/4", "ann").await.status, StatusCode::OK);
+    assert_eq!(visit(&app, "/4", "ann").await.status, 200);
     fixture.wait_for_remaining(&hundred(), "ann", 38).await;
 }
 
@@ -68,7 +68,7 @@ async fn a_slot_in_a_queue_is_refunded(fixture: StoreFixture) {
     let limits = fixture.builder([queue.clone(), hundred()]).permits().recorder(stats.clone()).build();
     let hello = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let mut service = limits.layer(hello);
-    assert_eq!(ask(&service, store_fixture::get("/", "ann")).await.status, StatusCode::OK);
+    assert_eq!(ask(&service, store_fixture::get("/", "ann")).await.status, 200);
     let before = fixture.remaining(&queue, "ann").await;
     let mut waits = Box::pin(service.call(store_fixture::get("/", "ann")));
     // A request that is dropped before it knows that it is allowed is not refunded.

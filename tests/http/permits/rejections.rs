@@ -41,7 +41,7 @@ async fn denied(builder: Builder<HttpOptions>, request: impl Fn() -> Request<Bod
 #[tokio::test]
 async fn a_denied_charge_has_the_limiters_response() {
     let answer = denied(builder(), request).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.status, 429);
     assert!(answer.body.starts_with("Too many requests: try again in "), "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u32>().unwrap() > 0));
@@ -63,7 +63,7 @@ async fn a_denied_charge_in_a_nested_router_has_the_path_that_the_client_sent() 
         *nested.uri_mut() = "/api".parse().unwrap();
         nested
     };
-    assert_eq!(ask(&app, nested()).await.status, StatusCode::OK);
+    assert_eq!(ask(&app, nested()).await.status, 200);
     assert_eq!(ask(&app, nested()).await.body, "/api");
 }
 
@@ -78,7 +78,7 @@ async fn a_charge_above_the_capacity_is_denied_without_a_time_to_retry() {
         };
         let app: Router = Router::new().route("/", post(handler)).layer(builder().build());
         let answer = ask(&app, request()).await;
-        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{more}");
+        assert_eq!(answer.status, 429, "{more}");
         // The whole capacity is available in the next window.
         assert_eq!(answer.header("retry-after").is_none(), more > 15, "{more}");
         assert_eq!(answer.remaining(), 14, "{more}");
@@ -122,7 +122,7 @@ async fn a_denial_of_one_limits_permit_names_that_limit_alone() {
         Ok::<_, Infallible>(permit.reject(&denied).map(Body::from))
     }));
     let answer = ask(&service, request()).await;
-    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.status, 429);
     assert!(answer.body.contains(r#""violated-policies":["b"]"#), "{}", answer.body);
 }
 
@@ -138,7 +138,7 @@ async fn a_charge_without_a_store_is_rejected_with_503() {
     };
     let app: Router = Router::new().route("/", post(failing)).layer(layer);
     let answer = ask(&app, request()).await;
-    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.status, 503);
     assert_eq!(answer.header("retry-after"), Some("1"));
 }
 

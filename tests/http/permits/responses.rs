@@ -39,21 +39,21 @@ fn login(limits: &tower_ratelimit::RateLimitLayer) -> Router {
 async fn only_failed_logins_count(fixture: StoreFixture) {
     let app = login(&fixture.builder([failures()]).build());
     for _ in 0..10 {
-        assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
+        assert_eq!(visit(&app, "/login/right", "ann").await.status, 200);
         fixture.wait_for_remaining(&failures(), "ann", 5).await;
     }
     for left in (0..5).rev() {
         let answer = visit(&app, "/login/wrong", "ann").await;
         assert_eq!((answer.status, answer.remaining()), (StatusCode::UNAUTHORIZED, left));
         if left > 0 {
-            assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
+            assert_eq!(visit(&app, "/login/right", "ann").await.status, 200);
             fixture.wait_for_remaining(&failures(), "ann", left).await;
         }
     }
     for password in ["/login/wrong", "/login/right", "/login/wrong"] {
         assert!(visit(&app, password, "ann").await.is_denied());
     }
-    assert_eq!(visit(&app, "/login/wrong", "bob").await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(visit(&app, "/login/wrong", "bob").await.status, 401);
 }
 
 async fn concurrent_failed_logins_do_not_exceed_the_limit(fixture: StoreFixture) {
@@ -119,7 +119,7 @@ async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
     let app = Router::new().route("/{used}", get(complete)).layer(limits);
     // Less than was reserved, more, the same, and more than remains.
     for (path, left) in [("/30", 970), ("/470", 500), ("/unknown", 400), ("/0", 400), ("/100", 300), ("/900", 0)] {
-        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
+        assert_eq!(visit(&app, path, "ann").await.status, 200, "{path}");
         fixture.wait_for_remaining(&tokens, "ann", left).await;
     }
     let reported = || shortfall.lock().expect("no thread has panicked").clone();

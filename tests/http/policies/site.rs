@@ -1,5 +1,6 @@
 //! The store and the runtime of a policy, with clocks that stand still.
 
+use std::ops::Deref;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -8,20 +9,25 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use tower_ratelimit::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
+use tower_ratelimit::{Algorithm, Limit, Limiter, Store};
 
 use support::answer::Answer;
-use support::patient::Patient;
-use support::redis_server::RedisServer;
 use support::server::Server;
+use support::store_fixture::StoreFixture;
 
 /// A store whose clock stands at midnight UTC, and a runtime whose time is paused, so that the deadline of a program
 /// does not pass on a loaded machine.
 pub(crate) struct Site {
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) clock: ManualClock,
-    _redis: Option<RedisServer>,
+    fixture: StoreFixture,
     _stands_still: mpsc::Sender<()>,
+}
+
+impl Deref for Site {
+    type Target = StoreFixture;
+
+    fn deref(&self) -> &StoreFixture {
+        &self.fixture
+    }
 }
 
 /// The served program of a policy.
@@ -29,16 +35,11 @@ pub(crate) struct Served(Server);
 
 impl Site {
     pub(crate) fn in_memory() -> Self {
-        let clock = midnight();
-        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
-        Self { store, clock, _redis: None, _stands_still: pause_clock() }
+        Self { _stands_still: pause_clock(), fixture: StoreFixture::in_memory() }
     }
 
     pub(crate) async fn on_redis() -> Self {
-        let (stands_still, redis, clock) = (pause_clock(), RedisServer::start(), midnight());
-        let store =
-            RedisConfig::node(redis.url()).patient().connect().await.expect("a connection").clock(clock.clone());
-        Self { store: Arc::new(store), clock, _redis: Some(redis), _stands_still: stands_still }
+        Self { _stands_still: pause_clock(), fixture: StoreFixture::on_redis().await }
     }
 
     pub(crate) async fn serve(&self, app: fn(Arc<dyn Store>) -> Router) -> Served {
@@ -100,10 +101,6 @@ impl Served {
         );
         count_allowed
     }
-}
-
-fn midnight() -> ManualClock {
-    ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
 }
 
 /// Tokio's paused clock advances when the runtime is idle, unless a blocking task runs.
