@@ -185,7 +185,7 @@ fn panics_name_the_value_and_the_remedy() {
         "a limit's name is empty: give it 1 to 64 characters"
     );
     assert_eq!(
-        panic_of(|| Limiter::new([Limit::new("x", FixedWindow::per_day(1)).soft(0)])),
+        panic_of(|| Limiter::new(Limit::new("x", FixedWindow::per_day(1)).soft(0))),
         "the limit \"x\" is soft by 0 %: use at least 1, or leave it hard"
     );
     assert_eq!(panic_of(|| key::header("x y")), "\"x y\" is not a header's name: use letters, digits and dashes");
@@ -216,8 +216,8 @@ fn limits_can_be_constants() {
 fn panics_name_the_line_of_the_caller() {
     let lines: &[(&str, fn())] = &[
         ("Limit::new", || drop(Limit::new("", FixedWindow::per_day(1)))),
-        ("Limiter::new", || drop(Limiter::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
-        ("RateLimitLayer::new", || drop(RateLimitLayer::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
+        ("Limiter::new", || drop(Limiter::new(Limit::new("a", FixedWindow::per_day(1)).cost(2)))),
+        ("RateLimitLayer::new", || drop(RateLimitLayer::new(Limit::new("a", FixedWindow::per_day(1)).cost(2)))),
         ("LiveLimits::new", || drop(LiveLimits::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
         ("AddressList::new", || drop(AddressList::new(key::peer_ip(), ["nowhere"]))),
         ("TokenBucket::per_second", || drop(Limit::new("a", TokenBucket::per_second(0)))),

@@ -167,7 +167,7 @@ async fn usage_that_has_just_expired_counts_again_after_a_step_back() {
         let clock = ManualClock::new(Timestamp::from_micros(NOON));
         // Of one shard, which is soon swept.
         let store = MemoryStore::new().max_keys(2_000).clock(clock.clone());
-        let limiter = Limiter::builder([Limit::new("limit", limit)]).store(store).build();
+        let limiter = Limiter::builder(Limit::new("limit", limit)).store(store).build();
         let full = limiter.acquire("key", 10).await.unwrap();
         clock.advance(full.outcomes()[0].reset_after() + Duration::from_secs(1) - Duration::from_micros(1));
         for key in 0..1_000 {

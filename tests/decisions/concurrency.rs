@@ -210,7 +210,7 @@ fn a_panicking_clock_does_not_affect_waiting_requests() {
     with_timeout(|| {
         let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
         let store = MemoryStore::new().clock(Arc::clone(&clock));
-        let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).store(store).build();
+        let limiter = Limiter::builder(Limit::new("limit", FixedWindow::per_day(10))).store(store).build();
         let ask = |limiter: &Limiter| limiter.acquire(KEY, 1).now().remaining()[0];
         let failing = std::thread::spawn({
             let limiter = limiter.clone();

@@ -12,7 +12,7 @@ use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter};
 const MANY: u32 = 10_000;
 
 fn limiter(limit: u32) -> Limiter {
-    Limiter::new([Limit::new("limit", FixedWindow::per_day(limit))])
+    Limiter::new(Limit::new("limit", FixedWindow::per_day(limit)))
 }
 
 /// Returns the number of decisions that a task awaits before another task of the same thread runs.

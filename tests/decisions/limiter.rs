@@ -174,7 +174,7 @@ async fn a_reset_clears_one_key_under_all_limits() {
 async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     let store = Arc::new(MemoryStore::new());
     let named =
-        |name: &str| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build();
+        |name: &str| Limiter::builder(Limit::new(name, FixedWindow::per_day(10))).store(Arc::clone(&store)).build();
     let (one, same, other) = (named("mails"), named("mails"), named("letters"));
     let _ = one.acquire("ann", 4).await.unwrap();
     let _ = one.clone().acquire("ann", 3).await.unwrap();
@@ -182,10 +182,10 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     assert_eq!(other.left("ann").await, [10]);
     assert_eq!(named("mails").left("bob").await, [10]);
 
-    let apart = Limiter::new([Limit::new("mails", FixedWindow::per_day(10))]);
+    let apart = Limiter::new(Limit::new("mails", FixedWindow::per_day(10)));
     assert_eq!(apart.left("ann").await, [10]);
     // Usage under one algorithm does not affect another.
-    let bucket = Limiter::builder([Limit::new("mails", TokenBucket::per_day(10))]).store(store).build();
+    let bucket = Limiter::builder(Limit::new("mails", TokenBucket::per_day(10))).store(store).build();
     assert_eq!(bucket.left("ann").await, [10]);
 }
 
@@ -242,7 +242,7 @@ proptest! {
         let subject = Subject::new(&[one]);
         let store = Arc::new(MemoryStore::new().max_keys(100).clock(subject.clock.clone()));
         let rules = [vec![one], others].concat();
-        let limiter = |rule: &Rule| Limiter::builder([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store)).build();
+        let limiter = |rule: &Rule| Limiter::builder(Limit::new("changed", rule.algorithm())).store(Arc::clone(&store)).build();
         let limiters: Vec<Limiter> = rules.iter().map(limiter).collect();
         let mut at = MIDNIGHT;
         for (which, thousandths, wait) in acts {
@@ -262,7 +262,7 @@ proptest! {
 /// The unit type is the key of a limiter with one bucket.
 #[tokio::test]
 async fn the_unit_key_is_one_bucket_for_all() {
-    let limiter = Limiter::new([Limit::new("one", FixedWindow::per_day(1))]);
+    let limiter = Limiter::new(Limit::new("one", FixedWindow::per_day(1)));
     assert_eq!([limiter.allows((), 1).await, limiter.allows((), 1).await], [true, false]);
     assert_eq!([limiter.allows(0_usize, 1).await, limiter.allows(0_u64, 1).await], [true, false]);
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use axum::body::Body;
 use http::{Request, Response};
 use support::answer::ask;
+use support::calls::Calls;
 use support::limits::all;
 use support::moved_clock::MovedClock;
 use support::patient::{Patient, connected};
@@ -36,14 +37,14 @@ async fn on_each_store(remembered: Duration, test: impl AsyncFn(&str, Arc<dyn St
 }
 
 fn limiter(store: Arc<dyn Store>, algorithm: impl Into<Algorithm>) -> Limiter {
-    Limiter::builder([Limit::new("limit", algorithm)]).store(store).patient().build()
+    Limiter::builder(Limit::new("limit", algorithm)).store(store).patient().build()
 }
 
 /// Returns how many of 20 requests are allowed.
 async fn allowed(limiter: &Limiter) -> usize {
     let mut allowed = 0;
     for _ in 0..20 {
-        allowed += usize::from(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        allowed += usize::from(limiter.allows("key", 1).await);
     }
     allowed
 }
@@ -117,7 +118,7 @@ fn a_remembered_denial_ends_while_the_machine_is_suspended() {
             assert_eq!(allowed(&limiter).await, 10, "{name}");
             for _ in 0..4 {
                 clock.suspend(HOUR / 5);
-                assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed(), "{name}");
+                assert!(!limiter.allows("key", 1).await, "{name}");
             }
             clock.suspend(HOUR / 5);
             assert_eq!(allowed(&limiter).await, 10, "{name}");
@@ -213,7 +214,7 @@ fn epochs_in_headers_are_those_of_the_wall_clock_after_a_suspend() {
     MovedClock::run("system_clock::epochs_in_headers_are_those_of_the_wall_clock_after_a_suspend", async |clock| {
         on_each_store(10 * HOUR, async |name, store| {
             for limit in [CalendarWindow::daily(10).into(), Algorithm::from(FixedWindow::per_day(10))] {
-                let limits = RateLimitLayer::builder([Limit::new("limit", limit)]).store(store.clone()).patient();
+                let limits = RateLimitLayer::builder(Limit::new("limit", limit)).store(store.clone()).patient();
                 let limits = limits.headers([HeaderStyle::XRateLimit(ResetFormat::Epoch)]).build();
                 let service = limits
                     .layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));

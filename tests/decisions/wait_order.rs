@@ -23,7 +23,7 @@ fn bucket(capacity: u32) -> Limiter {
 }
 
 fn limiter(algorithm: impl Into<Algorithm>, store: impl Store) -> Limiter {
-    Limiter::builder([Limit::new("limit", algorithm)]).store(store).build()
+    Limiter::builder(Limit::new("limit", algorithm)).store(store).build()
 }
 
 /// The waiters that were served, with the instants after the first call.

@@ -103,7 +103,7 @@ fn a_slower_limit_announces_the_instant_at_which_the_faster_one_has_drained() {
         let clock = midnight();
         let store = Arc::new(MemoryStore::new().clock(clock.clone()));
         let [faster, slower] = [rule(100, 10), rule(10, 1)]
-            .map(|rule| Limiter::builder([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store)).build());
+            .map(|rule| Limiter::builder(Limit::new("changed", rule.algorithm())).store(Arc::clone(&store)).build());
         let ask = |limiter: &Limiter, cost| limiter.acquire(KEY, cost).now();
         assert!(ask(&faster, 100).is_allowed());
         assert_eq!(ask(&slower, 1).retry_after(), Some(Duration::from_secs(10)), "{kind:?}");

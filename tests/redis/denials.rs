@@ -4,21 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::cmd;
-use support::limits::Patient;
-use support::limits::acquire_costs;
+use support::calls::Calls;
+use support::limits::{Patient, acquire_costs};
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
+use support::store_fixture::{connect, midnight};
+use support::time::{HOUR, MICRO, MIDNIGHT};
 use tower_ratelimit::DecidedBy;
 use tower_ratelimit::{
     Algorithm, BreakerState, Builder, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit,
-    Limiter, ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, StoreErrorKind, Timestamp, TokenBucket,
+    Limiter, ManualClock, MemoryStore, Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    StoreErrorKind, Timestamp, TokenBucket,
 };
-
-const HOUR: Duration = Duration::from_secs(3_600);
-const MICRO: Duration = Duration::from_micros(1);
 
 fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
     [
@@ -33,34 +30,30 @@ fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
     ]
 }
 
-/// A server with a store, and the number of its script calls.
+/// A server with a store.
 struct Setup {
     server: RedisServer,
     store: RedisStore,
-    connection: MultiplexedConnection,
 }
 
 impl Setup {
     async fn new() -> Self {
         let server = RedisServer::start();
-        let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
-        let connection = server.connection().await;
-        Self { server, store, connection }
+        let store = connect(&server).await;
+        Self { server, store }
     }
 
     fn builder(&self, algorithm: impl Into<Algorithm>) -> Builder {
-        Limiter::builder([Limit::new("limit", algorithm)]).patient().store(self.store.clone())
+        Limiter::builder(Limit::new("limit", algorithm)).patient().store(self.store.clone())
     }
 
     fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
         self.builder(algorithm).build()
     }
 
-    async fn calls(&mut self) -> u64 {
-        let stats: String =
-            cmd("INFO").arg("commandstats").query_async(&mut self.connection).await.expect("statistics");
-        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a count"))
+    /// Returns the number of script calls.
+    fn calls(&self) -> u64 {
+        self.server.calls("evalsha")
     }
 }
 
@@ -79,16 +72,16 @@ async fn exhaust(limiter: &Limiter) {
 
 #[tokio::test]
 async fn a_flood_of_denied_requests_rarely_reaches_redis() {
-    let mut setup = Setup::new().await;
+    let setup = Setup::new().await;
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
         exhaust(&limiter).await;
-        let (before, started) = (setup.calls().await, Instant::now());
+        let (before, started) = (setup.calls(), Instant::now());
         for _ in 0..2_000 {
             assert!(!acquire(&limiter, 1).await.is_allowed());
             assert!(!limiter.peek("key", 1).await.expect("a decision").is_allowed());
         }
-        let asked = setup.calls().await - before;
+        let asked = setup.calls() - before;
         let most = 1 + started.elapsed().as_secs();
         assert!(asked <= most, "{name}: {asked} calls for 4,000 denials");
         // Explanations use the cached denial, which may expire in between.
@@ -105,34 +98,34 @@ async fn a_flood_of_denied_requests_rarely_reaches_redis() {
 /// A shared limit is exhausted, and denies each client on its own first request.
 #[tokio::test]
 async fn a_flood_from_many_clients_rarely_reaches_redis() {
-    let mut setup = Setup::new().await;
+    let setup = Setup::new().await;
     let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
     let limiter = Limiter::builder(limits).patient().store(setup.store.clone()).build();
     let acquire = async |client: u32| limiter.acquire_charges(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
     for _ in 0..5 {
         assert!(acquire(0).await.is_allowed());
     }
-    let (before, started) = (setup.calls().await, Instant::now());
+    let (before, started) = (setup.calls(), Instant::now());
     for _ in 0..50 {
         for client in 0..20 {
             assert!(!acquire(client).await.is_allowed());
         }
     }
-    let asked = setup.calls().await - before;
+    let asked = setup.calls() - before;
     assert!(asked <= 20 * (1 + started.elapsed().as_secs()), "{asked} calls for 1,000 denials");
 }
 
 #[tokio::test]
 async fn a_cost_over_the_capacity_is_decided_once() {
-    let mut setup = Setup::new().await;
+    let setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(5));
-    let (before, started) = (setup.calls().await, Instant::now());
+    let (before, started) = (setup.calls(), Instant::now());
     for _ in 0..100 {
         let decision = acquire(&limiter, 6).await;
         assert!(!decision.is_allowed() && decision.retry_after().is_none());
         assert_eq!(decision.outcomes()[0].remaining(), 5);
     }
-    let asked = setup.calls().await - before;
+    let asked = setup.calls() - before;
     assert!(asked <= 1 + started.elapsed().as_secs(), "{asked} calls");
     assert!(acquire(&limiter, 5).await.is_allowed());
 }
@@ -143,27 +136,27 @@ async fn without_cached_denials_redis_decides_every_request() {
     setup.store = setup.store.clone().remember_denials(Duration::ZERO);
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
-    let before = setup.calls().await;
+    let before = setup.calls();
     exhaust(&limiter).await;
-    assert_eq!(setup.calls().await - before, 20);
+    assert_eq!(setup.calls() - before, 20);
 }
 
 #[tokio::test]
 async fn a_request_at_the_announced_instant_is_allowed() {
     let mut setup = Setup::new().await;
-    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let clock = midnight();
     setup.store = setup.store.clone().clock(clock.clone());
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
         clock.advance(2 * HOUR);
         exhaust(&limiter).await;
         let wait = acquire(&limiter, 1).await.retry_after().expect("a wait");
-        let (before, started) = (setup.calls().await, Instant::now());
+        let (before, started) = (setup.calls(), Instant::now());
         clock.advance(wait - MICRO);
         let decision = acquire(&limiter, 1).await;
         assert_eq!(decision.retry_after(), Some(MICRO), "{name}");
         assert_eq!(decision.outcomes()[0].more_after(), Some(MICRO), "{name}");
-        assert!(setup.calls().await == before || started.elapsed() > Duration::from_millis(500), "{name}");
+        assert!(setup.calls() == before || started.elapsed() > Duration::from_millis(500), "{name}");
         clock.advance(MICRO);
         assert!(acquire(&limiter, 1).await.is_allowed(), "{name}");
     }
@@ -266,7 +259,7 @@ async fn a_reset_by_another_process_is_seen_soon() {
     let setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
-    let another = RedisConfig::node(setup.server.url()).patient().connect().await.expect("a connection");
+    let another = connect(&setup.server).await;
     setup.builder(FixedWindow::per_day(1)).store(another).build().reset("key").await.expect("a reset");
     let started = Instant::now();
     while !acquire(&limiter, 1).await.is_allowed() {
@@ -283,7 +276,7 @@ async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
     let closed = Arc::new(AtomicUsize::new(0));
     let counted = closed.clone();
     let store = setup.store.clone().remember_denials(Duration::from_secs(600));
-    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1))])
+    let limiter = Limiter::builder(Limit::new("limit", FixedWindow::per_day(1)))
         .store(store)
         .deadline(Duration::from_millis(300))
         .observe(move |event| {
@@ -338,7 +331,7 @@ fn reported(decision: &Decision) -> String {
 /// without them, and the memory store agree.
 #[tokio::test]
 async fn cached_denials_agree_with_redis() {
-    let mut setup = Setup::new().await;
+    let setup = Setup::new().await;
     let (mut steps, mut denied, mut calls) = (0, 0, 0);
     for seed in 0..200 {
         let mut random = Random(seed);
@@ -350,7 +343,7 @@ async fn cached_denials_agree_with_redis() {
                 if random.below(3) == 0 { limit.quota_mode() } else { limit }
             })
             .collect();
-        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
+        let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT + random.below(1 << 40)));
         // After a step back, stores differ in the states that had already expired.
         let steps_back = random.below(2) == 0;
         let builder = Limiter::builder(limits).patient();
@@ -383,7 +376,7 @@ async fn cached_denials_agree_with_redis() {
             };
             let mut decisions = Vec::new();
             for (index, subject) in subjects.iter().enumerate().rev() {
-                let before = if index == 0 { setup.calls().await } else { 0 };
+                let before = if index == 0 { setup.calls() } else { 0 };
                 let decision = match what {
                     0 => subject.reset("key").await.map(|()| None),
                     1 | 2 if !refunded.is_empty() => {
@@ -396,7 +389,7 @@ async fn cached_denials_agree_with_redis() {
                 };
                 let Some(decision) = decision.expect("an answer") else { continue };
                 if index == 0 {
-                    calls += setup.calls().await - before;
+                    calls += setup.calls() - before;
                 }
                 decisions.push(decision);
             }
@@ -420,11 +413,11 @@ async fn cached_denials_agree_with_redis() {
 async fn tasks_denied_in_a_loop_yield_to_others() {
     const LONG: Duration = Duration::from_secs(20);
     let server = RedisServer::start();
-    let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
+    let store = connect(&server).await;
     let limit = Limit::new("limit", FixedWindow::new(1, 366 * 24 * HOUR));
     let limiter = Limiter::builder([limit]).patient().store(store.remember_denials(2 * LONG)).build();
     for allowed in [true, false] {
-        assert_eq!(limiter.acquire("denied", 1).await.expect("a decision").is_allowed(), allowed);
+        assert_eq!(limiter.allows("denied", 1).await, allowed);
     }
     let is_served = Arc::new(AtomicBool::new(false));
     let began = Instant::now();
@@ -433,14 +426,14 @@ async fn tasks_denied_in_a_loop_yield_to_others() {
             let (limiter, is_served) = (limiter.clone(), is_served.clone());
             tokio::spawn(async move {
                 while !is_served.load(Ordering::Relaxed) && began.elapsed() < LONG {
-                    assert!(!limiter.acquire("denied", 1).await.expect("a decision").is_allowed());
+                    assert!(!limiter.allows("denied", 1).await);
                 }
                 is_served.load(Ordering::Relaxed)
             })
         })
         .collect();
     for key in 0..10_u64 {
-        assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
+        assert!(limiter.allows(key, 1).await);
     }
     is_served.store(true, Ordering::Relaxed);
     for task in looping {

@@ -1,108 +1,34 @@
 //! Requests for one key of a database with compare-and-swap that are in each other's way.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use support::calls::Calls;
+use support::database::{Database, Fault};
+use support::time::SECOND;
 use tokio::time::Instant;
-use tower_ratelimit::store::{
-    Answer, CasStore, Charges, CompareAndSwap, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture, Versioned,
-};
-use tower_ratelimit::{
-    Builder, CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Store, StoreError, StoreErrorKind,
-    Timestamp, TokenBucket,
-};
+use tower_ratelimit::store::{Answer, CasStore, Charges, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
+use tower_ratelimit::{Builder, CircuitBreaker, FixedWindow, Limit, Limiter, Store, StoreErrorKind, TokenBucket};
 
 use crate::limited::ms;
 
-/// A database in memory. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Database {
-    values: Arc<Mutex<HashMap<String, Versioned>>>,
-    /// The number of the next writes that other processes precede.
-    conflicts: Arc<AtomicU64>,
-    /// When each write began.
-    writes: Arc<Mutex<Vec<Instant>>>,
-    /// The number of reads.
-    pub(crate) reads: Arc<AtomicU64>,
-    /// The time that each read and each write takes.
-    latency: Duration,
-    pub(crate) hangs: Arc<AtomicBool>,
-    pub(crate) clock: ManualClock,
-    /// By how much the clock advances when a write conflicts.
-    advance: Duration,
+/// Returns a database whose next writes conflict.
+fn conflicting(conflicts: u64) -> Database {
+    let database = Database::default();
+    database.conflicts.store(conflicts, Ordering::Relaxed);
+    database
 }
 
-impl Database {
-    /// Creates a database whose reads and writes take this time.
-    pub(crate) fn slow(latency: Duration) -> Self {
-        Self { latency, ..Self::default() }
-    }
-
-    fn conflicting(conflicts: u64) -> Self {
-        Self { conflicts: Arc::new(conflicts.into()), ..Self::default() }
-    }
-
-    async fn called(&self) {
-        if self.hangs.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        if !self.latency.is_zero() {
-            tokio::time::sleep(self.latency).await;
-        }
-    }
-
-    fn limiter(&self) -> Builder {
-        let limit = Limit::new("many", FixedWindow::new(1_000, Duration::from_secs(10)));
-        Limiter::builder([limit.overridable()]).store(CasStore::new(self.clone()))
-    }
-
-    /// Returns the pauses between writes.
-    fn pauses(&self) -> Vec<Duration> {
-        self.writes.lock().unwrap().windows(2).map(|pair| pair[1] - pair[0]).collect()
-    }
+fn limiter(database: &Database) -> Builder {
+    let limit = Limit::new("many", FixedWindow::new(1_000, 10 * SECOND));
+    Limiter::builder(limit.overridable()).store(CasStore::new(database.clone()))
 }
 
-impl CompareAndSwap for Database {
-    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.called().await;
-        Ok(self.values.lock().unwrap().get(key).cloned())
-    }
-
-    async fn compare_and_swap(
-        &self,
-        key: &str,
-        expected: Option<u64>,
-        value: &[u8],
-        _ttl: Duration,
-    ) -> Result<bool, StoreError> {
-        self.writes.lock().unwrap().push(Instant::now());
-        self.called().await;
-        let precede = |left: u64| left.checked_sub(1);
-        if self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, precede).is_ok() {
-            self.clock.advance(self.advance);
-            return Ok(false);
-        }
-        let mut values = self.values.lock().unwrap();
-        let found = values.get(key).map(|found| found.version);
-        if found == expected {
-            let version = found.unwrap_or(0) + 1;
-            values.insert(key.to_owned(), Versioned { value: value.to_vec(), version });
-        }
-        Ok(found == expected)
-    }
-
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.values.lock().unwrap().remove(key);
-        Ok(())
-    }
-
-    async fn now(&self) -> Result<Timestamp, StoreError> {
-        Ok(self.clock.now())
-    }
+/// Returns the pauses between writes.
+fn pauses(database: &Database) -> Vec<Duration> {
+    database.writes().windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
 /// Returns whether a request is allowed, or else the kind of error.
@@ -115,16 +41,16 @@ async fn acquire(limiter: &Limiter) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_lost_races_are_tried_again_at_once() {
-    let database = Database::conflicting(4);
-    assert_eq!(acquire(&database.limiter().build()).await, "allowed");
-    assert_eq!(database.pauses(), [Duration::ZERO; 4]);
+    let database = conflicting(4);
+    assert_eq!(acquire(&limiter(&database).build()).await, "allowed");
+    assert_eq!(pauses(&database), [Duration::ZERO; 4]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn later_attempts_follow_after_random_pauses_of_a_few_milliseconds() {
-    let database = Database::conflicting(100);
-    assert_eq!(acquire(&database.limiter().deadline(Duration::from_secs(10)).build()).await, "allowed");
-    let pauses = database.pauses();
+    let database = conflicting(100);
+    assert_eq!(acquire(&limiter(&database).deadline(10 * SECOND).build()).await, "allowed");
+    let pauses = pauses(&database);
     // Tokio's timers have a resolution of a millisecond.
     assert!(pauses.iter().all(|pause| *pause <= ms(6)), "{pauses:?}");
     for pause in [ms(1), ms(2), ms(3), ms(4)] {
@@ -134,15 +60,15 @@ async fn later_attempts_follow_after_random_pauses_of_a_few_milliseconds() {
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_reads_the_time_again() {
-    let database = Database { advance: Duration::from_secs(2), ..Database::conflicting(1) };
+    let database = conflicting(1).on_conflict(|clock| clock.advance(2 * SECOND));
     database.clock.advance(Duration::from_secs(9));
-    let decision = database.limiter().build().acquire("key", 1).await.unwrap();
+    let decision = limiter(&database).build().acquire("key", 1).await.unwrap();
     assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(9), "the window that began meanwhile");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_at_a_later_time_charges_every_limit_once() {
-    let database = Database { advance: ms(1), ..Database::default() };
+    let database = Database::default().on_conflict(|clock| clock.advance(ms(1)));
     let limits = [Limit::new("one", TokenBucket::per_day(9)), Limit::new("other", TokenBucket::per_day(9))];
     let limiter = Limiter::builder(limits).store(CasStore::new(database.clone())).build();
     for conflicts in 1..=3 {
@@ -151,16 +77,15 @@ async fn an_attempt_at_a_later_time_charges_every_limit_once() {
         database.conflicts.store(conflicts, Ordering::Relaxed);
     }
     database.conflicts.store(0, Ordering::Relaxed);
-    let decision = limiter.peek("key", 0).await.unwrap();
-    assert_eq!([0, 1].map(|limit| decision.outcomes()[limit].remaining()), [6, 6]);
+    assert_eq!(limiter.left("key").await, [6, 6]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn retries_end_before_the_deadline() {
     for latency in [0, 1, 3] {
         for deadline in [20, 50, 500].map(ms) {
-            let database = Database { latency: ms(latency), ..Database::conflicting(u64::MAX) };
-            let (limiter, began) = (database.limiter().deadline(deadline).build(), Instant::now());
+            let database = conflicting(u64::MAX).latency(ms(latency));
+            let (limiter, began) = (limiter(&database).deadline(deadline).build(), Instant::now());
             assert_eq!(acquire(&limiter).await, "Contention", "{deadline:?}");
             assert!(began.elapsed() < deadline, "after {:?} of {deadline:?}", began.elapsed());
         }
@@ -215,14 +140,14 @@ impl Store for Later {
 async fn a_wrapped_store_that_is_called_later_retries_for_half_of_the_deadline() {
     for (pause, in_task) in [(0, false), (0, true), (5, false), (5, true)] {
         for deadline in [50, 500].map(ms) {
-            let inner = Arc::new(CasStore::new(Database::conflicting(u64::MAX)));
+            let inner = Arc::new(CasStore::new(conflicting(u64::MAX)));
             let store = Later { inner, pause: ms(pause), in_task };
-            let limit = Limit::new("many", FixedWindow::new(1_000, Duration::from_secs(10)));
+            let limit = Limit::new("many", FixedWindow::new(1_000, 10 * SECOND));
             let limiter = Limiter::builder([limit.overridable()]).store(store).deadline(deadline).build();
             let began = Instant::now();
             assert_eq!(acquire(&limiter).await, "Contention", "{pause} ms, {in_task}, {deadline:?}");
             assert!(began.elapsed() <= ms(pause + 5) + deadline / 2, "after {:?} of {deadline:?}", began.elapsed());
-            let size = FixedWindow::new(5, Duration::from_secs(10));
+            let size = FixedWindow::new(5, 10 * SECOND);
             let error = limiter.limit("many").unwrap().set_override("key", size, None).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Contention);
         }
@@ -232,23 +157,23 @@ async fn a_wrapped_store_that_is_called_later_retries_for_half_of_the_deadline()
 #[tokio::test(start_paused = true)]
 async fn overrides_and_refunds_that_lose_every_race_end() {
     let database = Database::default();
-    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    let limiter = limiter(&database).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let receipt = limiter.acquire("key", 1).await.unwrap().into_receipt();
     database.conflicts.store(u64::MAX, Ordering::Relaxed);
     let overrides = limiter.limit("many").unwrap();
-    let error = overrides.set_override("key", FixedWindow::new(5, Duration::from_secs(10)), None).await.unwrap_err();
+    let error = overrides.set_override("key", FixedWindow::new(5, 10 * SECOND), None).await.unwrap_err();
     assert!(error.to_string().contains("too many requests"), "{error}");
     drop(limiter.refund(receipt).await);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let writes = database.writes.lock().unwrap().len();
+    let writes = database.writes().len();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(database.writes.lock().unwrap().len(), writes);
+    assert_eq!(database.writes().len(), writes);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_races_open_no_breaker() {
-    let database = Database::conflicting(u64::MAX);
-    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    let database = conflicting(u64::MAX);
+    let limiter = limiter(&database).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     for _ in 0..5 {
         assert_eq!(acquire(&limiter).await, "Contention");
     }
@@ -258,11 +183,11 @@ async fn lost_races_open_no_breaker() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_trial_that_loses_every_race_the_next_request_is_the_trial() {
-    let database = Database::conflicting(u64::MAX);
-    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
-    database.hangs.store(true, Ordering::Relaxed);
+    let database = conflicting(u64::MAX);
+    let limiter = limiter(&database).circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    database.set(Fault::ReadsHang);
     assert_eq!([acquire(&limiter).await, acquire(&limiter).await], ["TimedOut", "BreakerOpen"]);
-    database.hangs.store(false, Ordering::Relaxed);
+    database.set(Fault::None);
     tokio::time::sleep(ms(100)).await;
     for _ in 0..3 {
         assert_eq!(acquire(&limiter).await, "Contention");
@@ -273,8 +198,8 @@ async fn after_a_trial_that_loses_every_race_the_next_request_is_the_trial() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_wait_for_their_turn_in_the_process_open_no_breaker() {
-    let database = Database { latency: ms(15), ..Database::default() };
-    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).deadline(ms(50)).build();
+    let database = Database::default().latency(ms(15));
+    let limiter = limiter(&database).circuit_breaker(CircuitBreaker::new().failures(1)).deadline(ms(50)).build();
     let mut results = join_all((0..5).map(|_| acquire(&limiter))).await;
     results.sort();
     assert_eq!(results, ["Contention", "Contention", "Contention", "Contention", "allowed"]);
@@ -285,9 +210,9 @@ async fn requests_that_wait_for_their_turn_in_the_process_open_no_breaker() {
 #[tokio::test(start_paused = true)]
 async fn a_hanging_database_opens_the_breaker_although_requests_wait_for_their_turn() {
     let database = Database::default();
-    let limiter = database.limiter().build();
+    let limiter = limiter(&database).build();
     assert_eq!(acquire(&limiter).await, "allowed");
-    database.hangs.store(true, Ordering::Relaxed);
+    database.set(Fault::ReadsHang);
     let requests = (0..1_000).map(async |at| {
         tokio::time::sleep(ms(at)).await;
         acquire(&limiter).await

@@ -1,24 +1,21 @@
 //! Floods of requests for one key of a database with compare-and-swap: their denials are remembered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use support::database::{Database, Fault};
+use support::time::{HOUR, MICRO};
 use tokio::time::sleep;
 use tower::Layer;
-use tower_ratelimit::DecidedBy;
-use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{
-    Algorithm, Builder, Clock, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty,
-    RateLimitLayer, RequestHead, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreError, StoreErrorKind,
-    SystemClock, Timestamp, TokenBucket, key, when,
+    Algorithm, Builder, DecidedBy, Decision, FixedWindow, LeakyBucket, Limit, Limiter, OnStoreError, Penalty,
+    RateLimitLayer, RequestHead, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind, SystemClock,
+    TokenBucket, key, when,
 };
 
-use crate::contention::Database;
 use crate::limited::{ask, hello, ms, ten, with};
-
-const HOUR: Duration = Duration::from_secs(3_600);
 
 fn all(tokens: u32) -> [Algorithm; 7] {
     [
@@ -65,10 +62,10 @@ async fn flood(limiter: &Limiter, requests: u32, pause: Duration) -> (usize, usi
 async fn a_flood_of_one_key_gets_exactly_its_limit() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow] {
         for pause in [Duration::ZERO, Duration::from_micros(100)] {
-            let database = Database::slow(ms(1));
+            let database = Database::default().latency(ms(1));
             let limiter = limiter(&database, ten()).on_store_error(policy).build();
             assert_eq!(flood(&limiter, 10_000, pause).await, (10, 0), "{policy:?}, a request each {pause:?}");
-            let reads = database.reads.load(Ordering::Relaxed);
+            let reads = database.reads();
             assert!(reads < 50, "{reads} reads");
         }
     }
@@ -77,7 +74,7 @@ async fn a_flood_of_one_key_gets_exactly_its_limit() {
 /// Even those with which the key would share one of a fixed number of locks.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_one_key_does_not_delay_others() {
-    let database = Database::slow(ms(10));
+    let database = Database::default().latency(ms(10));
     let limiter = limiter(&database, ten()).build();
     let others = join_all((0..1_000_u64).map(async |key| {
         sleep(ms(1)).await;
@@ -92,7 +89,7 @@ async fn a_denied_key_is_denied_while_the_database_hangs() {
     let database = Database::default();
     let limiter = limiter(&database, ten()).build();
     exhaust(&limiter).await;
-    database.hangs.store(true, Ordering::Relaxed);
+    database.set(Fault::ReadsHang);
     for _ in 0..100 {
         assert!(!is_allowed(&limiter).await);
     }
@@ -107,11 +104,11 @@ async fn a_denial_ends_exactly_after_its_wait() {
         let limiter = limiter(&database, Limit::new("limit", algorithm)).build();
         exhaust(&limiter).await;
         let wait = acquire(&limiter, 1).await.retry_after().expect("a wait");
-        let reads = database.reads.load(Ordering::Relaxed);
-        database.clock.advance(wait - Duration::from_micros(1));
-        assert_eq!(acquire(&limiter, 1).await.retry_after(), Some(Duration::from_micros(1)), "{algorithm:?}");
-        assert_eq!(database.reads.load(Ordering::Relaxed), reads, "{algorithm:?}");
-        database.clock.advance(Duration::from_micros(1));
+        let reads = database.reads();
+        database.clock.advance(wait - MICRO);
+        assert_eq!(acquire(&limiter, 1).await.retry_after(), Some(MICRO), "{algorithm:?}");
+        assert_eq!(database.reads(), reads, "{algorithm:?}");
+        database.clock.advance(MICRO);
         assert!(is_allowed(&limiter).await, "{algorithm:?}");
     }
 }
@@ -181,11 +178,11 @@ async fn strikes_are_counted_in_the_database_and_lockouts_are_remembered() {
     for strike in 1..=6 {
         assert_eq!(acquire(&limiter, 1).await.is_locked_out(), strike >= 5, "denial {strike}");
     }
-    let reads = database.reads.load(Ordering::Relaxed);
+    let reads = database.reads();
     for _ in 0..100 {
         assert!(acquire(&limiter, 1).await.is_locked_out());
     }
-    assert_eq!(database.reads.load(Ordering::Relaxed), reads);
+    assert_eq!(database.reads(), reads);
     database.clock.advance(2 * HOUR);
     assert!(is_allowed(&limiter).await);
     assert!(!acquire(&limiter, 1).await.is_locked_out(), "the first strike after the lockout");
@@ -200,11 +197,11 @@ async fn a_denial_by_several_quotas_is_remembered_until_one_of_them_changes() {
     let limiter = Limiter::builder(quotas).store(CasStore::new(database.clone())).build();
     let receipt = acquire(&limiter, 1).await.into_receipt();
     exhaust(&limiter).await;
-    let reads = database.reads.load(Ordering::Relaxed);
+    let reads = database.reads();
     for _ in 0..100 {
         assert!(!is_allowed(&limiter).await);
     }
-    assert_eq!(database.reads.load(Ordering::Relaxed), reads);
+    assert_eq!(database.reads(), reads);
     limiter.refund(receipt).await.expect("a refund");
     assert!(is_allowed(&limiter).await);
     database.clock.advance(HOUR);
@@ -223,48 +220,13 @@ async fn a_reset_by_another_process_is_seen_after_the_denials_lifetime() {
     assert!(is_allowed(&one).await);
 }
 
-/// A database whose own clock decides.
-#[derive(Clone, Debug, Default)]
-struct WithClock {
-    database: Database,
-    /// The number of times that the clock was read.
-    readings: Arc<AtomicU64>,
-}
-
-impl CompareAndSwap for WithClock {
-    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-        self.database.get(key).await
-    }
-
-    async fn compare_and_swap(
-        &self,
-        key: &str,
-        expected: Option<u64>,
-        value: &[u8],
-        ttl: Duration,
-    ) -> Result<bool, StoreError> {
-        self.database.compare_and_swap(key, expected, value, ttl).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<(), StoreError> {
-        self.database.delete(key).await
-    }
-
-    async fn now(&self) -> Result<Timestamp, StoreError> {
-        self.readings.fetch_add(1, Ordering::Relaxed);
-        tokio::task::yield_now().await;
-        Ok(SystemClock::new().now())
-    }
-}
-
 #[tokio::test]
 async fn denials_are_repeated_without_reading_the_clock_of_a_database() {
-    let database = WithClock::default();
+    let database = Database::new(Arc::new(SystemClock::new()), Fault::ClockIsRemote);
     let limit = Limit::new("limit", TokenBucket::new(1, 1, ms(300)));
     let limiter = Limiter::builder([limit]).store(CasStore::new(database.clone())).build();
     exhaust(&limiter).await;
-    let (readings, reads) = (&database.readings, &database.database.reads);
-    let before = (readings.load(Ordering::Relaxed), reads.load(Ordering::Relaxed));
+    let before = (database.clock_readings(), database.reads());
     let began = Instant::now();
     let mut wait = Duration::MAX;
     for _ in 0..100 {
@@ -272,7 +234,7 @@ async fn denials_are_repeated_without_reading_the_clock_of_a_database() {
         assert!(next <= wait);
         wait = next;
     }
-    let after = (readings.load(Ordering::Relaxed), reads.load(Ordering::Relaxed));
+    let after = (database.clock_readings(), database.reads());
     assert!(after == before || began.elapsed() > ms(200), "{before:?} {after:?}");
     sleep(wait).await;
     assert!(is_allowed(&limiter).await);

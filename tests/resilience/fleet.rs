@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::{Client, Connection, cmd};
+use support::calls::Calls;
 use support::limits::{Patient, all};
 use support::redis_server::RedisServer;
 use tokio::sync::Barrier;
@@ -56,7 +57,7 @@ fn process_of_the_fleet() {
         let begin = std::io::stdin().lines().next();
         assert!(begin.is_some(), "the fleet begins");
         for (name, algorithm) in all(TOKENS, PERIOD) {
-            let limiter = Limiter::builder([Limit::new(name, algorithm)]).patient().store(store.clone()).build();
+            let limiter = Limiter::builder(Limit::new(name, algorithm)).patient().store(store.clone()).build();
             println!("\n{ALLOWED}{}", admitted(limiter).await);
         }
     });
@@ -71,7 +72,7 @@ async fn admitted(limiter: Limiter) -> u32 {
                 barrier.wait().await;
                 let mut allowed = 0;
                 for _ in 0..REQUESTS {
-                    allowed += u32::from(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+                    allowed += u32::from(limiter.allows("key", 1).await);
                 }
                 allowed
             })

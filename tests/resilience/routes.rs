@@ -13,7 +13,7 @@ use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Returns a limit of ten per day.
 fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
-    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(10))])
+    RateLimitLayer::builder(Limit::new("ten", FixedWindow::per_day(10)))
         .store(store.clone())
         .circuit_breaker(CircuitBreaker::off())
         .headers([HeaderStyle::XRateLimit(ResetFormat::Seconds)])

@@ -89,7 +89,7 @@ fn a_delay_outside_a_runtime_is_an_error_and_is_refunded() {
 
 #[test]
 fn waiting_outside_a_runtime_is_an_error() {
-    let limiter = Limiter::new([Limit::new("bucket", TokenBucket::per_hour(1))]);
+    let limiter = Limiter::new(Limit::new("bucket", TokenBucket::per_hour(1)));
     limiter.wait("key", 1).now_or_never().expect("no wait").expect("allowed");
     names_the_runtime(limiter.wait("key", 1).now_or_never());
     let denied = limiter.try_acquire("key", 1).now_or_never().expect("an answer").expect_err("denied");
@@ -101,7 +101,7 @@ fn waiting_outside_a_runtime_is_an_error() {
 fn overrides_outside_a_runtime_are_errors() {
     let store = FaultyStore::new(Mode::Works);
     store.set_for(Operation::Decide, Mode::Hangs);
-    let limiter = Limiter::builder([Limit::new("ten", FixedWindow::per_day(10)).overridable()]).store(store).build();
+    let limiter = Limiter::builder(Limit::new("ten", FixedWindow::per_day(10)).overridable()).store(store).build();
     let error = limiter.acquire("key", 1).now_or_never().expect("an answer").expect_err("no runtime");
     assert_eq!(error.kind(), StoreErrorKind::Failed);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use support::calls::Calls;
 use tokio::time::advance;
 use tower_ratelimit::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits, OnStoreError, Share, SlidingLog,
@@ -19,7 +20,7 @@ fn sharing(algorithm: Algorithm, share: Share) -> Limiter {
 }
 
 async fn is_allowed(limiter: &Limiter) -> bool {
-    limiter.acquire("key", 1).await.expect("a decision").is_allowed()
+    limiter.allows("key", 1).await
 }
 
 fn of(tokens: u32) -> [Algorithm; 8] {

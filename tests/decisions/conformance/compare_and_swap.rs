@@ -6,21 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::FutureExt;
+use support::calls::Calls;
+use support::database::{Database, Fault, Step};
 use support::explained::{Checked, Choices, Stores, check_limiter};
 use support::patient::Patient;
+use support::store_fixture::midnight;
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
-use tower_ratelimit::{
-    CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, StoreError, Timestamp, conformance,
-};
-
-use super::map::{Fault, Map, Step};
+use tower_ratelimit::{CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, StoreError, conformance};
 
 /// Values outlive their state by the TTL margin.
 #[tokio::test]
 async fn an_override_that_has_expired_is_not_returned_while_its_value_is_kept() {
-    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let clock = midnight();
     let mails = Limit::new("mails", FixedWindow::per_day(10)).overridable();
-    let limiter = Limiter::builder([mails]).store(Map::store(clock.clone(), Fault::None)).build();
+    let limiter = Limiter::builder([mails]).store(Database::store(clock.clone(), Fault::None)).build();
     let overrides = limiter.limit("mails").unwrap();
     overrides.set_override(1_u64, FixedWindow::per_day(50), Some(Duration::from_secs(60))).await.unwrap();
     for (seconds, expected) in [(59, true), (1, false), (1, false)] {
@@ -68,12 +67,12 @@ fn the_default_clock_of_a_database_never_goes_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_with_compare_and_swap_conforms() {
-    conformance::check_all(async |clock| Map::store(clock, Fault::None)).await;
+    conformance::check_all(async |clock| Database::store(clock, Fault::None)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_whose_writes_conflict_conforms() {
-    conformance::check_all(async |clock| Map::store(clock, Fault::Conflicts)).await;
+    conformance::check_all(async |clock| Database::store(clock, Fault::Conflicts)).await;
 }
 
 #[tokio::test]
@@ -81,7 +80,7 @@ async fn explanations_agree_with_the_decisions_of_a_store_with_compare_and_swap(
     let mut checked = Checked::default();
     for seed in 0..50 {
         let clock = ManualClock::default();
-        let store = || Map::store(clock.clone(), Fault::None);
+        let store = || Database::store(clock.clone(), Fault::None);
         let stores = Stores { explained: store(), control: store(), clock: clock.clone() };
         check_limiter(seed, 25, Choices { queues: true }, stores, &mut checked).await;
     }
@@ -89,35 +88,21 @@ async fn explanations_agree_with_the_decisions_of_a_store_with_compare_and_swap(
 }
 
 /// Returns how many charges are lost when two processes share a database.
-async fn allowed_by_two_processes(fault: Fault) -> usize {
-    let clock = ManualClock::default();
-    let (values, version) = (Arc::default(), Arc::default());
+async fn allowed_by_two_processes(fault: Fault) -> u64 {
+    let database = Database::new(ManualClock::default(), fault);
     let limiter = || {
-        let store = CasStore::new(Map {
-            values: Arc::clone(&values),
-            version: Arc::clone(&version),
-            ..Map::new(clock.clone(), fault)
-        });
-        Limiter::builder([Limit::new("hundred", FixedWindow::per_day(100))]).store(store).patient().build()
+        let store = CasStore::new(database.clone());
+        Limiter::builder(Limit::new("hundred", FixedWindow::per_day(100))).store(store).patient().build()
     };
-    let tasks: Vec<_> = (0..2)
-        .map(|_| {
-            let limiter = limiter();
-            tokio::spawn(async move {
-                let mut allowed = 0;
-                for _ in 0..100 {
-                    allowed += usize::from(limiter.acquire("key", 1).await.unwrap().is_allowed());
-                }
-                allowed
-            })
-        })
-        .collect();
-    let mut allowed = 0;
-    for task in tasks {
-        allowed += task.await.unwrap();
-    }
-    let left = limiter().peek("key", 0).await.unwrap().outcomes()[0].remaining();
-    allowed - (100 - usize::try_from(left).unwrap())
+    let process = async || {
+        let (limiter, mut allowed) = (limiter(), 0);
+        for _ in 0..100 {
+            allowed += u64::from(limiter.allows("key", 1).await);
+        }
+        allowed
+    };
+    let (one, other) = tokio::join!(process(), process());
+    one + other - (100 - limiter().left("key").await[0])
 }
 
 #[tokio::test]
@@ -129,9 +114,7 @@ async fn processes_that_share_a_database_lose_no_charge() {
 /// Each number of polls ends another step of the request: reading, or writing one of the two keys.
 #[tokio::test]
 async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
-    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
-    let store = Map::store(ManualClock::default(), Fault::None);
-    let limiter = Limiter::builder(limits).store(store).patient().build();
+    let (limiter, _) = two_limits();
     let (mut is_completed, mut key) = (false, 0_u32);
     while !is_completed {
         key += 1;
@@ -147,9 +130,8 @@ async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
-        let decision = limiter.peek(key, 0).await.unwrap();
-        let [one, other] = [0, 1].map(|limit| decision.outcomes()[limit].remaining());
-        assert_eq!(one, other, "remaining after {key} polls");
+        let left = limiter.left(key).await;
+        assert_eq!(left[0], left[1], "remaining after {key} polls");
     }
     assert!(key > 4, "the request was cancelled at {key} steps only");
 }
@@ -158,9 +140,8 @@ async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
 async fn requests_to_a_hanging_database_do_not_accumulate() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for fault in [Fault::ReadsHang, Fault::WritesHang] {
-        let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
-        let store = Map::store(ManualClock::default(), fault);
-        let limiter = Limiter::builder(limits).store(store).circuit_breaker(CircuitBreaker::off()).build();
+        let store = Database::store(ManualClock::default(), fault);
+        let limiter = Limiter::builder(limits()).store(store).circuit_breaker(CircuitBreaker::off()).build();
         for key in 0..20_u32 {
             assert!(limiter.acquire(key, 1).await.is_err(), "the deadline of request {key} is over");
         }
@@ -172,17 +153,15 @@ async fn requests_to_a_hanging_database_do_not_accumulate() {
     }
 }
 
-/// Returns a limiter with two limits of ten per day, and the results of the next reads and writes of its database.
-fn two_limits() -> (Limiter, Arc<Mutex<VecDeque<Step>>>) {
-    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
-    let map = Map::new(ManualClock::default(), Fault::None);
-    let steps = map.steps.clone();
-    (Limiter::builder(limits).store(CasStore::new(map)).patient().build(), steps)
+fn limits() -> [Limit; 2] {
+    ["one", "other"].map(|name| Limit::new(name, FixedWindow::per_day(10)))
 }
 
-async fn remaining(limiter: &Limiter) -> Vec<u64> {
-    let decision = limiter.peek("key", 0).await.unwrap();
-    decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
+/// Returns a limiter with two limits of ten per day, and the results of the next reads and writes of its database.
+fn two_limits() -> (Limiter, Arc<Mutex<VecDeque<Step>>>) {
+    let database = Database::default();
+    let steps = database.steps.clone();
+    (Limiter::builder(limits()).store(CasStore::new(database)).patient().build(), steps)
 }
 
 #[tokio::test]
@@ -193,7 +172,7 @@ async fn a_request_that_fails_after_its_first_write_leaves_no_limit_charged() {
     for failing in [vec![Succeed, Succeed, Succeed, Fail], vec![Succeed, Succeed, Succeed, Conflict, Fail]] {
         *steps.lock().unwrap() = failing.into();
         assert!(limiter.acquire("key", 1).await.is_err());
-        assert_eq!(remaining(&limiter).await, [10, 10]);
+        assert_eq!(limiter.left("key").await, [10, 10]);
     }
 }
 
@@ -203,7 +182,7 @@ async fn a_refund_that_fails_under_one_limit_refunds_the_others() {
     let receipt = limiter.acquire("key", 1).await.unwrap().into_receipt();
     *steps.lock().unwrap() = [Step::Succeed, Step::Fail].into();
     assert!(limiter.refund(receipt).await.is_err());
-    assert_eq!(remaining(&limiter).await, [9, 10]);
+    assert_eq!(limiter.left("key").await, [9, 10]);
 }
 
 #[tokio::test(start_paused = true)]

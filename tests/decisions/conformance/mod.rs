@@ -1,7 +1,6 @@
 //! The conformance suite, with every store, and with stores that have defects.
 
 mod compare_and_swap;
-mod map;
 mod remote;
 mod side_by_side;
 mod users;
@@ -13,11 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use support::database::{Database, Fault};
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{Answer, Charges, KeyHasher, Outcome, Purpose, StoreFuture};
 use tower_ratelimit::{ManualClock, MemoryStore, RedisConfig, Store, SystemClock, Timestamp, Verdict, conformance};
-
-use self::map::{Fault, Map};
 
 #[tokio::test]
 async fn the_memory_store_conforms() {
@@ -174,7 +172,7 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
 
     assert!(fails(conformance::check_cancellation(&wrong(Mistake::StopsIfDropped))).await);
 
-    let map = |fault| async move |clock| Map::store(clock, fault);
+    let map = |fault| async move |clock| Database::store(clock, fault);
     assert!(fails(conformance::check_algorithms(&map(Fault::Forgets))).await);
     assert!(fails(conformance::check_algorithms(&map(Fault::Stands))).await);
     assert!(fails(conformance::check_overrides(&map(Fault::Forgets))).await);
@@ -219,7 +217,7 @@ async fn two_rates_that_admit_too_much_are_named() {
 /// The clock of the map is Tokio's, which does not wait while it is paused.
 #[tokio::test(start_paused = true)]
 async fn each_fault_of_a_database_is_named() {
-    let check = |fault| conformance::check_compare_and_swap(Arc::new(Map::new(SystemClock::new(), fault)));
+    let check = |fault| conformance::check_compare_and_swap(Arc::new(Database::new(SystemClock::new(), fault)));
     check(Fault::None).await;
     for (fault, expected) in [
         (Fault::FirstWritesRace, "swaps that succeeded of 8 with the same expected version"),

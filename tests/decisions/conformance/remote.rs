@@ -158,7 +158,7 @@ async fn a_store_of_another_crate_denies_by_the_cell_of_a_penalty() {
 
 #[tokio::test]
 async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
-    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_minute(10))]);
+    let limiter = Limiter::new(Limit::new("limit", TokenBucket::per_minute(10)));
     let decision = limiter.acquire("key", 3).await.unwrap();
     let outcome = decision.outcomes()[0].clone();
     let mut marked = outcome.clone();
@@ -172,7 +172,7 @@ async fn a_mark_of_a_wrapping_store_does_not_change_what_is_reported() {
 async fn a_lockout_that_a_store_of_another_crate_begins_is_reported() {
     let lockouts = Arc::new(Mutex::new(Vec::new()));
     let reported = lockouts.clone();
-    let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))])
+    let limiter = Limiter::builder(Limit::new("mails", FixedWindow::per_day(20)))
         .store(LocksOut(MemoryStore::new()))
         .observe(move |event| {
             if let Event::PenaltyBegan { limit, level, span, .. } = event {

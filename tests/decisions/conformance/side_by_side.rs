@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use support::calls::Now;
+use support::database::Database;
 use support::patient::Patient;
 use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
-use super::map::{Fault, Map};
 use crate::clock::NOON;
 use support::rule::{Kind, Rule};
 
@@ -41,7 +42,7 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
 }
 
 fn limiter(rule: Rule) -> tower_ratelimit::Builder {
-    Limiter::builder([Limit::new("deployed", rule.algorithm())])
+    Limiter::builder(Limit::new("deployed", rule.algorithm()))
 }
 
 /// Fails if more is admitted in any span than the larger capacity and the faster rate allow. A clock that is behind may
@@ -97,7 +98,7 @@ proptest! {
             processes.iter().map(|process| limiter(process.rule).store(Arc::clone(&store)).build()).collect();
         respect_the_larger_size(&processes, &requests, |which, at, cost| {
             clock.set(Timestamp::from_micros(at));
-            limiters[which].acquire("key", cost).into_ready().unwrap().unwrap().is_allowed()
+            limiters[which].acquire("key", cost).now().is_allowed()
         })?;
     }
 
@@ -106,17 +107,13 @@ proptest! {
         processes in processes(), requests in requests(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let (values, version) = (Arc::default(), Arc::default());
+        let database = Database::default();
         let limiters: Vec<_> = processes
             .iter()
             .map(|process| {
                 let clock = ManualClock::default();
-                let map = Map {
-                    values: Arc::clone(&values),
-                    version: Arc::clone(&version),
-                    ..Map::new(clock.clone(), Fault::None)
-                };
-                (clock, limiter(process.rule).store(CasStore::new(map)).patient().build())
+                let database = database.with_clock(clock.clone());
+                (clock, limiter(process.rule).store(CasStore::new(database)).patient().build())
             })
             .collect();
         respect_the_larger_size(&processes, &requests, |which, at, cost| {

@@ -35,7 +35,7 @@ impl Run {
     pub(super) async fn of(algorithm: Algorithm) -> Self {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let limiter =
-            Limiter::builder([Limit::new("limit", algorithm)]).store(MemoryStore::new().clock(clock.clone())).build();
+            Limiter::builder(Limit::new("limit", algorithm)).store(MemoryStore::new().clock(clock.clone())).build();
         let (mut requests, mut remaining) = (Vec::new(), Vec::new());
         for at in (0..=END).step_by(SAMPLE as usize) {
             if REQUESTS.contains(&at) {

@@ -34,7 +34,7 @@ impl Store for Plain {
 
 #[tokio::test]
 async fn a_store_without_overrides_returns_an_error_and_still_decides() {
-    let limiter = Limiter::builder([Limit::new("daily", FixedWindow::per_day(2)).overridable()])
+    let limiter = Limiter::builder(Limit::new("daily", FixedWindow::per_day(2)).overridable())
         .store(Plain(MemoryStore::new()))
         .circuit_breaker(CircuitBreaker::new().failures(1))
         .build();

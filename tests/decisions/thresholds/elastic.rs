@@ -82,7 +82,7 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
 #[test]
 fn an_elastic_limit_has_no_overage_until_requests_are_counted() {
     let in_flight = InFlight::below(2);
-    let limiter = Limiter::new([Limit::new("daily", FixedWindow::new(2, DAY)).elastic(100, in_flight.clone())]);
+    let limiter = Limiter::new(Limit::new("daily", FixedWindow::new(2, DAY)).elastic(100, in_flight.clone()));
     let is_allowed = |limiter: &Limiter| limiter.acquire("ann", 1).now().is_allowed();
     assert_eq!([(); 3].map(|()| is_allowed(&limiter)), [true, true, false]);
     assert_eq!(in_flight.count(), 0);

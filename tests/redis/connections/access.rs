@@ -62,7 +62,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         limiter.reset("key").await?;
     }
     // Trimming a log removes expired requests.
-    let brief = Limiter::builder([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))])
+    let brief = Limiter::builder(Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20))))
         .patient()
         .store(store.clone())
         .build();
@@ -70,7 +70,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         let _ = brief.acquire("key", 1).await?;
         tokio::time::sleep(Duration::from_millis(12)).await;
     }
-    let sizes = Limiter::builder([Limit::new("sizes", FixedWindow::per_hour(10)).overridable()])
+    let sizes = Limiter::builder(Limit::new("sizes", FixedWindow::per_hour(10)).overridable())
         .patient()
         .store(store.clone())
         .build();

@@ -13,13 +13,6 @@ use crate::connections::{charge, charged, connect, limiter, resume, short_deadli
 use support::patient::{Patient, connected};
 use support::redis_server::{Folder, RedisServer};
 
-/// Returns the number of script calls of the server.
-fn calls(server: &RedisServer) -> u64 {
-    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
-    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("a count"))
-}
-
 #[tokio::test]
 async fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start();
@@ -69,7 +62,7 @@ async fn cut_connections_neither_lose_nor_repeat_charges() {
             Err(_) => failed += 1,
         }
     }
-    let ran = calls(&server);
+    let ran = server.calls("evalsha");
     let charged = charged(&limiter).await;
     println!("{answered} answered, {failed} failed, {charged} charged in {ran} calls");
     assert!(ran <= charged, "requests share calls");
@@ -295,7 +288,7 @@ async fn only_script_calls_are_sent_while_redis_works() {
         charge(&limiter).await;
     }
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(calls(&server), 10);
+    assert_eq!(server.calls("evalsha"), 10);
     let stats: String = server.ask(cmd("INFO").arg("commandstats"));
     assert!(!stats.contains("cmdstat_ping") && !stats.contains("cmdstat_script"), "{stats}");
 }

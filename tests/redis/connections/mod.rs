@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_millis(50);
 const MOST: u32 = 1_000_000;
 
 fn limiter(store: RedisStore) -> Builder {
-    Limiter::builder([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))])
+    Limiter::builder(Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400))))
         .patient()
         .store(store)
 }

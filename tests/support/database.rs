@@ -6,32 +6,42 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
-use tower_ratelimit::{Clock, StoreError, Timestamp};
+use tower_ratelimit::{Clock, ManualClock, StoreError, Timestamp};
 
-/// A map with compare-and-swap, and possibly a defect. Values expire by its clock.
-#[derive(Debug)]
-pub(super) struct Map {
-    pub(super) clock: Arc<dyn Clock>,
+/// A map with compare-and-swap, and possibly a fault. Values expire by its clock. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Database<C = ManualClock> {
+    pub clock: C,
     /// The time at which a clock stands that stands still, in µs.
-    pub(super) standing: OnceLock<u64>,
-    pub(super) values: Arc<Mutex<HashMap<String, Row>>>,
+    standing: Arc<OnceLock<u64>>,
+    values: Arc<Mutex<HashMap<String, Row>>>,
     /// The version of the last write.
-    pub(super) version: Arc<AtomicU64>,
-    pub(super) fault: Fault,
+    version: Arc<AtomicU64>,
+    fault: Arc<Mutex<Fault>>,
     /// The results of the next reads and writes.
-    pub(super) steps: Arc<Mutex<VecDeque<Step>>>,
+    pub steps: Arc<Mutex<VecDeque<Step>>>,
+    /// The number of the next writes that other processes precede.
+    pub conflicts: Arc<AtomicU64>,
+    /// Called for each of them.
+    on_conflict: fn(&C),
+    /// The time that each read and each write takes.
+    latency: Duration,
+    reads: Arc<AtomicU64>,
+    readings: Arc<AtomicU64>,
+    writes: Arc<Mutex<Vec<Instant>>>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+struct Row {
     value: Versioned,
     expires_at: Timestamp,
 }
 
 /// The result of one read or write.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Step {
+pub enum Step {
     Succeed,
     /// Another process has changed the value.
     Conflict,
@@ -40,7 +50,7 @@ pub(super) enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fault {
+pub enum Fault {
     None,
     /// Writes of keys without a value compare before they write.
     FirstWritesRace,
@@ -56,6 +66,8 @@ pub(super) enum Fault {
     Stands,
     /// The clock counts milliseconds.
     CountsMillis,
+    /// The clock is not read at once, which is no defect.
+    ClockIsRemote,
     /// Two servers take turns, whose clocks differ by 5 ms.
     ClockGoesBack,
     /// The versions of a key start again after its removal.
@@ -74,36 +86,87 @@ pub(super) enum Fault {
     WritesHang,
 }
 
-impl Map {
-    pub(super) fn store(clock: impl Clock, fault: Fault) -> CasStore<Self> {
+impl Default for Database {
+    fn default() -> Self {
+        Self::new(ManualClock::default(), Fault::None)
+    }
+}
+
+impl<C: Clock> Database<C> {
+    pub fn store(clock: C, fault: Fault) -> CasStore<Self> {
         CasStore::new(Self::new(clock, fault))
     }
 
-    pub(super) fn new(clock: impl Clock, fault: Fault) -> Self {
+    pub fn new(clock: C, fault: Fault) -> Self {
         Self {
-            clock: Arc::new(clock),
-            standing: OnceLock::new(),
+            clock,
+            standing: Arc::default(),
             values: Arc::default(),
             version: Arc::default(),
-            fault,
+            fault: Arc::new(Mutex::new(fault)),
             steps: Arc::default(),
+            conflicts: Arc::default(),
+            on_conflict: |_| {},
+            latency: Duration::ZERO,
+            reads: Arc::default(),
+            readings: Arc::default(),
+            writes: Arc::default(),
         }
+    }
+
+    /// Returns the same database with another clock, as of another process.
+    pub fn with_clock(&self, clock: C) -> Self
+    where
+        C: Clone,
+    {
+        Self { clock, ..self.clone() }
+    }
+
+    pub fn latency(self, latency: Duration) -> Self {
+        Self { latency, ..self }
+    }
+
+    pub fn on_conflict(self, on_conflict: fn(&C)) -> Self {
+        Self { on_conflict, ..self }
+    }
+
+    pub fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    /// Returns the number of reads.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often the clock was read.
+    pub fn clock_readings(&self) -> u64 {
+        self.readings.load(Ordering::Relaxed)
+    }
+
+    /// Returns when each write began.
+    pub fn writes(&self) -> Vec<Instant> {
+        self.writes.lock().unwrap().clone()
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        *self.fault.lock().unwrap() == fault
     }
 
     /// Returns the value of `key`. The fault `keeps` has it even if it has expired.
     fn find<'a>(&self, values: &'a HashMap<String, Row>, key: &str, keeps: Fault) -> Option<&'a Versioned> {
-        let counts = |row: &&Row| self.clock.now() < row.expires_at || self.fault == keeps;
+        let counts = |row: &&Row| self.clock.now() < row.expires_at || self.has(keeps);
         values.get(key).filter(counts).map(|row| &row.value)
     }
 
     /// Reads the value of `key`. The fault `keeps` has it even if it has expired, and `tears` reads it before its
     /// version.
     async fn read(&self, key: &str, keeps: Fault, tears: Fault) -> Result<Option<Versioned>, StoreError> {
-        tokio::task::yield_now().await;
-        self.step(self.fault == Fault::ReadsHang).await?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.step(self.has(Fault::ReadsHang)).await?;
         let find = || self.find(&self.values.lock().unwrap(), key, keeps).cloned();
         let mut found = find();
-        if let Some(found) = found.as_mut().filter(|_| self.fault == tears) {
+        if let Some(found) = found.as_mut().filter(|_| self.has(tears)) {
             tokio::task::yield_now().await;
             found.version = find().map_or(0, |found| found.version);
         }
@@ -112,6 +175,10 @@ impl Map {
 
     /// Returns the result of the next read or write.
     async fn step(&self, hangs: bool) -> Result<Step, StoreError> {
+        tokio::task::yield_now().await;
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
         let step = self.steps.lock().unwrap().pop_front().unwrap_or(Step::Succeed);
         match step {
             Step::Fail => Err(StoreError::new("a step that fails")),
@@ -122,7 +189,7 @@ impl Map {
     }
 }
 
-impl CompareAndSwap for Map {
+impl<C: Clock> CompareAndSwap for Database<C> {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
         self.read(key, Fault::GetsExpired, Fault::GetIsTorn).await
     }
@@ -143,36 +210,40 @@ impl CompareAndSwap for Map {
         ttl: Duration,
     ) -> Result<bool, StoreError> {
         assert!(ttl > Duration::ZERO);
-        tokio::task::yield_now().await;
-        if self.step(self.fault == Fault::WritesHang).await? == Step::Conflict {
+        self.writes.lock().unwrap().push(Instant::now());
+        if self.step(self.has(Fault::WritesHang)).await? == Step::Conflict {
             return Ok(false);
         }
-        let races = self.fault == Fault::FirstWritesRace
-            && expected.is_none()
-            && !self.values.lock().unwrap().contains_key(key);
+        let precede = |left: u64| left.checked_sub(1);
+        if self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, precede).is_ok() {
+            (self.on_conflict)(&self.clock);
+            return Ok(false);
+        }
+        let races =
+            self.has(Fault::FirstWritesRace) && expected.is_none() && !self.values.lock().unwrap().contains_key(key);
         if races {
             tokio::task::yield_now().await;
         }
         let mut values = self.values.lock().unwrap();
         let version = self.find(&values, key, Fault::ComparesExpired).map(|found| found.version);
-        if version != expected && self.fault != Fault::IgnoresVersions && !races {
+        if version != expected && !self.has(Fault::IgnoresVersions) && !races {
             return Ok(false);
         }
-        let next = match self.fault {
+        let next = match *self.fault.lock().unwrap() {
             Fault::ReusesVersions => version.unwrap_or(0) + 1,
             _ => self.version.fetch_add(1, Ordering::Relaxed) + 1,
         };
-        if self.fault == Fault::Conflicts && next % 2 == 1 {
+        if self.has(Fault::Conflicts) && next % 2 == 1 {
             // Another process has written the same value.
             if let Some(found) = values.get_mut(key) {
                 found.value.version = next;
                 return Ok(false);
             }
         }
-        if self.fault != Fault::Forgets {
-            let zero = value.iter().position(|byte| *byte == 0).filter(|_| self.fault == Fault::CutsValues);
+        if !self.has(Fault::Forgets) {
+            let zero = value.iter().position(|byte| *byte == 0).filter(|_| self.has(Fault::CutsValues));
             let value = value[..zero.unwrap_or(value.len())].to_vec();
-            let kept = values.get(key).filter(|_| self.fault == Fault::KeepsFirstExpiry);
+            let kept = values.get(key).filter(|_| self.has(Fault::KeepsFirstExpiry));
             let expires_at = kept.map_or_else(|| self.clock.now().saturating_add(ttl), |row| row.expires_at);
             values.insert(key.to_owned(), Row { value: Versioned { value, version: next }, expires_at });
         }
@@ -185,8 +256,12 @@ impl CompareAndSwap for Map {
     }
 
     async fn now(&self) -> Result<Timestamp, StoreError> {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        if self.has(Fault::ClockIsRemote) {
+            tokio::task::yield_now().await;
+        }
         let now = self.clock.now().as_micros();
-        Ok(Timestamp::from_micros(match self.fault {
+        Ok(Timestamp::from_micros(match *self.fault.lock().unwrap() {
             Fault::Stands => *self.standing.get_or_init(|| now),
             Fault::CountsMillis => now / 1_000,
             Fault::ClockGoesBack => now - self.version.fetch_add(1, Ordering::Relaxed) % 2 * 5_000,
