@@ -62,6 +62,8 @@ pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};
 pub(crate) use self::log::Log;
 pub(crate) use self::penalty::Lockout;
 pub use self::penalty::Penalty;
+#[cfg(feature = "redis")]
+pub(crate) use self::settings::ScriptTag;
 pub use self::settings::{Algorithm, Rounding};
 pub(crate) use self::settings::{Kind, Size};
 pub(crate) use self::state::CompactState;

@@ -67,6 +67,20 @@ pub(crate) enum BucketKind {
     Queue,
 }
 
+/// The algorithms as the script of the Redis store knows them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum ScriptTag {
+    Bucket,
+    Queue,
+    IntervalBucket,
+    FixedWindow,
+    CalendarWindow,
+    CounterDown,
+    CounterUp,
+    Log,
+    Penalty,
+}
+
 /// The direction in which a [`SlidingWindowCounter`](crate::SlidingWindowCounter) rounds the weighted count of the
 /// previous window.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -109,7 +123,7 @@ impl Algorithm {
         if let Err(fault) = validation::tokens(what, capacity) {
             return Err(fault);
         }
-        self.capacity = capacity as u64 + self.is_queue() as u64;
+        self.capacity = self.capacity_of(capacity);
         if self.capacity > self.most_tokens() {
             return Err(Fault::new("a bucket of ")
                 .number(self.capacity)
@@ -184,6 +198,11 @@ impl Algorithm {
         matches!(self.kind, Kind::Bucket(BucketKind::Queue))
     }
 
+    /// Returns the capacity of a limit of `tokens`. A queue holds one more than may wait: the one that proceeds.
+    const fn capacity_of(&self, tokens: u32) -> u64 {
+        tokens as u64 + self.is_queue() as u64
+    }
+
     /// Returns whether windows begin and end by the wall clock.
     #[inline]
     pub(crate) const fn is_calendar(&self) -> bool {
@@ -193,30 +212,34 @@ impl Algorithm {
     /// Returns whether the state of a key is a log.
     #[inline]
     pub(crate) const fn keeps_log(&self) -> bool {
-        matches!(self.kind, Kind::Log(_))
+        self.properties().3
     }
 
-    /// Returns the tag in storage keys, which separates the states of this algorithm from those of others, and the name
-    /// in words.
-    fn tag_and_name(&self) -> (&'static str, &'static str) {
+    /// Returns what sets this kind of algorithm apart: its tag in storage keys, its name in words, its tag in the script
+    /// of the Redis store, and whether the state of a key is a log. Kinds whose states are incompatible have different
+    /// tags in storage keys.
+    #[inline(always)]
+    pub(crate) const fn properties(&self) -> (&'static str, &'static str, ScriptTag, bool) {
         match self.kind {
-            Kind::Bucket(BucketKind::Token) => ("tb", "token bucket"),
-            Kind::Bucket(BucketKind::Leaky) => ("lb", "leaky bucket"),
-            Kind::Bucket(BucketKind::Queue) => ("lq", "leaky bucket queue"),
-            Kind::IntervalBucket => ("ti", "token bucket (at intervals)"),
-            Kind::Window(None) => ("fw", "fixed window"),
-            Kind::Window(Some(_)) => ("cw", "calendar window"),
-            Kind::Counter(Rounding::Up) => ("sc", "sliding window counter"),
-            Kind::Counter(Rounding::Down) => ("sc", "sliding window counter (rounded down)"),
-            Kind::Log(None) => ("sl", "sliding log"),
-            Kind::Log(Some(_)) => ("sw", "sliding window"),
-            Kind::Penalty { .. } => ("p", "penalty"),
+            Kind::Bucket(BucketKind::Token) => ("tb", "token bucket", ScriptTag::Bucket, false),
+            Kind::Bucket(BucketKind::Leaky) => ("lb", "leaky bucket", ScriptTag::Bucket, false),
+            Kind::Bucket(BucketKind::Queue) => ("lq", "leaky bucket queue", ScriptTag::Queue, false),
+            Kind::IntervalBucket => ("ti", "token bucket (at intervals)", ScriptTag::IntervalBucket, false),
+            Kind::Window(None) => ("fw", "fixed window", ScriptTag::FixedWindow, false),
+            Kind::Window(Some(_)) => ("cw", "calendar window", ScriptTag::CalendarWindow, false),
+            Kind::Counter(Rounding::Up) => ("sc", "sliding window counter", ScriptTag::CounterUp, false),
+            Kind::Counter(Rounding::Down) => {
+                ("sc", "sliding window counter (rounded down)", ScriptTag::CounterDown, false)
+            }
+            Kind::Log(None) => ("sl", "sliding log", ScriptTag::Log, true),
+            Kind::Log(Some(_)) => ("sw", "sliding window", ScriptTag::Log, true),
+            Kind::Penalty { .. } => ("p", "penalty", ScriptTag::Penalty, false),
         }
     }
 
     /// Describes the algorithm in words.
     fn describe(&self) -> String {
-        let ([capacity, amount], (_, name)) = (self.size(), self.tag_and_name());
+        let ([capacity, amount], (_, name, ..)) = (self.size(), self.properties());
         let tokens = if self.is_bucket() { amount } else { capacity };
         let period = match self.kind {
             Kind::Window(Some(calendar)) => calendar.describe(),
@@ -229,7 +252,7 @@ impl Algorithm {
 
     /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
-        self.tag_and_name().0
+        self.properties().0
     }
 
     /// Returns the period that the state of a key is relative to, as it appears in storage keys: `60s`, `1500000u`,
@@ -248,7 +271,7 @@ impl Algorithm {
 
     /// Returns the tokens of the limit.
     pub(crate) fn size(&self) -> Size {
-        [(self.capacity - u64::from(self.is_queue())) as u32, self.amount]
+        [(self.capacity - self.capacity_of(0)) as u32, self.amount]
     }
 
     /// Returns the algorithm with another size and without overage, or `None` if that is out of range.
@@ -282,7 +305,7 @@ impl Algorithm {
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
-        let mut part = Self { capacity: u64::from(share) + u64::from(self.is_queue()), overage: 0, ..self };
+        let mut part = Self { capacity: self.capacity_of(share), overage: 0, ..self };
         match &mut part.kind {
             Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));

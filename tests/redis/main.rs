@@ -4,4 +4,5 @@ mod cluster;
 mod connections;
 mod denials;
 mod explain;
+mod script;
 mod store;

@@ -35,6 +35,7 @@ const LEVELS: &[&str] = &[
     "store::redis::error",
     "store::redis::config",
     "store::redis::request",
+    "store::redis::script",
     "store::redis::connector",
     "store::redis::queue",
     "store::redis::calls",

@@ -1,6 +1,4 @@
 //! Opens connections to a server, and loads the script that decides requests there.
-//!
-//! `lua/` holds the script: each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm).
 
 use std::convert::Infallible;
 use std::io;
@@ -21,28 +19,7 @@ use tokio::time::timeout;
 
 use super::config::{RedisConfig, SentinelMaster, Servers};
 use super::error::Fault;
-
-/// The script, which is the same for all limits, so that a server keeps one: its files, one after the other. The tests
-/// write it to `target/script.lua`.
-pub(super) const SCRIPT: &str = concat!(
-    include_str!("lua/prelude.lua"),
-    include_str!("lua/bucket.lua"),
-    "\nelseif tag == INTERVAL_BUCKET then\n",
-    include_str!("lua/interval_bucket.lua"),
-    "\nelseif tag == FIXED_WINDOW or tag == CALENDAR_WINDOW then\n",
-    include_str!("lua/window.lua"),
-    "\nelseif tag == COUNTER_DOWN or tag == COUNTER_UP then\n",
-    include_str!("lua/counter.lua"),
-    "\nelseif tag == LOG then\n",
-    include_str!("lua/log.lua"),
-    "\nelseif tag == PENALTY then\n",
-    include_str!("lua/penalty.lua"),
-    "\nend\nerror({ err = 'UNSUPPORTED the script has no algorithm with the tag ' .. string.char(tag) })\nend\n\n",
-    include_str!("lua/main.lua"),
-);
-
-/// A script of its own, which checks the commands that the other one calls.
-const CHECK: &str = include_str!("lua/check.lua");
+use super::script::{CHECK, script};
 
 /// The time after which the kernel probes an idle connection. On Linux, it closes a connection if data is not
 /// acknowledged within twice this time.
@@ -197,7 +174,7 @@ impl Connector {
                 let _ = self.refused.set(Fault::script(refused));
             }
         }
-        let hash = load_text(connection, SCRIPT).await?;
+        let hash = load_text(connection, &script()).await?;
         // All servers compute the same hash.
         let _ = self.hash.set(hash.into());
         Ok(())
@@ -237,38 +214,4 @@ pub(super) fn at_address(info: &ConnectionInfo, host: String, port: u16) -> Conn
         _ => ConnectionAddr::Tcp(host, port),
     };
     info.clone().set_addr(address)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    use mlua::Lua;
-
-    use super::{CHECK, SCRIPT};
-
-    #[test]
-    fn the_scripts_compile() {
-        for text in [SCRIPT, CHECK] {
-            assert!(Lua::new().load(text).into_function().is_ok());
-        }
-        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
-        fs::create_dir_all(&target).unwrap();
-        fs::write(target.join("script.lua"), SCRIPT).unwrap();
-    }
-
-    #[test]
-    fn each_algorithm_compiles_on_its_own() {
-        for (name, text) in [
-            ("bucket", include_str!("lua/bucket.lua")),
-            ("interval_bucket", include_str!("lua/interval_bucket.lua")),
-            ("window", include_str!("lua/window.lua")),
-            ("counter", include_str!("lua/counter.lua")),
-            ("log", include_str!("lua/log.lua")),
-            ("penalty", include_str!("lua/penalty.lua")),
-        ] {
-            assert!(Lua::new().load(text).into_function().is_ok(), "{name}");
-        }
-    }
 }

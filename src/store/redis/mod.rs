@@ -22,6 +22,7 @@ mod error;
 mod operations;
 mod queue;
 mod request;
+mod script;
 mod store;
 #[cfg(test)]
 mod tests;

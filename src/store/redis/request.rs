@@ -1,4 +1,4 @@
-//! Encodes requests for the script, and decodes its replies, in the format that `lua/prelude.lua` describes.
+//! Encodes requests for the script, and decodes its replies, in the format that `lua/main.lua` describes.
 
 use std::borrow::Cow;
 
@@ -7,23 +7,23 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::error::Fault;
-use crate::algorithm::{Algorithm, CompactState, KeyState, Kind, Log, Rounding};
-use crate::decision::{Charge, Charges, Outcome, Purpose, Veto, decide};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Kind, Log};
+use crate::decision::{Charge, Charges, Outcome, Purpose, decide};
 use crate::store::{Override, StoredOverride};
 use crate::time::{Timestamp, ceil_micros};
 
-/// The operation of the script on the keys of a request. Capital letters stand for those that decide.
+/// The operation of the script on the keys of a request. Those before `Refund` decide.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Task {
-    Acquire = b'A' as isize,
-    Peek = b'P' as isize,
+    Acquire,
+    Peek,
     /// Charges nothing, like a peek, but counts denials as strikes.
-    PeekWithStrikes = b'S' as isize,
-    Refund = b'r' as isize,
-    GetOverride = b'g' as isize,
-    SetOverride = b'o' as isize,
+    PeekWithStrikes,
+    Refund,
+    GetOverride,
+    SetOverride,
     /// Deletes the keys.
-    Reset = b'x' as isize,
+    Reset,
 }
 
 /// A request, encoded for the script.
@@ -55,12 +55,8 @@ impl Request {
         let mut request = Self::new(task, charges.len());
         for (position, charge) in charges.iter().enumerate() {
             request.key(name(prefix, charges, position));
-            let veto = match charge.veto() {
-                Veto::Enforced => b'e',
-                Veto::Shadow => b's',
-                Veto::Quota => b'q',
-            };
-            request.extend(&[tag(charge.algorithm()), veto, charge.is_overridable().into()]);
+            let (tag, veto) = (tag(charge.algorithm()), charge.veto() as u8);
+            request.extend(&[tag, veto, charge.is_overridable().into()]);
             request.arguments(charge, now);
             if charge.is_overridable() {
                 request.key(name_of_override(prefix, charges, position));
@@ -162,19 +158,10 @@ impl Request {
     }
 }
 
-/// Returns the letter by which the script knows an algorithm.
+/// Returns the number by which the script knows an algorithm.
 fn tag(algorithm: &Algorithm) -> u8 {
-    match algorithm.kind {
-        Kind::Bucket(_) if algorithm.is_queue() => b'q',
-        Kind::Bucket(_) => b'b',
-        Kind::IntervalBucket => b'i',
-        Kind::Window(None) => b'w',
-        Kind::Window(Some(_)) => b'k',
-        Kind::Counter(Rounding::Down) => b'c',
-        Kind::Counter(Rounding::Up) => b'u',
-        Kind::Log(_) => b'l',
-        Kind::Penalty { .. } => b'p',
-    }
+    let (_, _, tag, _) = algorithm.properties();
+    tag as u8
 }
 
 /// Returns the name `prefix:{hash}:limit:rule` of the key that holds the state of a charge, or

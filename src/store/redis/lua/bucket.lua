@@ -3,6 +3,9 @@
 -- A level is a number of tokens, and a part of a token in units of 1/span. The counts of a key's state are by how many
 -- 1/amount of a µs its expiry was rounded up, and the amount.
 
+-- Whole numbers below it are exact.
+local MAX_EXACT = 9007199254740992
+
 -- Returns whether the bucket has room for the cost, and the instant and the level that it finds.
 local function peek(now, cost, hard, amount, span, expires, at, rounding, rate)
   -- If the clock has stepped back behind the last charge, time stands still.
@@ -68,7 +71,7 @@ local function refund(now, cost, hard, amount, span, expires, at, rounding, rate
   local from = at > now and at or now
   local tokens, part = level(from, amount, span, expires, at, rounding, rate)
   local back, back_part = tokens, part
-  if tag ~= QUEUE then
+  if tag ~= ScriptTag.Queue then
     back, back_part = level(from, amount, span, marked, marked_at, marked_rounding, marked_rate)
   elseif expires ~= marked or rounding ~= marked_rounding or rate ~= marked_rate then
     return

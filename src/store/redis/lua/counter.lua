@@ -17,7 +17,7 @@ local function peek(now, cost, hard, amount, span, expires, _, current, previous
   local start
   start, previous, current = view(now, span, expires, current, previous)
   local weighted, rest = mul_div(previous, span - math.max(now - start, 0), span)
-  if rest > 0 and tag == COUNTER_UP then weighted = weighted + 1 end
+  if rest > 0 and tag == ScriptTag.CounterUp then weighted = weighted + 1 end
   return weighted + current + cost <= hard, start, previous, current
 end
 

@@ -1,13 +1,70 @@
+-- Performs requests one after the other, each all or nothing, at one instant.
+--
+-- KEYS are the keys of all requests, in the order in which these name them. ARGV[1] is empty, or a clock for tests: the
+-- instant in µs, and for how many ms keys are kept longer. ARGV[2] is the requests, as request.rs encodes them:
+--
+--   request   task, number of cells, number of keys, length of the request (2 bytes), then its cells, or the override
+--             to set
+--   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
+--   refund    tag of the algorithm, mark, its arguments
+--   arguments cost, capacity, capacity with overage, amount, span in µs, and those that only this algorithm has; then,
+--             if it can be overridden and is no refund, its overage in percent
+--   override  its validity in µs, negative without an end, then its capacity and its amount (4 bytes each)
+--   keys      of a cell: its own, and its override's if it can have one
+--
+-- A penalty is the cell behind its limit's. Or a request is `=`: the same as the one before it, with other keys.
+--
+-- The reply is one string, which is cheaper for both sides than an array: the present instant (7 bytes), then for each
+-- request `y` if it is allowed, `n` if it is denied, or `N` if it is denied and a strike could not be written, the number
+-- of keys that were read, and for each the length of the state that it held before, and that. `e` is an error: its length
+-- (2 bytes), and its text. It concerns only its request: a key that holds something else, a command that Redis rejects,
+-- an unknown tag.
+--
+-- The state of a key is 22 bytes: two instants in µs, the first of which is its expiry, and two counts under 2^32. The
+-- instant until which Redis keeps the key may follow. Otherwise, it is the expiry. Logs are lists.
+--
+-- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each
+-- variable of another function that it uses. So algorithms are functions of numbers (except for logs), created when a
+-- request needs them. script.rs inserts the files of algorithms and tasks, and replaces the names of enums in Rust,
+-- such as `ScriptTag.Queue`, by their numbers.
+
+-- Returns floor(a * b / c) and the remainder, exactly, for a < 2^36, b < 2^53, c < 2^46 and a quotient below 2^53.
+local function mul_div(a, b, c)
+  local product = a * b
+  -- Lua's `%` is exact for whole numbers below 2^53.
+  if product < 9007199254740992 then
+    local rest = product % c
+    return (product - rest) / c, rest
+  end
+  -- Long division: six digits of a, of 6 bits each.
+  local floor, fmod = math.floor, math.fmod
+  local quotient, digit = 0, 1073741824
+  local rest = fmod(b, c)
+  local whole = (b - rest) / c * a
+  b, rest = rest, 0
+  while digit >= 1 do
+    local taken = floor(a / digit)
+    a = a - taken * digit
+    local sum = rest * 64 + taken * b
+    rest = fmod(sum, c)
+    quotient = quotient * 64 + (sum - rest) / c
+    digit = digit / 64
+  end
+  return whole + quotient, rest
+end
+
+-- Returns the functions of an algorithm. That for refunds, and what only it needs, is created if asked for.
+local function algorithm(tag, is_refund)
+  -- Insert the algorithms here.
+  error({ err = 'UNSUPPORTED the script has no algorithm with the tag ' .. tag })
+end
+
 -- Performs requests that are alike but for their keys: those of several cells, those that decide nothing, and others
 -- that are less frequent. Returns the number of parts of the reply.
-local function perform(progress, now, task, count, keys, same)
-  local ACQUIRE, PEEK, REFUND, GET_OVERRIDE, SET_OVERRIDE, RESET = 65, 80, 114, 103, 111, 120 -- A, P, r, g, o, x
-  local SHADOW, QUOTA = 115, 113 -- s, q
-  local QUEUE, CALENDAR_WINDOW, LOG, PENALTY = 113, 107, 108, 112 -- q, k, l, p
-
-  local KEYS, text, reply, margin = KEYS, ARGV[2], progress.reply, progress.margin
+local function perform(progress, task, count, keys, same)
+  local KEYS, text, now, reply, margin = KEYS, ARGV[2], progress.now, progress.reply, progress.margin
   local call, byte, char, pack, unpack = redis.call, string.byte, string.char, struct.pack, struct.unpack
-  local length = progress.length
+  local length, start = progress.length, progress.place + 5
 
   -- Returns the state that a key holds, and what it says, and until when the key is kept.
   local function read(key)
@@ -33,10 +90,9 @@ local function perform(progress, now, task, count, keys, same)
   local last_tag, peek, charge, refund
 
   -- Reads the arguments of an algorithm at a position of the text. Returns a cell, and where they end.
-  local function cell_at(place, tag, veto, position, is_refund)
-    local cost, capacity, hard, amount, span
-    cost, capacity, hard, amount, span, place = unpack('<ddddd', text, place)
-    if tag ~= last_tag or tag == LOG then
+  local function cell_at(begin, tag, veto, position, is_refund)
+    local cost, capacity, hard, amount, span, place = unpack('<ddddd', text, begin)
+    if tag ~= last_tag or tag == ScriptTag.Log then
       peek, charge, refund = algorithm(tag, is_refund)
       last_tag = tag
     end
@@ -45,178 +101,25 @@ local function perform(progress, now, task, count, keys, same)
       0, 0, 0, 0, tag = tag, veto = veto, position = position, cost = cost, capacity = capacity, hard = hard,
       amount = amount, span = span, peek = peek, charge = charge, has_room = false, kept = 0,
     }
-    if tag == CALENDAR_WINDOW then
+    if tag == ScriptTag.CalendarWindow then
       -- Scripts know no calendars, so the caller sends the edges, in seconds, of the windows around its own time.
-      local seconds, a, b, c, d, e = now / 1e6
-      a, b, c, d, e, place = unpack('<ddddd', text, place)
+      local seconds, a, b, c, d, e, next_place = now / 1e6, unpack('<ddddd', text, place)
       local window_end = seconds < b and b or seconds < c and c or seconds < d and d or e
-      cell.first = seconds >= a and seconds < e and window_end * 1e6
-    elseif tag == PENALTY then
+      cell.first, place = seconds >= a and seconds < e and window_end * 1e6, next_place
+    elseif tag == ScriptTag.Penalty then
       cell.first, cell.second, place = unpack('<dd', text, place)
-    elseif tag == LOG then
+    elseif tag == ScriptTag.Log then
       cell.first, place = unpack('<d', text, place)
     end
     return cell, place
   end
 
-  -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
-  -- within 2^52 µs.
-  local function resize(cell, tokens, amount)
-    local span, capacity = cell.span, cell.tag == QUEUE and tokens + 1 or tokens
-    local overage = math.min(math.floor(tokens * cell.percent / 100), 4294967295 - tokens)
-    local drained, rest
-    if cell.tag == 105 then -- i, in whole intervals
-      drained = math.floor(4503599627370496 / span) * amount
-    elseif amount > 0 and amount * 1048576 < span then
-      drained, rest = mul_div(67108864, amount, span)
-      drained = drained * 67108864 + mul_div(67108864, rest, span)
-    end
-    if drained then overage = math.min(overage, math.max(drained - capacity, 0)) end
-    cell.capacity, cell.hard, cell.amount = capacity, capacity + overage, amount
-  end
-
-  local start = progress.place + 5
-  -- Capital letters decide.
-  local decides, cells = task < 97, {}
-  if decides then
-    local place, position = start, 0
-    for i = 1, count do
-      local tag, veto, is_overridable = byte(text, place, place + 2)
-      local cell
-      cell, place = cell_at(place + 3, tag, veto, position)
-      if is_overridable == 1 then
-        cell.percent, place = unpack('<d', text, place)
-        cell.tokens, cell.own_amount = tag == QUEUE and cell.capacity - 1 or cell.capacity, cell.amount
-      end
-      cells[i], position = cell, position + 1 + is_overridable
-    end
-  end
-
-  for done = progress.done, same do
-    -- If an error ends this request, `progress` tells which one it was.
-    progress.done, progress.length = done, length
-    local first_key, verdict = progress.key + done * keys, length + 1
-    length = verdict
-    reply[verdict] = 'y\0'
-    if decides then
-      -- Decide as `decide` in src/decision/decide.rs.
-      local keys_read = count
-
-      -- Peek at all.
-      local is_allowed, quota_has_room = true, nil
-      for i = 1, count do
-        local cell = cells[i]
-        local key, cost = KEYS[first_key + cell.position], cell.cost
-        if cell.percent then
-          local state, expires, _, tokens, amount = read(KEYS[first_key + cell.position + 1])
-          if expires > 0 and expires <= now then state = '' end
-          if state == '' then tokens, amount = cell.tokens, cell.own_amount end
-          resize(cell, tokens, amount)
-          reply[length + 1], reply[length + 2] = char(#state), state
-          length, keys_read = length + 2, keys_read + 1
-        end
-        local has_room, state, expires, at, first, second
-        if cell.tag == LOG then
-          has_room, state = cell.peek(key, now, cost, cell.capacity, cell.hard, cell.span, cell.first)
-        else
-          state, expires, at, first, second, cell.kept = read(key)
-          has_room, cell[1], cell[2], cell[3], cell[4] =
-            cell.peek(now, cost, cell.hard, cell.amount, cell.span, expires, at, first, second, cell.first)
-        end
-        local size = #state
-        reply[length + 1] = size == 22 and '\22' or size == 29 and '\29' or char(size)
-        reply[length + 2] = state
-        length = length + 2
-        has_room = has_room or cost == 0
-        cell.has_room = has_room
-        if cell.veto == QUOTA then
-          quota_has_room = quota_has_room or has_room
-        elseif not has_room and cell.veto ~= SHADOW then
-          is_allowed = false
-        end
-      end
-      if quota_has_room == false then is_allowed = false end
-      reply[verdict] = char(is_allowed and 121 or 110, keys_read)
-
-      -- Charge all or none. A denial by a limit is a strike for the penalty behind it.
-      local is_denied = false
-      for i = 1, count do
-        local cell = cells[i]
-        local charges, has_room, cost = is_allowed and task == ACQUIRE, cell.has_room, cell.cost
-        if cell.tag == PENALTY then
-          charges = is_denied and task ~= PEEK and cell.amount > 0
-        else
-          is_denied = not has_room
-        end
-        if charges and has_room and cost > 0 then
-          local key = KEYS[first_key + cell.position]
-          if cell.tag == LOG then
-            cell.charge(key, margin)
-          elseif cell.tag ~= PENALTY then
-            write(key, cell.kept, cell.charge(
-              now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first
-            ))
-          elseif not pcall(write, key, cell.kept, cell.charge(
-            now, cost, cell.hard, cell.amount, cell.span, cell[1], cell[2], cell[3], cell[4], cell.first, cell.second
-          )) then
-            -- The denial stands although Redis refuses writes.
-            reply[verdict] = char(78, keys_read) -- N
-          end
-        end
-      end
-    elseif task == REFUND then
-      local place = start
-      for i = first_key, first_key + count - 1 do
-        local key, tag = KEYS[i], byte(text, place)
-        local marked, marked_at, marked_first, marked_second = unpack('<I7I7I4I4', text, place + 1)
-        local cell
-        cell, place = cell_at(place + 23, tag, nil, nil, true)
-        if tag == LOG then
-          cell.peek(key, now, cell.cost, cell.capacity, cell.hard, cell.span, cell.first)
-          refund(key, marked, margin)
-        else
-          local _, expires, at, first, second, kept = read(key)
-          local refunded, refunded_at, slack
-          refunded, refunded_at, first, second, slack = refund(
-            now, cell.cost, cell.hard, cell.amount, cell.span,
-            expires, at, first, second, marked, marked_at, marked_first, marked_second
-          )
-          if expires == 0 or not refunded then
-            -- Changes nothing.
-          elseif refunded <= now then
-            call('DEL', key)
-          else
-            write(key, kept, refunded, refunded_at, first, second, slack)
-          end
-        end
-      end
-    elseif task == GET_OVERRIDE then
-      local state, expires = read(KEYS[first_key])
-      if expires > 0 and expires <= now then state = '' end
-      reply[verdict] = 'y\1' .. char(#state) .. state
-    elseif task == SET_OVERRIDE then
-      -- For a span in µs, or for good if that is negative.
-      local span, tokens, amount = unpack('<dI4I4', text, start)
-      if span < 0 then
-        call('SET', KEYS[first_key], pack('<I7I7I4I4', 0, 0, tokens, amount))
-      else
-        write(KEYS[first_key], 0, now + span, 0, tokens, amount, 0)
-      end
-    elseif task == RESET then
-      for i = first_key, first_key + keys - 1 do
-        call('DEL', KEYS[i])
-      end
-    else
-      error({ err = 'UNSUPPORTED the script has no task ' .. char(task) })
-    end
-  end
-  return length
+  -- Insert the tasks here.
+  error({ err = 'UNSUPPORTED the script has no task ' .. task })
 end
 
 -- Performs the requests that are left. Those of one cell, which has no override, are most frequent and decided here.
 local function run(progress)
-  local ACQUIRE, SHADOW, CALENDAR_WINDOW, LOG = 65, 115, 107, 108 -- A, s, k, l
-
   local KEYS, text, reply = KEYS, ARGV[2], progress.reply
   local call, byte, pack, unpack = redis.call, string.byte, struct.pack, struct.unpack
   local now, margin = progress.now, progress.margin
@@ -236,13 +139,13 @@ local function run(progress)
     end
     if progress.done > same then
       -- The last of them has failed.
-    elseif task < 97 and keys == 1 and tag ~= LOG and tag ~= CALENDAR_WINDOW then
+    elseif task < Task.Refund and keys == 1 and tag ~= ScriptTag.Log and tag ~= ScriptTag.CalendarWindow then
       local cost, _, hard, amount, span = unpack('<ddddd', text, place + 8)
       if tag ~= last_tag then
         peek, charge = algorithm(tag)
         last_tag = tag
       end
-      local takes = task == ACQUIRE and cost > 0
+      local takes = task == Task.Acquire and cost > 0
       for done = progress.done, same do
         -- If an error ends this request, `progress` tells which one it was.
         progress.done, progress.length = done, length
@@ -260,12 +163,13 @@ local function run(progress)
           error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' })
         end
         local has_room, w, x, y = peek(now, cost, hard, amount, span, expires, at, first, second)
+        local passes = has_room or veto == Veto.Shadow or cost == 0
         if size == 0 then
-          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\0' or 'n\1\0'
+          reply[length + 1] = passes and 'y\1\0' or 'n\1\0'
         elseif size == 22 then
-          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\22' or 'n\1\22'
+          reply[length + 1] = passes and 'y\1\22' or 'n\1\22'
         else
-          reply[length + 1] = (has_room or veto == SHADOW or cost == 0) and 'y\1\29' or 'n\1\29'
+          reply[length + 1] = passes and 'y\1\29' or 'n\1\29'
         end
         reply[length + 2] = state
 
@@ -291,7 +195,7 @@ local function run(progress)
         length = length + 2
       end
     else
-      length = perform(progress, now, task, count, keys, same)
+      length = perform(progress, task, count, keys, same)
     end
     place, first_key = next_place, first_key + (same + 1) * keys
     progress.place, progress.key, progress.done, progress.length = place, first_key, 0, length

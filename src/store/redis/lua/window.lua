@@ -7,7 +7,7 @@
 local function peek(now, cost, hard, amount, span, expires, _, count, _, window_end)
   -- A window goes on until its end. It may be a later one than the clock's, after the clock has stepped back.
   if expires > now then return count + cost <= hard, expires, count end
-  if tag == FIXED_WINDOW then window_end = now - now % span + span end
+  if tag == ScriptTag.FixedWindow then window_end = now - now % span + span end
   if not window_end then
     local second = string.format('%d', math.floor(now / 1e6))
     error({ err = 'OUTSIDE ' .. second .. ' s, the present instant, is in no window that was sent' })

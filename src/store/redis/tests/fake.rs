@@ -7,8 +7,8 @@ use std::rc::Rc;
 use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
-use crate::store::redis::connector::SCRIPT;
 use crate::store::redis::request::{self, Request};
+use crate::store::redis::script::script;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Held {
@@ -64,7 +64,7 @@ impl Fake {
         packing.set("unpack", lua.create_function(|_, args: (LuaString, LuaString, Option<usize>)| unpack(&args))?)?;
         lua.globals().set("struct", packing)?;
 
-        let script = lua.load(SCRIPT).into_function()?;
+        let script = lua.load(script()).into_function()?;
         // As in Redis, a script must not create globals.
         lua.load("setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })").exec()?;
         for name in ["KEYS", "ARGV"] {
