@@ -68,7 +68,7 @@ pub(crate) enum BucketKind {
 }
 
 /// The algorithms as the script of the Redis store knows them.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) enum ScriptTag {
     Bucket,
     Queue,
@@ -212,13 +212,13 @@ impl Algorithm {
     /// Returns whether the state of a key is a log.
     #[inline]
     pub(crate) const fn keeps_log(&self) -> bool {
-        self.properties().3
+        let (.., keeps_log) = self.properties();
+        keeps_log
     }
 
-    /// Returns what sets this kind of algorithm apart: its tag in storage keys, its name in words, its tag in the script
-    /// of the Redis store, and whether the state of a key is a log. Kinds whose states are incompatible have different
-    /// tags in storage keys.
-    #[inline(always)]
+    /// Returns the tag in storage keys, the name in words, the tag in the script of the Redis store, and whether the
+    /// state of a key is a log. Kinds with incompatible states have different tags in storage keys.
+    #[inline]
     pub(crate) const fn properties(&self) -> (&'static str, &'static str, ScriptTag, bool) {
         match self.kind {
             Kind::Bucket(BucketKind::Token) => ("tb", "token bucket", ScriptTag::Bucket, false),
@@ -252,7 +252,8 @@ impl Algorithm {
 
     /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
-        self.properties().0
+        let (tag, ..) = self.properties();
+        tag
     }
 
     /// Returns the period that the state of a key is relative to, as it appears in storage keys: `60s`, `1500000u`,

@@ -11,6 +11,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 /// more instructions ("allowed, with headers" in `.ci/instructions`).
 pub(super) struct Text {
     len: usize,
+    /// Has room for a problem document.
     inline: [u8; 256],
     /// The whole text, if it does not fit into `inline`.
     heap: Vec<u8>,

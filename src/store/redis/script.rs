@@ -3,6 +3,8 @@
 //! Each algorithm has a file, the counterpart of one in [`algorithm`](crate::algorithm). `main.lua` performs most
 //! requests itself.
 
+use std::cmp::Reverse;
+
 use super::request::Task;
 use crate::algorithm::ScriptTag;
 use crate::decision::Veto;
@@ -32,7 +34,7 @@ const ALGORITHMS: Files = files! { ScriptTag:
 };
 
 const TASKS: Files = files! { Task:
-    "decide.lua" Acquire PeekWithStrikes Peek;
+    "decide.lua" Acquire Peek PeekWithStrikes;
     "change.lua" Refund GetOverride SetOverride Reset;
 };
 
@@ -44,7 +46,10 @@ pub(super) fn script() -> String {
         .replace("-- Insert the tasks here.", &branches("task", TASKS));
     let vetoes = [("Veto.Quota", Veto::Quota as u8), ("Veto.Shadow", Veto::Shadow as u8)];
     let names = ALGORITHMS.iter().chain(TASKS).flat_map(|(names, _)| *names).chain(&vetoes);
-    names.fold(script, |script, (name, number)| script.replace(name, &number.to_string()))
+    let mut names: Vec<_> = names.collect();
+    // A name may begin with another one, so the longest come first.
+    names.sort_by_key(|(name, _)| Reverse(name.len()));
+    names.into_iter().fold(script, |script, (name, number)| script.replace(name, &number.to_string()))
 }
 
 /// Returns the files, each on the condition that `variable` is one of its numbers. A file ends with a `return`.

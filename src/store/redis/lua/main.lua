@@ -20,8 +20,8 @@
 -- (2 bytes), and its text. It concerns only its request: a key that holds something else, a command that Redis rejects,
 -- an unknown tag.
 --
--- The state of a key is 22 bytes: two instants in µs, the first of which is its expiry, and two counts under 2^32. The
--- instant until which Redis keeps the key may follow. Otherwise, it is the expiry. Logs are lists.
+-- The state of a key is 22 bytes: two instants in µs, and two counts under 2^32. The first instant is its expiry. The
+-- instant until which Redis keeps the key may follow, if that is not the expiry. Logs are lists.
 --
 -- A call runs all of this anew. Each function and table that it creates costs 0.1 µs, and as much again for each
 -- variable of another function that it uses. So algorithms are functions of numbers (except for logs), created when a
