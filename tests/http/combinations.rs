@@ -34,7 +34,7 @@ async fn check<const N: usize>(by: impl KeyExtractor, requests: [Request<()>; N]
     assert_eq!(statuses(&limited(one().by(by)), requests).await, expected);
 }
 
-/// Returns requests with values of the headers `x-one`, `x-two` and `x-three`, and without those whose value is `-`.
+/// Returns requests with these values of the headers `x-one`, `x-two` and `x-three`. A `-` leaves its header out.
 fn parts<const N: usize>(requests: [&str; N]) -> [Request<()>; N] {
     requests.map(|values| {
         let headers = ["x-one", "x-two", "x-three"].into_iter().zip(values.split(' '));

@@ -14,7 +14,7 @@ use tower_ratelimit::{Builder, CircuitBreaker, FixedWindow, Limit, Limiter, Stor
 
 use crate::limited::ms;
 
-/// Returns a database whose next writes conflict.
+/// Returns a database in which other processes precede this many writes.
 fn conflicting(conflicts: u64) -> Database {
     let database = Database::default();
     database.conflicts.store(conflicts, Ordering::Relaxed);

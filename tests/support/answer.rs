@@ -99,11 +99,6 @@ impl Answer {
     }
 
     #[track_caller]
-    pub fn is_refused(&self) -> bool {
-        self.is_denied()
-    }
-
-    #[track_caller]
     pub fn is_denied(&self) -> bool {
         match self.status {
             StatusCode::OK => false,

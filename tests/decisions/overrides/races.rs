@@ -39,7 +39,7 @@ async fn race(stores: [Arc<dyn Store>; 2]) {
                 let request = Request::get("/").header("x-customer", "42").body(Body::empty()).unwrap();
                 let answer = ask(&app, request).await;
                 let size = answer.policies()[0].get("q").unwrap();
-                seen.push((!answer.is_refused(), size, answer.remaining()));
+                seen.push((!answer.is_denied(), size, answer.remaining()));
             }
             seen
         });

@@ -134,8 +134,8 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
 }
 
 async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
-    let night = night::night().clock(site.clock.clone());
-    let app = site.serve_app(night::app_by_night(site.store.clone(), night)).await;
+    let night = night::night().clock(site.fixture.clock.clone());
+    let app = site.serve_app(night::app_by_night(site.fixture.store.clone(), night)).await;
     let japan = &[("x-user", "ann"), ("cf-ipcountry", "JP")];
     let elsewhere = &[("x-user", "bob"), ("cf-ipcountry", "DE")];
     // In Tokyo it is 9:00. Half past midnight there,

@@ -1,6 +1,5 @@
 //! The store and the runtime of a policy, with clocks that stand still.
 
-use std::ops::Deref;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -18,16 +17,8 @@ use support::store_fixture::StoreFixture;
 /// A store whose clock stands at midnight UTC, and a runtime whose time is paused, so that the deadline of a program
 /// does not pass on a loaded machine.
 pub(crate) struct Site {
-    fixture: StoreFixture,
+    pub(crate) fixture: StoreFixture,
     _stands_still: mpsc::Sender<()>,
-}
-
-impl Deref for Site {
-    type Target = StoreFixture;
-
-    fn deref(&self) -> &StoreFixture {
-        &self.fixture
-    }
 }
 
 /// The served program of a policy.
@@ -43,7 +34,7 @@ impl Site {
     }
 
     pub(crate) async fn serve(&self, app: fn(Arc<dyn Store>) -> Router) -> Served {
-        self.serve_app(app(self.store.clone())).await
+        self.serve_app(app(self.fixture.store.clone())).await
     }
 
     pub(crate) async fn serve_app(&self, app: Router) -> Served {
@@ -51,13 +42,13 @@ impl Site {
     }
 
     pub(crate) fn later(&self, seconds: u64) {
-        self.clock.advance(Duration::from_secs(seconds));
+        self.fixture.clock.advance(Duration::from_secs(seconds));
     }
 
     /// Waits until `key` has this many tokens under a limit of this name and algorithm. On Redis, refunds are sent in
     /// the background.
     pub(crate) async fn comes_back(&self, name: &str, algorithm: impl Into<Algorithm>, key: &str, left: u64) {
-        let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(self.store.clone()).build();
+        let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(self.fixture.store.clone()).build();
         let mut seen = None;
         for _ in 0..4_000 {
             let decision = limiter.peek(key, 1).await.expect("a decision");

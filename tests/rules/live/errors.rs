@@ -120,12 +120,12 @@ async fn cached_denials_survive_a_switch_of_rules() {
         .store(fixture.store.clone())
         .circuit_breaker(CircuitBreaker::off())
         .build());
-    assert!(!visit(&app, "/", "ann").await.is_refused());
-    assert!(visit(&app, "/", "ann").await.is_refused());
+    assert!(!visit(&app, "/", "ann").await.is_denied());
+    assert!(visit(&app, "/", "ann").await.is_denied());
     fixture.server.as_mut().unwrap().stop();
     rules.replace([daily("a", 1), daily("b", 20)]).unwrap();
     let refused = visit(&app, "/", "ann").await;
-    assert!(refused.is_refused());
+    assert!(refused.is_denied());
     assert_eq!(left(&refused), are(&[("a", 0), ("b", 19)]));
     assert_eq!(visit(&app, "/", "bob").await.status, StatusCode::SERVICE_UNAVAILABLE);
     // After the limit is raised, Redis decides.

@@ -47,11 +47,11 @@ async fn a_changed_limit_keeps_its_usage(fixture: StoreFixture) {
         // Lower than the usage: no tokens remain until the limit is raised again.
         rules.replace(of(50)).unwrap();
         let refused = visit(&app, "/", "ann").await;
-        assert!(refused.is_refused());
+        assert!(refused.is_denied());
         assert_eq!(left(&refused), are(&[(name, 0)]));
         rules.replace(of(82)).unwrap();
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 0)]));
-        assert!(visit(&app, "/", "ann").await.is_refused());
+        assert!(visit(&app, "/", "ann").await.is_denied());
     }
 }
 
@@ -138,9 +138,9 @@ async fn a_penalty_can_move_to_another_limit(fixture: StoreFixture) {
     let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
     let rules = LiveLimits::new([a(), b().penalty(penalty)]);
     let app = app(by(&rules, &fixture).build());
-    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(!visit(&app, "/", "ann").await.is_denied());
     for _ in 0..2 {
-        assert!(visit(&app, "/", "ann").await.is_refused());
+        assert!(visit(&app, "/", "ann").await.is_denied());
     }
     rules.replace([a().penalty(penalty), b()]).unwrap();
     fixture.clock.advance(Duration::from_millis(100));
@@ -166,17 +166,17 @@ async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     let refunded = tokio::spawn(async move { visit(&refunded, "/refund", "ann").await });
     inside.notified().await;
     for _ in 0..8 {
-        assert!(!visit(&app, "/", "ann").await.is_refused());
+        assert!(!visit(&app, "/", "ann").await.is_denied());
     }
     rules.replace(of(1)).unwrap();
-    assert!(!visit(&app, "/", "ann").await.is_refused());
-    assert!(visit(&app, "/", "ann").await.is_refused());
+    assert!(!visit(&app, "/", "ann").await.is_denied());
+    assert!(visit(&app, "/", "ann").await.is_denied());
     go.notify_one();
     refunded.await.unwrap();
     fixture.clock.advance(hour);
     // One token per hour, and at most the refunded ones.
     let mut more = 0;
-    while !visit(&app, "/", "ann").await.is_refused() {
+    while !visit(&app, "/", "ann").await.is_denied() {
         more += 1;
     }
     assert!((1..=2).contains(&more), "{more} at once");
@@ -187,13 +187,13 @@ async fn limits_may_be_absent_for_a_while(fixture: StoreFixture) {
     let app = app(by(&rules, &fixture).build());
     for _ in 0..3 {
         let answer = visit(&app, "/", "ann").await;
-        assert!(!answer.is_refused() && answer.standings().is_empty());
+        assert!(!answer.is_denied() && answer.standings().is_empty());
     }
     rules.replace([daily("a", 1)]).unwrap();
-    assert!(!visit(&app, "/", "ann").await.is_refused());
-    assert!(visit(&app, "/", "ann").await.is_refused());
+    assert!(!visit(&app, "/", "ann").await.is_denied());
+    assert!(visit(&app, "/", "ann").await.is_denied());
     rules.replace([]).unwrap();
-    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(!visit(&app, "/", "ann").await.is_denied());
 }
 
 /// Settings of the layer apply to all later limits.
@@ -211,11 +211,11 @@ async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
     assert_eq!(answer.header("x-ratelimit-remaining"), Some("1"));
     assert_eq!(answer.header("ratelimit"), None);
     let refused = visit(&reported, "/", "ann").await;
-    assert!(refused.is_refused());
+    assert!(refused.is_denied());
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     for _ in 0..5 {
         let answer = visit(&shadow, "/", "bob").await;
-        assert!(!answer.is_refused() && answer.standings().is_empty());
+        assert!(!answer.is_denied() && answer.standings().is_empty());
     }
 }
 

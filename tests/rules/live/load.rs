@@ -66,7 +66,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
                     let is_last = least == REPLACEMENTS;
                     let answer = support::answer::ask(&app, request()).await;
                     answered.fetch_add(1, Ordering::SeqCst);
-                    let is_refused = answer.is_refused();
+                    let is_denied = answer.is_denied();
                     let policies = answer.policies();
                     let names: Vec<&str> = policies.iter().map(|policy| policy.name.as_str()).collect();
                     let (own, parity) = match names[..] {
@@ -81,8 +81,8 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
                     let reported: Vec<&str> = standings.iter().map(|standing| standing.name.as_str()).collect();
                     assert_eq!(reported, names);
                     sets[parity] += 1;
-                    allowed += u32::from(!is_refused);
-                    if is_last && is_refused {
+                    allowed += u32::from(!is_denied);
+                    if is_last && is_denied {
                         return (allowed, sets);
                     }
                 }

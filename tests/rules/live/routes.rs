@@ -62,7 +62,7 @@ async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture)
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("old", 40)]));
     rules.replace([old()]).unwrap();
     let refused = visit(&app, "/big", "ann").await;
-    assert!(refused.is_refused());
+    assert!(refused.is_denied());
     assert_eq!(left(&refused), are(&[("old", 40)]));
     fixture.wait_for_remaining(&old(), "ann", 40).await;
 }
