@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::calendar::Calendar;
+use super::state::{div_ceil, product};
 use crate::error::Fault;
 use crate::error::validation::{self, LONGEST};
 use crate::time::Timestamp;
@@ -181,7 +182,7 @@ impl Algorithm {
                 (end - start) as u64 * 1_000_000
             }
             Kind::IntervalBucket => self.capacity.div_ceil(self.amount.into()) * self.span,
-            Kind::Bucket(_) => (u128::from(self.capacity) * u128::from(self.span)).div_ceil(self.amount.into()) as u64,
+            Kind::Bucket(_) => div_ceil(product(self.capacity, self.span), self.amount.into()),
             _ => self.span,
         })
     }

@@ -75,12 +75,12 @@ fn div_wide(a: u128, b: u64) -> u64 {
 
 /// Returns ⌈a / b⌉, or `u64::MAX` if that exceeds 64 bits.
 #[inline]
-pub(super) fn div_ceil(a: u128, b: u64) -> u64 {
+pub(crate) fn div_ceil(a: u128, b: u64) -> u64 {
     div(a + u128::from(b - 1), b)
 }
 
 /// Returns a · b, exactly.
 #[inline]
-pub(super) fn product(a: u64, b: u64) -> u128 {
+pub(crate) fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }

@@ -269,12 +269,13 @@ impl<'a> RequestContext<'a> {
         }
         finder.complete();
         let decision = self.config.engine().decide(finder.charges, Purpose::Take);
-        // Most requests: the decision need not be moved ("allowed" in `.ci/instructions`).
-        if let Some(Ok(decision)) = decision.as_ready()
-            && decision.is_allowed_now()
-            && !self.config.needs_ledger()
-        {
-            return Step::Forward(self.headers(decision));
+        // Most requests: the decision need not be moved ("a layer" in `.ci/instructions`).
+        match decision.as_ready() {
+            Some(Ok(decision)) if !decision.is_allowed() => return self.deny(decision, head),
+            Some(Ok(decision)) if decision.is_allowed_now() && !self.config.needs_ledger() => {
+                return Step::Forward(self.headers(decision));
+            }
+            _ => {}
         }
         match decision.into_ready() {
             Ok(decision) => self.next_step(decision, request),
@@ -338,17 +339,20 @@ impl<'a> RequestContext<'a> {
         match decision.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
             Verdict::Allow { delay } => Pending::Turn(Reservation::new(self.config.engine(), decision, delay)).into(),
-            Verdict::Deny { retry_after } => {
-                let (reason, head) = (Reason::Limited { retry_after }, &RequestHead::of(request));
-                let mut response = self.config.reject(reason, Some(&decision), head);
-                match &self.ledger {
-                    None => self.config.headers.add(&decision, response.status(), response.headers_mut()),
-                    // The layer that has opened the ledger writes the headers of its last decision.
-                    Some(ledger) => ledger.add(decision),
-                }
-                Step::Reject(response)
-            }
+            Verdict::Deny { .. } => self.deny(&decision, &RequestHead::of(request)),
         }
+    }
+
+    /// Rejects a request that limits deny.
+    fn deny(&self, decision: &Decision, head: &RequestHead<'_>) -> Step {
+        let reason = Reason::Limited { retry_after: decision.verdict().retry_after() };
+        let mut response = self.config.reject(reason, Some(decision), head);
+        match &self.ledger {
+            None => self.config.headers.add(decision, response.status(), response.headers_mut()),
+            // The layer that has opened the ledger writes the headers of its last decision.
+            Some(ledger) => ledger.add(decision.clone()),
+        }
+        Step::Reject(response)
     }
 
     fn reject(&self, reason: Reason, head: &RequestHead<'_>) -> Step {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::style::HeaderStyle;
+use crate::algorithm::state::{div_ceil, product};
 use crate::algorithm::{Algorithm, Kind};
 use crate::decision::Outcome;
 use crate::http::text::{Text, number, push_number, value};
@@ -16,6 +17,8 @@ use crate::time::{Timestamp, ceil_seconds};
 pub(super) struct LimitText {
     /// `"name"`
     pub(super) name: String,
+    /// `"name";r=`
+    remaining: String,
     /// `20`
     pub(super) capacity: HeaderValue,
     algorithm: Algorithm,
@@ -23,9 +26,9 @@ pub(super) struct LimitText {
 
 impl LimitText {
     pub(super) fn new(limit: &Limit) -> Self {
-        let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+        let name = format!("\"{}\"", limit.name().replace('\\', r"\\").replace('"', "\\\""));
         let algorithm = *limit.algorithm();
-        Self { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
+        Self { remaining: name.clone() + ";r=", name, capacity: number(algorithm.capacity()), algorithm }
     }
 
     /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
@@ -58,8 +61,7 @@ pub(super) fn quotas<'a>(
     limit_wait: impl Fn(&Outcome, Duration) -> Duration,
 ) -> HeaderValue {
     list(limits, |text, (limit, outcome)| {
-        text.extend_from_slice(limit.name.as_bytes());
-        text.extend_from_slice(b";r=");
+        text.extend_from_slice(limit.remaining.as_bytes());
         push_number(text, outcome.remaining());
         let time = match style {
             HeaderStyle::IetfDraft10 => outcome.more_after(),
@@ -97,9 +99,9 @@ fn effective_window(outcome: &Outcome, at: Timestamp) -> Duration {
     let until_used = match algorithm.kind {
         Kind::Window(_) => until_more.unwrap_or(window),
         _ => {
-            let micros = window.as_micros().saturating_mul(outcome.remaining().into());
-            let until_refilled = micros.div_ceil(algorithm.capacity().into());
-            Duration::from_micros(until_refilled.min(u64::MAX.into()) as u64).max(until_more.unwrap_or_default())
+            let until_refilled =
+                div_ceil(product(window.as_micros() as u64, outcome.remaining()), algorithm.capacity());
+            Duration::from_micros(until_refilled).max(until_more.unwrap_or_default())
         }
     };
     outcome.verdict().retry_after().map_or(until_used, |wait| until_used.min(wait))
