@@ -162,16 +162,24 @@ impl Outcome {
         }
     }
 
-    /// Answers as a store has answered an equal question, but at a later instant, before
+    /// Answers as a store has answered an equal question at the instant `at`, but at a later one, before
     /// [`sufficient_until`](Self::sufficient_until), if nothing has changed.
-    pub(crate) fn answer_like(&mut self, known: &Self, now: u64) {
+    pub(crate) fn answer_like(&mut self, known: &Self, at: u64, now: u64) {
         let Self { charge: asked, .. } = mem::replace(self, known.clone());
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
             self.charge = asked;
         }
         let mut state = KeyState::Compact(self.mark);
+        let later = |span: u64| if span < NEVER { span.saturating_sub(now.saturating_sub(at)) } else { span };
+        if let Some(report) = &mut self.reported {
+            // A store of another crate sets the answer only, from which no state follows.
+            self.wait = later(self.wait);
+            report.more_after = report.more_after.map(later);
+            report.reset_after = later(report.reset_after);
+            return;
+        }
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
-            self.wait = self.wait.saturating_sub(now.saturating_sub(self.now));
+            self.wait = later(self.wait);
             self.now = now;
         } else {
             self.peek(&state, now, false);
@@ -214,13 +222,15 @@ impl Outcome {
         let size = |charge: &Charge| (charge.own_size, charge.overage_percent);
         let (known, new) = (&self.algorithm, &asked.algorithm);
         let is_wider = new.hard_capacity() >= known.hard_capacity() && new.amount >= known.amount;
-        let any_size = is_wider && self.is_allowed() && !self.is_overridable && !known.keeps_log();
+        let has_state = self.reported.is_none() && !self.is_overridable && !known.keeps_log();
+        let any_size = is_wider && self.is_allowed() && has_state;
         question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 
     /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
     pub(crate) fn sufficient_until(&self) -> u64 {
-        if self.algorithm.keeps_log() && self.used > 0 { self.mark.at } else { u64::MAX }
+        let is_log = self.algorithm.keeps_log() && self.reported.is_none();
+        if is_log && self.used > 0 { self.mark.at } else { u64::MAX }
     }
 
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.

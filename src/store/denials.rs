@@ -23,7 +23,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::decision::{Outcome, Veto};
-use crate::store::Purpose;
+use crate::store::{Answer, Purpose};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs
@@ -40,7 +40,7 @@ const COUNTERS: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Denials {
     /// The time for which a denial is repeated. Zero if none is.
-    lifetime: Duration,
+    pub(super) lifetime: Duration,
     /// On Linux, it goes on while the machine is suspended, as the database's clock does.
     clock: SystemClock,
     epochs: Box<[AtomicU64]>,
@@ -68,17 +68,10 @@ struct Denial {
 }
 
 impl Denials {
-    /// The default of stores.
-    pub(super) const LIFETIME: Duration = Duration::from_secs(1);
-
     /// Creates a cache whose denials are repeated for `lifetime`.
     pub(super) fn new(lifetime: Duration) -> Arc<Self> {
         let epochs = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Self { lifetime, clock: SystemClock::new(), epochs, sets: OnceLock::new() })
-    }
-
-    pub(super) fn lifetime(&self) -> Duration {
-        self.lifetime
     }
 
     /// Answers a request that the database is certain to deny. Returns the instant of the decision.
@@ -93,7 +86,7 @@ impl Denials {
             return None;
         }
         for (outcome, denied) in charges.iter_mut().zip(&denial.outcomes) {
-            outcome.answer_like(denied, earliest);
+            outcome.answer_like(denied, denial.at, earliest);
         }
         Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
     }
@@ -179,14 +172,23 @@ pub(super) struct Change {
     sent: u64,
     purpose: Purpose,
     /// Whether the request may have changed its charges.
-    pub(super) changes: bool,
+    changes: bool,
 }
 
 impl Change {
-    /// Ends a request that the database has decided at an instant (in µs). Remembers the decision if it is a denial and
-    /// no strike. `until` is the instant (in µs) from which another override may apply.
-    pub(super) fn decided(mut self, charges: &[Outcome], at: u64, until: u64) {
-        if self.purpose == Purpose::Preview || !charges.iter().any(Outcome::denies) {
+    /// Ends a request that the database has decided. Remembers the decision if it is a denial and no strike. `charges`
+    /// are those of the request, in which the database may have answered.
+    pub(super) fn decided(self, answer: &Answer, charges: &[Outcome]) {
+        let charges = answer.charges.as_ref().map_or(charges, |charges| charges);
+        self.answered(charges, answer.at.as_micros(), answer.valid_until.as_micros());
+    }
+
+    fn answered(mut self, charges: &[Outcome], at: u64, until: u64) {
+        if self.purpose == Purpose::Preview || until <= at || !charges.iter().any(Outcome::denies) {
+            return;
+        }
+        // A store of another crate may leave charges out.
+        if charges.len() != self.epochs.len() || !charges.iter().all(Outcome::is_answered) {
             return;
         }
         let is_struck = |pair: &[Outcome]| {
@@ -251,7 +253,7 @@ mod tests {
         let mut charges = charges.to_vec();
         let mut states = vec![KeyState::UNUSED; charges.len()];
         decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
-        change.decided(&charges, NOON, u64::MAX);
+        change.answered(&charges, NOON, u64::MAX);
     }
 
     fn is_denied(denials: &Denials, charges: &[Outcome]) -> bool {
@@ -353,7 +355,7 @@ mod tests {
                     decide(&mut decided, &mut states[..], |_| at, Purpose::Take);
                     decided
                 };
-                denials.begin(&asked, Purpose::Take).decided(&at(now, &states), now, u64::MAX);
+                denials.begin(&asked, Purpose::Take).answered(&at(now, &states), now, u64::MAX);
                 for later in [0, 1, 10_000, 100_000, 399_999, 500_000, 5_000_000] {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
@@ -390,7 +392,7 @@ mod tests {
             let (change, mut charges) = (denials.begin(&charges, Purpose::Take), charges.clone());
             decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
             assert_eq!(charges[0].is_allowed(), is_allowed);
-            change.decided(&charges, NOON, u64::MAX);
+            change.answered(&charges, NOON, u64::MAX);
         }
         let later = |micros| {
             let mut charges = charges.clone();

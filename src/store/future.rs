@@ -14,24 +14,32 @@ use crate::time::Timestamp;
 /// A store's answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    at: Timestamp,
+    pub(super) at: Timestamp,
     /// `None` if the outcomes are in the charges of the request.
     // Boxed, because an answer is moved often on its way.
-    charges: Option<Box<Charges>>,
+    pub(super) charges: Option<Box<Charges>>,
+    pub(super) valid_until: Timestamp,
 }
 
 impl Answer {
     /// Creates the answer of a store that has answered in the charges that it was given, at an instant of its clock.
     #[must_use]
     pub const fn new(at: Timestamp) -> Self {
-        Self { at, charges: None }
+        Self { at, charges: None, valid_until: Timestamp::MAX }
     }
 
     /// Creates the answer of a future, which cannot borrow the charges that the store was given: answered clones of all
     /// of them, in their order.
     #[must_use]
     pub fn with_charges(at: Timestamp, charges: impl Into<Box<Charges>>) -> Self {
-        Self { at, charges: Some(charges.into()) }
+        Self { at, charges: Some(charges.into()), valid_until: Timestamp::MAX }
+    }
+
+    /// Sets the instant of the store's clock from which the answer to the same request may differ although no charge has
+    /// changed, such as the expiry of an override. Defaults to never.
+    #[must_use]
+    pub(crate) fn valid_until(self, instant: Timestamp) -> Self {
+        Self { valid_until: instant, ..self }
     }
 
     /// Copies the outcomes into the charges of the request, and returns the instant of the decision. If they are those

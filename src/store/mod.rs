@@ -1,4 +1,4 @@
-//! Storage backends: the [`Store`] trait, and three stores.
+//! Storage backends: the [`Store`] trait, three stores, and one that wraps others.
 //!
 //! A store receives the [charges](Charges) of one request: the limits that apply, the keys, and the costs. It decides them
 //! together, at one instant, and takes all of them or none.
@@ -6,7 +6,7 @@
 //! | subject | modules |
 //! | --- | --- |
 //! | The interface | this module, `future` |
-//! | Answering requests that a database would deny again | `denials` |
+//! | Answering requests that a database would deny again | `remembering`, `denials` |
 //! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
 //!
 //! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
@@ -17,6 +17,7 @@ mod future;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
+mod remembering;
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Once};
@@ -28,6 +29,7 @@ pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
+pub use self::remembering::Remembering;
 use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
 pub use crate::decision::{Charge, Charges, Outcome, Purpose, Veto};
 pub use crate::error::Node;
@@ -37,8 +39,8 @@ use crate::time::{Timestamp, ceil_micros};
 
 /// Keeps the state of keys, and decides requests by it.
 ///
-/// The first four methods are required. The others are optional capabilities; their defaults report that the store
-/// lacks them.
+/// The first four methods are required. The others are optional capabilities. Their defaults report that the store lacks
+/// them, or ask the store [inside](Self::inner).
 ///
 /// # Implementing a store
 ///
@@ -161,6 +163,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of charges, as if their keys had never been used.
     fn reset(&self, charges: &Charges) -> StoreFuture<()>;
 
+    /// Returns the store that this one wraps, if it wraps one. All optional methods but
+    /// [`decide_at_once`](Self::decide_at_once), which decides requests, then ask that store by default.
+    fn inner(&self) -> Option<&dyn Store> {
+        None
+    }
+
     /// Decides a request without calling a database, and returns the instant of the decision. A store in memory always
     /// does so. Other stores repeat a denial whose wait is not over, and return `None` for all other requests.
     ///
@@ -171,10 +179,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the current instant of the clock by which the store decides, if it can be read without waiting. Defaults
+    /// to `None`. [`Remembering`] then works with bounds of it, which requires a clock that runs as the time does.
+    fn now(&self) -> Option<Timestamp> {
+        self.inner()?.now()
+    }
+
     /// Returns whether charges need their [readable names](Charges::readable_name). Defaults to `true` with the
     /// [hasher](Self::hasher) of a `RedisStore`, and to `false` with others.
     fn has_readable_keys(&self) -> bool {
-        self.hasher().has_readable_keys
+        self.inner().map_or_else(|| self.hasher().has_readable_keys, Store::has_readable_keys)
     }
 
     /// Returns the node that keeps `key`, if the store spreads its keys over several: each node has a
@@ -182,20 +196,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// Called only while a node fails. Must not block.
     fn node(&self, key: KeyHash) -> Option<Node> {
-        let _ = key;
-        None
+        self.inner()?.node(key)
     }
 
     /// Returns the name of the store in logs, such as `10.0.0.5:6379`. It must not contain credentials. Defaults to
     /// `None`.
     fn name(&self) -> Option<String> {
-        None
+        self.inner()?.name()
     }
 
     /// Returns the resources that the store uses, for [recorders](crate::Recorder). Not called for each decision.
     /// Defaults to an empty [`StoreUsage`].
     fn usage(&self) -> StoreUsage {
-        StoreUsage::default()
+        self.inner().map(Store::usage).unwrap_or_default()
     }
 
     /// Gets, sets or removes the [override](crate::LimitHandle#overrides) of a limit for the key of the first charge. Returns the
@@ -205,8 +218,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A store with overrides applies them in each decision of an [overridable](Charge::is_overridable) limit: it reads
     /// the override with the state of the key, and passes it to [`Outcome::apply_override`].
     fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let _ = (charges, operation);
-        StoreFuture::ready(Err(StoreError::not_supported()))
+        match self.inner() {
+            Some(inner) => inner.access_override(charges, operation),
+            None => StoreFuture::ready(Err(StoreError::not_supported())),
+        }
     }
 }
 
@@ -227,8 +242,16 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).reset(charges)
     }
 
+    fn inner(&self) -> Option<&dyn Store> {
+        (**self).inner()
+    }
+
     fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
         (**self).decide_at_once(charges, purpose)
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        (**self).now()
     }
 
     fn has_readable_keys(&self) -> bool {

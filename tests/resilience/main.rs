@@ -18,6 +18,7 @@ mod nodes;
 mod policies;
 mod receipts;
 mod recorder;
+mod remembering;
 mod routes;
 mod runtimes;
 mod shares;

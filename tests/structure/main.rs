@@ -30,6 +30,7 @@ const LEVELS: &[&str] = &[
     // Stores
     "store",
     "store::denials",
+    "store::remembering",
     "store::cas",
     "store::memory",
     "store::redis::error",

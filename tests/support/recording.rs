@@ -3,9 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tower_ratelimit::store::{
-    Answer, Charges, KeyHash, KeyHasher, Node, Override, OverrideOperation, Purpose, StoreFuture, StoreUsage,
-};
+use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, StoreFuture};
 use tower_ratelimit::{Decision, Store, Timestamp};
 
 #[derive(Clone, Debug)]
@@ -70,23 +68,7 @@ impl<S: Store + Clone> Store for Recording<S> {
         Some(at)
     }
 
-    fn has_readable_keys(&self) -> bool {
-        self.inner.has_readable_keys()
-    }
-
-    fn node(&self, key: KeyHash) -> Option<Node> {
-        self.inner.node(key)
-    }
-
-    fn name(&self) -> Option<String> {
-        self.inner.name()
-    }
-
-    fn usage(&self) -> StoreUsage {
-        self.inner.usage()
-    }
-
-    fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        self.inner.access_override(charges, operation)
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
     }
 }

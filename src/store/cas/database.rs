@@ -4,19 +4,15 @@
 
 use std::fmt;
 use std::future::{Future, ready};
-use std::pin::pin;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::operation::{KeyLocks, Retries, TIMEOUT};
 use crate::algorithm::{DecodeError, KeyState};
-use crate::decision::{Charge, Outcome, Purpose};
+use crate::decision::{Charge, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
-use crate::store::denials::Denials;
 use crate::store::{DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride};
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -26,7 +22,6 @@ pub(super) struct Database<B> {
     pub(super) backend: B,
     /// The locks by which requests take turns: otherwise, their writes would conflict with each other.
     pub(super) locks: Arc<KeyLocks<KeyHash>>,
-    pub(super) denials: Arc<Denials>,
     pub(super) hasher: SharedHasher,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
@@ -35,6 +30,8 @@ pub(super) struct Database<B> {
     pub(super) clock: Option<Arc<dyn Clock>>,
     /// Whether a request had to wait for the clock, so that it is not read to repeat denials.
     pub(super) has_remote_clock: Arc<AtomicBool>,
+    /// Set before each write of the requests that share it: those that have begun to write are completed.
+    pub(super) writes: Arc<AtomicBool>,
 }
 
 /// The longest time to retry setting an override, with which only others of the same key compete.
@@ -54,39 +51,20 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         Self {
             backend,
             locks: Arc::new(KeyLocks::new()),
-            denials: Denials::new(Denials::LIFETIME),
             hasher: SharedHasher::public(),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(2),
             clock: None,
             has_remote_clock: Arc::default(),
+            writes: Arc::default(),
         }
-    }
-
-    /// Answers a request that the database is certain to deny. Returns the instant of the decision.
-    pub(super) fn remembered(&self, charges: &mut [Outcome]) -> Option<Timestamp> {
-        self.denials.answer(charges, self.local_now())
     }
 
     /// Returns the current time.
-    pub(super) async fn now(&self) -> Result<Timestamp, StoreError> {
+    pub(super) async fn current_time(&self) -> Result<Timestamp, StoreError> {
         match &self.clock {
             Some(clock) => Ok(clock.now()),
             None => self.backend.now().await,
-        }
-    }
-
-    /// Returns the current time (in µs), if the clock can be read without waiting.
-    fn local_now(&self) -> Option<u64> {
-        if self.has_remote_clock.load(Ordering::Relaxed) {
-            return None;
-        }
-        match pin!(self.now()).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(now) => Some(now.ok()?.as_micros()),
-            Poll::Pending => {
-                self.has_remote_clock.store(true, Ordering::Relaxed);
-                None
-            }
         }
     }
 
@@ -134,12 +112,12 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         match operation {
             OverrideOperation::Get => {
                 let found = self.backend.get(&key).await?;
-                let now = self.now().await?.as_micros();
+                let now = self.current_time().await?.as_micros();
                 Ok(valid_override(&key, found.as_ref(), now)?.and_then(|valid| valid.of(charge, now)))
             }
             OverrideOperation::Set(size) => {
                 let mut retries = Retries::new(OVERRIDE_RETRIES)?;
-                let at = self.now().await?;
+                let at = self.current_time().await?;
                 let stored = StoredOverride::new(size, at.as_micros());
                 let value = KeyState::Compact(stored.to_state()).to_bytes();
                 loop {
@@ -164,11 +142,10 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     }
 
     async fn refund_one(&self, outcome: &Outcome) -> Result<(), StoreError> {
-        let _change = self.denials.begin(slice::from_ref(outcome), Purpose::Take);
         let mut retries = Retries::new(TIMEOUT)?;
         loop {
             retries.next_attempt().await?;
-            let at = self.now().await?;
+            let at = self.current_time().await?;
             let key = self.key(outcome);
             let found = self.backend.get(&key).await?;
             let row = Row::decode(key, found, outcome)?;

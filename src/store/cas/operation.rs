@@ -81,14 +81,18 @@ impl Retries {
         Ok(Self { attempts: 0, began: Instant::now(), longest })
     }
 
+    /// Returns the time that is left for attempts.
+    pub(super) fn left(&self) -> Duration {
+        self.longest.saturating_sub(self.began.elapsed())
+    }
+
     /// Waits for the operation's turn among the requests of this process.
     ///
     /// # Errors
     ///
     /// Returns an error if the time for attempts is over.
     pub(super) async fn wait<T>(&self, turn: impl Future<Output = T>) -> Result<T, StoreError> {
-        let left = self.longest.saturating_sub(self.began.elapsed());
-        timeout(left, turn).await.map_err(|_| StoreError::contention())
+        timeout(self.left(), turn).await.map_err(|_| StoreError::contention())
     }
 
     /// Waits before each attempt but the first ones. The pause is random, up to a maximum that grows to 4 ms.

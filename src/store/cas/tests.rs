@@ -541,7 +541,7 @@ async fn a_request_that_is_given_up_after_its_first_write_is_refunded() {
 #[tokio::test(start_paused = true)]
 async fn an_undecodable_value_is_an_error_of_the_request() {
     let (table, outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(5)));
-    let key = table.process().0.key(&outcome);
+    let key = table.process().0.inner.key(&outcome);
     for (value, message) in [(vec![2; 26], "has version 2"), (vec![4; 9], "is malformed")] {
         table.rows.lock().unwrap().insert(key.clone(), Versioned { value, version: 1 });
         let error = decide(&table.process(), slice::from_ref(&outcome), Purpose::Take).await.unwrap_err();

@@ -15,37 +15,58 @@ use tokio::sync::oneshot;
 use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
-use super::store::{Deployment, RedisStore};
+use super::store::{Deployment, RedisStore, SlotStore};
 use crate::algorithm::KeyState;
 use crate::decision::{Charges, Outcome, Purpose, Veto, allows, enforce_quotas};
+use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
-use crate::store::denials::Change;
-use crate::store::{Answer, Node, Override, OverrideOperation, Store, StoreFuture, StoreUsage};
+use crate::store::{Answer, Node, Override, OverrideOperation, Remembering, Store, StoreFuture, StoreUsage};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
 /// two, if Redis' clock is set in between.
 const MAX_CLOCK_CORRECTIONS: usize = 2;
 
+/// Wraps the operations on one slot, so that denials of other requests end with each charge and each refund of a slot.
 impl Store for RedisStore {
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&self.0)
+    }
+
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher()
+    }
+
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        // Those of one subject share a slot.
+        let is_cluster = self.0.inner.deployment.is_cluster();
+        if is_cluster && charges.iter().any(|outcome| outcome.key() != charges[0].key()) {
+            return StoreFuture::pending(CrossSlotRequest::new(self.0.clone(), charges).decide(purpose));
+        }
+        self.0.decide(charges, purpose, longest_wait)
+    }
+
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
+    }
+
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
+    }
+
+    fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
+        self.0.decide_at_once(charges, purpose)
+    }
+}
+
+/// Its decisions are those on the keys of one slot.
+impl Store for SlotStore {
     fn hasher(&self) -> KeyHasher {
         self.hasher.get().of_store_at(&format!("{} {}", self.name, self.prefix))
     }
 
     fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
-        let change = self.denials.begin(charges, purpose);
-        // Those of one subject share a slot.
-        if self.deployment.is_cluster() && charges.iter().any(|outcome| outcome.key() != charges[0].key()) {
-            let request = CrossSlotRequest::new(self.clone(), charges);
-            return StoreFuture::pending(async move { Ok(request.decide(purpose, change).await?) });
-        }
-        let task = if purpose == Purpose::Take { Task::Acquire } else { Task::Peek };
-        let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
-        StoreFuture::pending(async move {
-            let (at, until) = store.ask(task, purpose, &mut charges).await?;
-            change.decided(&charges, at, until);
-            Ok(Answer::with_charges(Timestamp::from_micros(at), charges))
-        })
+        self.run(if purpose == Purpose::Take { Task::Acquire } else { Task::Peek }, purpose, charges)
     }
 
     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
@@ -56,8 +77,8 @@ impl Store for RedisStore {
         self.change(charges, Request::reset)
     }
 
-    fn decide_at_once(&self, charges: &mut Charges, _: Purpose) -> Option<Timestamp> {
-        self.denials.answer(charges, self.test_clock())
+    fn now(&self) -> Option<Timestamp> {
+        self.clock.as_ref().map(|clock| clock.now())
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {
@@ -80,16 +101,13 @@ impl Store for RedisStore {
     }
 
     fn access_override(&self, charges: &Charges, operation: OverrideOperation) -> StoreFuture<Option<Override>> {
-        let (request, purpose) = match operation {
-            OverrideOperation::Get => (Request::of_override(Task::GetOverride, &self.prefix, charges), Purpose::Peek),
-            OverrideOperation::Set(size) => (Request::set_override(&self.prefix, charges, size), Purpose::Take),
-            OverrideOperation::Remove => (Request::of_override(Task::Reset, &self.prefix, charges), Purpose::Take),
+        let request = match operation {
+            OverrideOperation::Get => Request::of_override(Task::GetOverride, &self.prefix, charges),
+            OverrideOperation::Set(size) => Request::set_override(&self.prefix, charges, size),
+            OverrideOperation::Remove => Request::of_override(Task::Reset, &self.prefix, charges),
         };
-        let change = self.denials.begin(&charges[..1], purpose);
         let (store, charge) = (self.clone(), charges[0].charge);
         StoreFuture::pending(async move {
-            // Dropped after the reply, which forgets earlier denials.
-            let _change = change;
             let (now, reply) = store.send(request).await?;
             let Some(stored) = next_override(&mut reply.states.iter())? else { return Ok(None) };
             Ok(Some(stored.of(&charge, now).ok_or(INVALID_OVERRIDE)?))
@@ -97,11 +115,20 @@ impl Store for RedisStore {
     }
 }
 
-impl RedisStore {
+impl SlotStore {
+    /// Runs a task of the script on the charges of one slot.
+    fn run(&self, task: Task, purpose: Purpose, charges: &Charges) -> StoreFuture<Answer> {
+        let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
+        StoreFuture::pending(async move {
+            let [at, until] = store.ask(task, purpose, &mut charges).await?.map(Timestamp::from_micros);
+            Ok(Answer::with_charges(at, charges).valid_until(until))
+        })
+    }
+
     /// Lets the script decide charges, and fills in their answers. If Redis' clock is in another calendar window, the
     /// script decides nothing, and this corrects and repeats the request. Returns the instant of the decision, and that
     /// from which other overrides may apply, in µs.
-    async fn ask(&self, task: Task, purpose: Purpose, charges: &mut Charges) -> Result<(u64, u64), Fault> {
+    async fn ask(&self, task: Task, purpose: Purpose, charges: &mut Charges) -> Result<[u64; 2], Fault> {
         let has_calendar = charges.iter().any(|outcome| outcome.algorithm().is_calendar());
         // A new clock for each call, because the wall clock may have been corrected since the process started.
         let local = || self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros());
@@ -110,7 +137,10 @@ impl RedisStore {
         loop {
             let request = Request::decide(&self.prefix, task, now, charges);
             match self.send(request).await {
-                Ok((at, reply)) => return Ok((at, reply.answer(task, purpose, charges, at)?)),
+                Ok((at, reply)) => {
+                    let until = reply.answer(task, purpose, charges, at)?;
+                    return Ok([at, until.min(Timestamp::MAX.as_micros())]);
+                }
                 Err(fault) => match fault.redis_clock().filter(|_| corrections.next().is_some()) {
                     Some(redis_clock) => now = redis_clock,
                     None => return Err(fault),
@@ -127,11 +157,9 @@ impl RedisStore {
         let is_cluster = self.deployment.is_cluster();
         let slots = if is_cluster { group_by_slot(charges) } else { vec![(0..charges.len()).collect()] };
         let requests: Vec<_> = slots.iter().map(|positions| encode(&self.prefix, charges, positions)).collect();
-        let change = self.denials.begin(charges, Purpose::Take);
         let store = self.clone();
         StoreFuture::pending(async move {
             let replies = join_all(requests.into_iter().map(|request| store.send(request))).await;
-            drop(change);
             Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
         })
     }
@@ -139,40 +167,39 @@ impl RedisStore {
 
 /// A request in several slots.
 struct CrossSlotRequest {
-    store: RedisStore,
+    store: Remembering<SlotStore>,
     /// The charges, with their latest outcomes.
     charges: Charges,
     /// The positions of the charges of each slot.
     slots: Vec<Vec<usize>>,
     /// Several slots have limits in quota mode. None of them can enforce it, so each decides these in shadow mode.
     splits_quotas: bool,
-    /// The latest instant of all answers, in µs.
-    at: u64,
+    /// The latest instant of all answers.
+    at: Timestamp,
 }
 
 struct SlotAnswer {
     /// The index of the slot.
     slot: usize,
-    /// The instant, in µs.
-    at: u64,
+    at: Timestamp,
     charges: Charges,
 }
 
 impl CrossSlotRequest {
-    fn new(store: RedisStore, charges: &Charges) -> Self {
+    fn new(store: Remembering<SlotStore>, charges: &Charges) -> Self {
         let slots = group_by_slot(charges);
         let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| charges[position].veto() == Veto::Quota);
         let splits_quotas = slots.iter().filter(has_quota).count() > 1;
-        Self { store, charges: charges.clone(), slots, splits_quotas, at: 0 }
+        Self { store, charges: charges.clone(), slots, splits_quotas, at: Timestamp::EPOCH }
     }
 
-    /// Decides the request. The `change` ends after all refunds, because the charges end the remembered denials of
-    /// others. A denial by several slots is not remembered, because each slot decides at an instant of its own.
+    /// Decides the request. A denial by several slots is not remembered, because each slot decides at an instant of its
+    /// own.
     ///
     /// # Errors
     ///
     /// Returns [`Fault::NoRuntime`] outside a Tokio runtime, on which reservations are refunded if the caller gives up.
-    async fn decide(mut self, purpose: Purpose, mut change: Change) -> Result<Answer, Fault> {
+    async fn decide(mut self, purpose: Purpose) -> Result<Answer, StoreError> {
         let runtime = Handle::try_current().map_err(|_| Fault::NoRuntime)?;
         // A denial at this point is final, so it counts as a strike.
         let task = if purpose == Purpose::Take { Task::PeekWithStrikes } else { Task::Peek };
@@ -181,16 +208,16 @@ impl CrossSlotRequest {
         for answer in answers {
             match answer {
                 Ok(answer) => self.record(answer),
-                Err(fault) => failed = Some(fault),
+                Err(error) => failed = Some(error),
             }
         }
         // A denial stands, whatever the slots without an answer contain: they report that they are unused.
-        if let Some(fault) = failed {
+        if let Some(error) = failed {
             if !self.charges.iter().any(|outcome| outcome.is_answered() && outcome.denies()) {
-                return Err(fault);
+                return Err(error);
             }
             for outcome in self.charges.iter_mut().filter(|outcome| !outcome.is_answered()) {
-                outcome.peek(&KeyState::UNUSED, self.at, false);
+                outcome.peek(&KeyState::UNUSED, self.at.as_micros(), false);
                 outcome.complete(&mut KeyState::UNUSED.clone(), false);
                 outcome.wait = 0;
             }
@@ -199,17 +226,14 @@ impl CrossSlotRequest {
         if purpose == Purpose::Take && is_allowed {
             // In a task of its own, so that a caller that gives up leaves nothing reserved.
             let (answer, decision) = oneshot::channel();
-            runtime.spawn(self.reserve(change, answer));
-            return decision.await.unwrap_or(Err(Fault::Interrupted));
-        }
-        if !self.charges.iter().any(|outcome| outcome.is_of_penalty()) {
-            change.changes = false;
+            runtime.spawn(self.reserve(answer));
+            return decision.await.unwrap_or(Err(Fault::Interrupted.into()));
         }
         Ok(self.finish())
     }
 
     /// Charges the slots that have costs, all or none.
-    async fn reserve(mut self, change: Change, decision: oneshot::Sender<Result<Answer, Fault>>) {
+    async fn reserve(mut self, decision: oneshot::Sender<Result<Answer, StoreError>>) {
         let mut reserved = self.charges.select([]);
         let mut denied = None;
         for slot in 0..self.slots.len() {
@@ -229,8 +253,8 @@ impl CrossSlotRequest {
                     }
                     self.record(answer);
                 }
-                Err(fault) => {
-                    let _ = decision.send(Err(fault));
+                Err(error) => {
+                    let _ = decision.send(Err(error));
                     let _ = self.store.refund(&reserved).await;
                     return;
                 }
@@ -245,7 +269,6 @@ impl CrossSlotRequest {
         }
         // Reservations that cannot be refunded stay charged.
         let _ = self.store.refund(&reserved).await;
-        drop(change);
         if decision.is_closed() {
             return;
         }
@@ -262,14 +285,19 @@ impl CrossSlotRequest {
     }
 
     /// Lets a slot decide its charges.
-    async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, Fault> {
+    async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, StoreError> {
         let mut asked = self.charges.select(self.slots[slot].iter().copied());
         asked.ask_again();
         if self.splits_quotas {
             asked.iter_mut().filter(|charge| charge.veto == Veto::Quota).for_each(|quota| quota.set_veto(Veto::Shadow));
         }
-        let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
-        let (at, _) = self.store.ask(task, purpose, &mut asked).await?;
+        let makes_strikes = asked.iter().any(|outcome| outcome.is_of_penalty());
+        let answer = if task == Task::Peek || task == Task::PeekWithStrikes && !makes_strikes {
+            self.store.inner.run(Task::Peek, Purpose::Peek, &asked)
+        } else {
+            self.store.change(&asked, |store| store.run(task, Purpose::Take, &asked))
+        };
+        let at = answer.await?.finish(&mut asked);
         Ok(SlotAnswer { slot, at, charges: asked })
     }
 
@@ -289,7 +317,7 @@ impl CrossSlotRequest {
     fn finish(&mut self) -> Answer {
         let mut charges = std::mem::take(&mut self.charges);
         enforce_quotas(&mut charges);
-        Answer::with_charges(Timestamp::from_micros(self.at), charges)
+        Answer::with_charges(self.at, charges)
     }
 }
 

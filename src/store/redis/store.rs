@@ -18,8 +18,7 @@ use super::request::{Reply, Request, encode_clock};
 use super::workers::Workers;
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
-use crate::store::denials::Denials;
-use crate::store::{SharedHasher, escape};
+use crate::store::{Remembering, SharedHasher, escape};
 use crate::time::Clock;
 #[cfg(feature = "rules")]
 use crate::time::SystemClock;
@@ -76,15 +75,18 @@ use crate::time::SystemClock;
 /// several keys in it may fail (`TRYAGAIN`).
 ///
 /// Redis replicates asynchronously: charges that a master had not replicated when it failed are lost.
+#[derive(Clone, Debug)]
+pub struct RedisStore(pub(super) Remembering<SlotStore>);
+
+/// The store of the keys of one slot, or of one server, which remembers no denials.
 #[derive(Clone)]
-pub struct RedisStore {
+pub(super) struct SlotStore {
     pub(super) deployment: Deployment,
     /// The address of the server, without credentials.
     pub(super) name: Arc<str>,
     pub(super) prefix: Arc<str>,
     pub(super) hasher: SharedHasher,
     pub(super) clock: Option<Arc<dyn Clock>>,
-    pub(super) denials: Arc<Denials>,
 }
 
 impl RedisStore {
@@ -107,8 +109,9 @@ impl RedisStore {
     /// Stores with different prefixes share nothing. All characters but ASCII letters, digits and `-._/` are
     /// percent-encoded.
     #[must_use]
-    pub fn prefix(self, prefix: &str) -> Self {
-        Self { prefix: escape(prefix).into(), ..self.without_denials() }
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.0.configure().prefix = escape(prefix).into();
+        self
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public, of which a warning is logged.
@@ -116,21 +119,17 @@ impl RedisStore {
     /// All instances of a service must use the same secret. With a secret, those who can read Redis cannot test whether
     /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
-    pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: SharedHasher(KeyHasher::with_secret(secret), None), ..self.without_denials() }
+    pub fn secret(mut self, secret: [u8; 16]) -> Self {
+        self.0.configure().hasher = SharedHasher(KeyHasher::with_secret(secret), None);
+        self
     }
 
     /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own
     /// clock.
     #[must_use]
-    pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self.without_denials() }
-    }
-
-    /// Forgets all denials, which the other clones keep.
-    fn without_denials(self) -> Self {
-        let lifetime = self.denials.lifetime();
-        self.remember_denials(lifetime)
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.0.configure().clock = Some(Arc::new(clock));
+        self
     }
 
     /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`]
@@ -154,9 +153,11 @@ impl RedisStore {
     /// share them.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
-        Self { denials: Denials::new(span), ..self }
+        Self(self.0.remember_denials(span))
     }
+}
 
+impl SlotStore {
     /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.
     pub(super) fn test_clock(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.now().as_micros())
@@ -202,9 +203,10 @@ impl RedisStore {
 
     /// Sends a command on the key of a text.
     async fn query(&self, command: &str, name: &str, value: Option<&str>) -> Result<Value, Fault> {
-        let key = format!("{}:{name}", self.prefix);
+        let SlotStore { deployment, prefix, .. } = &self.0.inner;
+        let key = format!("{prefix}:{name}");
         let command = Command::Other(cmd(command).arg(&key).arg(value).clone());
-        self.deployment.send(slot_of(&key), command).await?.into_value()
+        deployment.send(slot_of(&key), command).await?.into_value()
     }
 }
 
@@ -220,11 +222,12 @@ impl RedisConfig {
     /// memory is full. A Cluster may lack less than half of its masters.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
-        let opened = match &store.deployment {
+        let SlotStore { deployment, name, .. } = &store.0.inner;
+        let opened = match deployment {
             Deployment::Single(workers) => workers.open().await,
             Deployment::Cluster(cluster) => cluster.open().await,
         };
-        opened.map_err(|fault| StoreError::unusable(Some(store.name.to_string()), fault))?;
+        opened.map_err(|fault| StoreError::unusable(Some(name.to_string()), fault))?;
         Ok(store)
     }
 
@@ -238,7 +241,7 @@ impl RedisConfig {
     /// [`ConfigError`](crate::ConfigError).
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
         let store = self.build()?;
-        match &store.deployment {
+        match &store.0.inner.deployment {
             Deployment::Single(workers) => workers.start(self.connections, Vec::new()),
             Deployment::Cluster(cluster) => cluster.refresh(),
         }
@@ -256,20 +259,19 @@ impl RedisConfig {
             Servers::Cluster => Deployment::Cluster(Arc::new(Cluster::new(servers, self.clone())?)),
             _ => Deployment::Single(Arc::new(Workers::new(self, None))),
         };
-        Ok(RedisStore {
+        Ok(RedisStore(Remembering::new(SlotStore {
             deployment,
             name: self.address().into(),
             prefix: self.prefix.as_str().into(),
             hasher: SharedHasher::public(),
             clock: None,
-            denials: Denials::new(Denials::LIFETIME),
-        })
+        })))
     }
 }
 
-impl fmt::Debug for RedisStore {
+impl fmt::Debug for SlotStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("prefix", &self.prefix).field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("SlotStore").field("prefix", &self.prefix).field("clock", &self.clock).finish_non_exhaustive()
     }
 }
 
