@@ -1,6 +1,7 @@
 //! Encodes requests for the script, and decodes its replies, in the format that `lua/main.lua` describes.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 use bytes::Buf;
 use redis::{Cmd, Value};
@@ -174,7 +175,10 @@ pub(super) fn name(prefix: &str, charges: &Charges, position: usize) -> String {
     let charge = &charges[position];
     let hash = || Cow::Owned(format!("{:032x}", charge.identity.as_u128()));
     let name = charges.readable_name(position).unwrap_or_else(hash);
-    format!("{prefix}:{{{:032x}}}:{name}", charge.key().as_u128())
+    // With room for an override's suffix, because growing takes as many instructions as formatting.
+    let mut key = String::with_capacity(prefix.len() + name.len() + 48);
+    let _ = write!(key, "{prefix}:{{{:032x}}}:{name}", charge.key().as_u128());
+    key
 }
 
 /// Returns the name of the key that holds the override of a charge.
