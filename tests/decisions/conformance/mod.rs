@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use support::database::{Database, Fault};
+use support::patient::Patient;
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{Answer, Charges, KeyHasher, Outcome, Purpose, StoreFuture};
 use tower_ratelimit::{ManualClock, MemoryStore, RedisConfig, Store, SystemClock, Timestamp, Verdict, conformance};
@@ -26,7 +27,7 @@ async fn the_memory_store_conforms() {
 async fn the_redis_store_conforms() {
     let server = RedisServer::start();
     let url = server.url().to_owned();
-    let connect = async |clock| RedisConfig::node(&url).connect().await.unwrap().clock(clock);
+    let connect = async |clock| RedisConfig::node(&url).patient().connect().await.unwrap().clock(clock);
     conformance::check_all(connect).await;
 }
 

@@ -182,14 +182,14 @@ async fn a_request_canceled_between_slots_leaves_no_partial_charge() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("one", 10_000), daily("other", 10_000)]).patient().store(store(&cluster).await).build();
-    let mut allowed = 0;
-    for round in 0..400_u64 {
+    // Each request gets a little longer than the one before, until some are in time, however busy the machine is.
+    let (mut allowed, mut given) = (0, Duration::ZERO);
+    while allowed < 50 {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&"a", 1), (&"b", 1)];
         let call = limiter.acquire_charges(&charges);
-        let given = Duration::from_micros(round * 5);
         allowed += u64::from(tokio::time::timeout(given, call).await.is_ok());
+        given += given / 50 + Duration::from_micros(2);
     }
-    assert!((1..400).contains(&allowed), "{allowed} were in time");
     // Cancelled requests are refunded in the background. A request that was cancelled when its reply arrived may be
     // charged, but then by both limits.
     let started = Instant::now();
