@@ -19,8 +19,6 @@ pub struct Charge {
     pub(super) own_size: Size,
     pub(crate) cost: u64,
     pub(crate) overage_percent: u32,
-    /// The [number](KeyHasher::store) of the store.
-    pub(crate) store: u32,
     pub(crate) limit: u16,
     pub(crate) veto: Veto,
     pub(crate) is_overridable: bool,
@@ -51,7 +49,6 @@ impl Charge {
             algorithm,
             own_size: algorithm.size(),
             overage_percent: 0,
-            store: hasher.store,
             limit,
             veto: Veto::Enforced,
             is_overridable: false,

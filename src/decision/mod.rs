@@ -30,6 +30,8 @@ pub struct Decision {
     by: DecidedBy,
     /// Whether the request was charged if it was allowed.
     takes: bool,
+    /// The [identity](crate::Store::identity) of the limiter's store.
+    store: u32,
     charges: Charges,
 }
 
@@ -38,20 +40,20 @@ impl Decision {
     /// report their decisions.
     pub fn new(at: Timestamp, mut charges: Charges) -> Self {
         charges.merge_penalties();
-        Self::of(at, DecidedBy::Store, false, charges)
+        Self::of(at, DecidedBy::Store, false, 0, charges)
     }
 
     /// Creates the decision of answered charges. Their penalties must be [merged](Charges::merge_penalties) already: as
     /// a part of this, that would move them three times, which takes 70 instructions. The request is charged if it is
     /// allowed and `takes`.
     #[inline(always)]
-    pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, charges: Charges) -> Self {
-        Self { at, by, takes, charges }
+    pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, store: u32, charges: Charges) -> Self {
+        Self { at, by, takes, store, charges }
     }
 
     /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
     pub(crate) fn unlimited() -> Self {
-        Self::of(SystemClock::new().now(), DecidedBy::Unlimited, false, Charges::default())
+        Self::of(SystemClock::new().now(), DecidedBy::Unlimited, false, 0, Charges::default())
     }
 
     /// Returns a copy that cannot be refunded.
@@ -144,7 +146,7 @@ impl Decision {
     pub fn into_receipt(mut self) -> Receipt {
         let is_charged = self.is_charged();
         self.charges.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());
-        Receipt { by: self.by, charged: self.charges }
+        Receipt { by: self.by, store: self.store, charged: self.charges }
     }
 }
 
@@ -179,6 +181,8 @@ impl Deref for AllowedDecision {
 pub struct Receipt {
     /// The part of the limiter that made the charge.
     pub(crate) by: DecidedBy,
+    /// The [identity](crate::Store::identity) of the limiter's store.
+    pub(crate) store: u32,
     pub(crate) charged: Charges,
 }
 

@@ -64,7 +64,7 @@ impl FallbackPolicies {
         let at = memory.decide_now(&mut shares, purpose);
         charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_answer(share));
         charges.merge_penalties();
-        let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, charges);
+        let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, limits.store, charges);
         (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
     }
 

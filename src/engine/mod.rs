@@ -34,10 +34,10 @@ use self::outage_log::OutageLog;
 pub(crate) use self::reservation::Reservation;
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
 use crate::error::{ConfigError, StoreError};
-use crate::key::hash::KeyHasher;
+use crate::key::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{Event, Recorders};
-use crate::store::{Answer, Store, StoreFuture};
+use crate::store::{Answer, KeyLocks, Store, StoreFuture};
 use crate::time::Timestamp;
 
 /// The settings for failures of a limiter's store, and its recorders.
@@ -80,6 +80,9 @@ pub(crate) struct Engine {
     recorders: Recorders,
     near_percent: u32,
     is_shadow: bool,
+    /// The turns of operations that wait for a key under these limits. The value is the number of tokens that were left
+    /// after the last turn.
+    pub(crate) turns: Arc<KeyLocks<KeyHash, u64>>,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
 }
@@ -108,15 +111,16 @@ impl Engine {
             recorders,
             near_percent,
             is_shadow,
+            turns: Arc::new(KeyLocks::new()),
             #[cfg(feature = "tracing")]
-            outage_log: OutageLog::of_store(limits.hasher.store),
+            outage_log: OutageLog::of_store(limits.store),
             limits,
         })
     }
 
     /// Returns the same engine for other limits: it shares the breakers and the local store.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Self {
-        let mut engine = Self { limits: limits.clone(), ..self.clone() };
+        let mut engine = Self { limits: limits.clone(), turns: Arc::new(KeyLocks::new()), ..self.clone() };
         engine.limits.set_store(&*self.guard.store, self.is_shadow);
         engine
     }
@@ -175,9 +179,9 @@ impl Engine {
         // Only a decision that is recorded is moved once more, which takes 29 instructions ("token bucket" in
         // `.ci/instructions`).
         if began.is_none() {
-            return StoreFuture::ready(Ok(Decision::of(at, self.by_at_once, takes, charges)));
+            return StoreFuture::ready(Ok(Decision::of(at, self.by_at_once, takes, self.limits.store, charges)));
         }
-        let decision = Decision::of(at, self.by_at_once, takes, charges);
+        let decision = Decision::of(at, self.by_at_once, takes, self.limits.store, charges);
         self.record(began, &decision);
         StoreFuture::ready(Ok(decision))
     }
@@ -237,7 +241,7 @@ impl Engine {
             let answer = answer.and_then(|answer| engine.finish(answer, &mut charges));
             match engine.end(&call, &charges, answer, by) {
                 Ok(at) => {
-                    let decision = decision(at, by, charges, purpose);
+                    let decision = engine.decision(at, by, charges, purpose);
                     engine.record(began, &decision);
                     Ok(decision)
                 }
@@ -298,19 +302,19 @@ impl Engine {
         };
         match answer.and_then(|(answer, by)| Ok((self.finish(answer, &mut charges)?, by))) {
             Ok((at, by)) => {
-                let decision = decision(at, by, charges, purpose);
+                let decision = self.decision(at, by, charges, purpose);
                 self.record(began, &decision);
                 (Some(decision), None)
             }
             Err(error) => (self.fallback.decide(&self.limits, purpose, charges).1, Some(error)),
         }
     }
-}
 
-/// Creates the decision of charges that the store has answered at an instant.
-fn decision(at: Timestamp, by: DecidedBy, mut charges: Charges, purpose: Purpose) -> Decision {
-    charges.merge_penalties();
-    Decision::of(at, by, purpose == Purpose::Take, charges)
+    /// Creates the decision of charges that the store has answered at an instant.
+    fn decision(&self, at: Timestamp, by: DecidedBy, mut charges: Charges, purpose: Purpose) -> Decision {
+        charges.merge_penalties();
+        Decision::of(at, by, purpose == Purpose::Take, self.limits.store, charges)
+    }
 }
 
 impl Engine {
@@ -392,7 +396,8 @@ impl Engine {
     pub(crate) fn refund_own(self: &Arc<Self>, mut receipt: Receipt, is_live: bool) -> StoreFuture<()> {
         let charged = receipt.charged.len();
         self.limits.fit_refund(&mut receipt.charged);
-        if receipt.charged.len() < charged && !is_live {
+        let is_own = receipt.store == self.limits.store && (is_live || receipt.charged.len() == charged);
+        if charged > 0 && !is_own {
             let message = "a receipt is of another limiter: refund it by the one that charged it";
             return StoreFuture::ready(Err(StoreError::invalid_call(message)));
         }
@@ -400,7 +405,7 @@ impl Engine {
     }
 
     fn refund_fitted(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
-        let Receipt { by, charged } = receipt;
+        let Receipt { by, charged, .. } = receipt;
         if by.is_store() && !charged.is_empty() {
             return self.call(charged, deadline, |store, charged| store.refund(charged));
         }

@@ -47,13 +47,13 @@ struct Outage {
 }
 
 impl OutageLog {
-    /// Returns the log of the store with this number. A store without a number has one for each limiter.
-    pub(super) fn of_store(number: u32) -> Arc<Self> {
+    /// Returns the log of the store with this [identity](Store::identity).
+    pub(super) fn of_store(identity: u32) -> Arc<Self> {
         static LOGS: Mutex<BTreeMap<u32, Weak<OutageLog>>> = Mutex::new(BTreeMap::new());
         let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = logs.get(&number).filter(|_| number > 0).and_then(Weak::upgrade).unwrap_or_default();
+        let log = logs.get(&identity).and_then(Weak::upgrade).unwrap_or_default();
         logs.retain(|_, log| log.strong_count() > 0);
-        logs.insert(number, Arc::downgrade(&log));
+        logs.insert(identity, Arc::downgrade(&log));
         log
     }
 

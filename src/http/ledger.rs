@@ -186,7 +186,11 @@ impl Ledger {
         for Payment { by, charged, .. } in payments {
             let accepts = |last: &&mut Receipt| last.by == by && last.charged.len() < 64;
             if receipts.last_mut().filter(accepts).is_none() {
-                receipts.push(Receipt { by, charged: self.no_charges.clone() });
+                receipts.push(Receipt {
+                    by,
+                    store: self.config.engine().limits.store,
+                    charged: self.no_charges.clone(),
+                });
             }
             if let Some(last) = receipts.last_mut() {
                 last.charged.push(charged);

@@ -79,9 +79,6 @@ impl fmt::Debug for KeyHash {
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
     kind: Kind,
-    /// Tells stores with the same secret apart, so that only the store that took a charge refunds it. Hashes do not
-    /// depend on it. 0 if the store has not set it.
-    pub(crate) store: u32,
     /// Whether charges with these keys need their readable names.
     pub(crate) has_readable_keys: bool,
 }
@@ -116,20 +113,13 @@ impl KeyHasher {
     }
 
     const fn of_kind(kind: Kind) -> Self {
-        Self { kind, store: 0, has_readable_keys: false }
+        Self { kind, has_readable_keys: false }
     }
 
-    /// Returns a hasher with a number of its own, for a store and its clones.
-    pub(crate) fn of_own_store(self) -> Self {
-        let [store] = random_words();
-        Self { store: store as u32, ..self }
-    }
-
-    /// Returns the hasher of the store at an address, under which all processes reach the same store. Its keys are
-    /// readable.
+    /// Returns the hasher of a store with readable keys.
     #[cfg(feature = "redis")]
-    pub(crate) fn of_store_at(self, address: &str) -> Self {
-        Self { store: self.hash(address.as_bytes()).low as u32, has_readable_keys: true, ..self }
+    pub(crate) fn with_readable_keys(self) -> Self {
+        Self { has_readable_keys: true, ..self }
     }
 
     /// Hashes the bytes of a key.

@@ -35,6 +35,8 @@ pub(crate) struct Limits {
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
     pub(crate) hasher: KeyHasher,
+    /// The [identity](Store::identity) of the store.
+    pub(crate) store: u32,
     /// For stores with readable keys.
     texts: Option<Arc<Texts>>,
 }
@@ -72,6 +74,7 @@ impl Limits {
             limits: limits.into(),
             charges: Box::default(),
             hasher: KeyHasher::with_secret([0; 16]),
+            store: 0,
             texts: None,
         };
         limits.check_max_matches()?;
@@ -94,7 +97,7 @@ impl Limits {
 
     /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set.
     pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
-        self.hasher = store.hasher();
+        (self.hasher, self.store) = (store.hasher(), store.identity());
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         }
@@ -251,7 +254,7 @@ impl Limits {
     }
 
     /// Prepares charges for their refund: by the current numbers of their limits, unless the request or the key had
-    /// others. Leaves out limits that no longer exist, and charges of another store.
+    /// others. Leaves out limits that no longer exist.
     pub(crate) fn fit_refund(&self, charged: &mut Charges) {
         let has_sizes = |limit: &Limit| !limit.sizes.is_empty();
         // A limit has another position only after a replacement of live limits.
@@ -261,7 +264,6 @@ impl Limits {
         };
         charged.set_texts(&self.texts);
         charged.retain(|Outcome { charge, .. }| match current(charge) {
-            _ if charge.store != self.hasher.store => false,
             Some(current) => {
                 charge.limit = current.limit;
                 if !charge.is_resized() && !has_sizes(&self.limits[current.limit()]) {

@@ -250,8 +250,7 @@ impl Limiter {
             Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
         };
 
-        let id = (Arc::as_ptr(&engine) as usize, key);
-        let mut attempt = decide(cost == 0 || !self.queues.is_in_use(&id)).await?;
+        let mut attempt = decide(cost == 0 || !engine.turns.is_in_use(&key)).await?;
         let mut is_shared = false;
         let decision = 'served: loop {
             let mut next = match attempt {
@@ -259,7 +258,7 @@ impl Limiter {
                 ControlFlow::Continue(next) => next,
             };
             StoreError::check_runtime()?;
-            let queue = self.queues.of(id);
+            let queue = engine.turns.of(key);
             is_shared = match timeout(remaining(), queue.lock()).await {
                 Err(_) => false,
                 // The last turn left enough, so the next turn need not wait for this decision. Only once, because other

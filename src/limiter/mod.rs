@@ -17,10 +17,9 @@ use crate::decision::Receipt;
 use crate::engine::{CircuitBreaker, Engine, EngineConfig};
 use crate::error::{ConfigError, or_panic};
 use crate::key::Key;
-use crate::key::hash::KeyHash;
 use crate::limit::{Limit, Limits, Live, LiveLimits, OnStoreError};
 use crate::recorder::{Event, Observer, Recorder};
-use crate::store::{KeyLocks, MemoryStore, Store, StoreFuture};
+use crate::store::{MemoryStore, Store, StoreFuture};
 
 /// Limits anything that is not an HTTP request.
 ///
@@ -65,9 +64,6 @@ pub struct Limiter {
     engine: Arc<Engine>,
     /// The engine of the current limits, if they can be replaced.
     live: Option<Arc<Live<Engine>>>,
-    /// The turns of waiting operations, by the address of the engine, which these keep alive, and the key. The
-    /// value is the number of tokens that were left after the last turn.
-    queues: Arc<KeyLocks<(usize, KeyHash), u64>>,
 }
 
 impl Limiter {
@@ -343,7 +339,7 @@ impl Builder {
                 Ok(engine.with_limits(limits))
             })
         });
-        Ok(Limiter { engine: Arc::new(engine), live: live.transpose()?, queues: Arc::new(KeyLocks::new()) })
+        Ok(Limiter { engine: Arc::new(engine), live: live.transpose()? })
     }
 }
 

@@ -199,6 +199,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.inner()?.node(key)
     }
 
+    /// Returns a number that handles of the same store have in common, and other stores hardly ever: only the store that
+    /// took a charge refunds it, and an outage of a store is logged once. By default, it depends on the
+    /// [name](Self::name) and the secret of the [hasher](Self::hasher).
+    fn identity(&self) -> u32 {
+        let name = || self.name().unwrap_or_default();
+        self.inner().map_or_else(|| self.hasher().hash(name().as_bytes()).as_u128() as u32, Store::identity)
+    }
+
     /// Returns the name of the store in logs, such as `10.0.0.5:6379`. It must not contain credentials. Defaults to
     /// `None`.
     fn name(&self) -> Option<String> {
@@ -256,6 +264,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn has_readable_keys(&self) -> bool {
         (**self).has_readable_keys()
+    }
+
+    fn identity(&self) -> u32 {
+        (**self).identity()
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {
@@ -356,6 +368,11 @@ impl StoredOverride {
     }
 }
 
+/// Returns the identity of a store in this process.
+fn random_identity() -> u32 {
+    KeyHasher::random().hash(&[]).as_u128() as u32
+}
+
 /// The default prefix of all names.
 const DEFAULT_PREFIX: &str = "ratelimit";
 
@@ -366,7 +383,7 @@ struct SharedHasher(KeyHasher, Option<Arc<Once>>);
 impl SharedHasher {
     /// Creates the hasher of a store without a secret. It gives keys a fixed size, but no protection.
     fn public() -> Self {
-        Self(KeyHasher::with_secret(*b"tower-ratelimit\0").of_own_store(), Some(Arc::new(Once::new())))
+        Self(KeyHasher::with_secret(*b"tower-ratelimit\0"), Some(Arc::new(Once::new())))
     }
 
     /// Returns the hasher for a limiter.

@@ -8,12 +8,13 @@ use proptest::prelude::*;
 use support::calls::{Calls, Now, Outcomes};
 use support::event_log::EventLog;
 use support::limits::acquire_costs;
+use support::recording::Recording;
 use support::rule::{Kind, Rule};
 use support::time::MIDNIGHT;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    AcquireError, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, Stats, Store, StoreErrorKind, Timestamp,
-    TokenBucket, Verdict,
+    AcquireError, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, MemoryStore, Stats, Store, StoreErrorKind,
+    Timestamp, TokenBucket, Verdict,
     store::{Answer, Charges, KeyHasher, Purpose, StoreFuture},
 };
 
@@ -267,20 +268,28 @@ async fn the_unit_key_is_one_bucket_for_all() {
     assert_eq!([limiter.allows(0_usize, 1).await, limiter.allows(0_u64, 1).await], [true, false]);
 }
 
-/// A receipt only refunds charges of its own limiter and store, even if both stores hash keys with the same secret.
+/// A receipt only refunds charges of its own limiter and store, even if both stores hash keys with the same secret. A
+/// store that wraps another is the same store.
 #[tokio::test]
 async fn a_receipt_of_another_limiter_or_store_is_an_error() {
-    let limiter = |name, store| Limiter::builder(Limit::new(name, FixedWindow::per_day(10))).store(store).build();
+    let limits = |name| Limit::new(name, FixedWindow::per_day(10));
+    let limiter = |name, store: Arc<dyn Store>| Limiter::builder(limits(name)).store(store).build();
+    let live = |name, store: Arc<dyn Store>| Limiter::live_builder(&LiveLimits::new(limits(name))).store(store).build();
     let store = || Arc::new(MemoryStore::new().with_hasher(KeyHasher::with_secret([7; 16])));
     let shared = store();
-    let limiters = [limiter("one", shared.clone()), limiter("two", shared)];
-    for [one, two] in [limiters, [limiter("one", store()), limiter("one", store())]] {
+    let limiters = [limiter("one", shared.clone()), limiter("two", shared.clone())];
+    let stores = || [limiter("one", store()), limiter("one", store())];
+    for [one, two] in [limiters, stores(), [live("one", store()), live("one", store())]] {
         let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
         let _ = two.acquire("key", 5).await.unwrap();
         let error = two.refund(receipt).await.unwrap_err();
         assert_eq!(error.to_string(), "a receipt is of another limiter: refund it by the one that charged it");
         assert_eq!(two.left("key").await, [5]);
     }
+    let wrapped = limiter("wrapped", Arc::new(Recording::new(shared.clone())));
+    let receipt = wrapped.acquire("key", 5).await.unwrap().into_receipt();
+    limiter("wrapped", shared).refund(receipt).await.unwrap();
+    assert_eq!(wrapped.left("key").await, [10]);
 }
 
 /// It would be allowed without a charge, or denied without a report.

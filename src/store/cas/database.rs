@@ -13,7 +13,9 @@ use crate::algorithm::{DecodeError, KeyState};
 use crate::decision::{Charge, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
-use crate::store::{DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride};
+use crate::store::{
+    DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride, random_identity,
+};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// A database, and what the requests of this process share. Clones are of the same one.
@@ -23,6 +25,7 @@ pub(super) struct Database<B> {
     /// The locks by which requests take turns: otherwise, their writes would conflict with each other.
     pub(super) locks: Arc<KeyLocks<KeyHash>>,
     pub(super) hasher: SharedHasher,
+    pub(super) identity: u32,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
@@ -52,6 +55,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
             backend,
             locks: Arc::new(KeyLocks::new()),
             hasher: SharedHasher::public(),
+            identity: random_identity(),
             prefix: DEFAULT_PREFIX.into(),
             ttl_margin: Duration::from_secs(2),
             clock: None,

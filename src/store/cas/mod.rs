@@ -25,7 +25,7 @@ use self::operation::{Retries, complete};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose};
 use crate::error::StoreError;
 use crate::key::hash::KeyHasher;
-use crate::store::{Answer, Remembering, SharedHasher, Store, StoreFuture, escape};
+use crate::store::{Answer, Remembering, SharedHasher, Store, StoreFuture, escape, random_identity};
 use crate::time::{Clock, Timestamp};
 
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
@@ -63,7 +63,7 @@ impl<B: CompareAndSwap> CasStore<B> {
     pub fn prefix(mut self, prefix: &str) -> Self {
         let database = self.0.configure();
         database.prefix = escape(prefix).into();
-        database.hasher.0 = database.hasher.0.of_own_store();
+        database.identity = random_identity();
         self
     }
 
@@ -73,7 +73,9 @@ impl<B: CompareAndSwap> CasStore<B> {
     /// test whether a guessed key was used.
     #[must_use]
     pub fn secret(mut self, secret: [u8; 16]) -> Self {
-        self.0.configure().hasher = SharedHasher(KeyHasher::with_secret(secret).of_own_store(), None);
+        let database = self.0.configure();
+        database.hasher = SharedHasher(KeyHasher::with_secret(secret), None);
+        database.identity = random_identity();
         self
     }
 
@@ -174,7 +176,7 @@ async fn decide_request<B: CompareAndSwap>(
     let refund = async move |answer: Answer| {
         let at = answer.finish(&mut unused);
         unused.merge_penalties();
-        let receipt = Decision::of(at, DecidedBy::Store, true, unused).into_receipt();
+        let receipt = Decision::of(at, DecidedBy::Store, true, 0, unused).into_receipt();
         let _ = refunding.refund(&receipt.charged).await;
     };
     complete(decide_in_turn(store, charges, purpose, longest_wait), writes, refund).await

@@ -48,6 +48,10 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
         })
     }
 
+    fn identity(&self) -> u32 {
+        self.identity
+    }
+
     /// If a request had to wait for the clock, it is not read again.
     fn now(&self) -> Option<Timestamp> {
         if self.has_remote_clock.load(Ordering::Relaxed) {

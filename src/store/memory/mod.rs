@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use self::shard::Shard;
 use self::table::EvictionRank;
-use super::{Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride};
+use super::{
+    Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride, random_identity,
+};
 use crate::decision::{Charge, Charges, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -57,6 +59,7 @@ pub struct MemoryStore {
     max_overrides: usize,
     clock: Box<dyn Clock>,
     hasher: KeyHasher,
+    identity: u32,
 }
 
 /// The default of [`MemoryStore::max_overrides`].
@@ -121,7 +124,7 @@ impl MemoryStore {
     /// ```
     #[must_use]
     pub fn with_hasher(self, hasher: KeyHasher) -> Self {
-        Self { hasher: hasher.of_own_store(), ..self }
+        Self { hasher, ..self }
     }
 
     /// Returns the number of keys that the store holds.
@@ -151,6 +154,7 @@ impl MemoryStore {
             max_overrides: MAX_OVERRIDES,
             clock: Box::new(SystemClock::new()),
             hasher: KeyHasher::fast(),
+            identity: random_identity(),
         }
     }
 
@@ -247,6 +251,10 @@ impl Store for MemoryStore {
             }
         }
         StoreFuture::ready(Ok(()))
+    }
+
+    fn identity(&self) -> u32 {
+        self.identity
     }
 
     fn name(&self) -> Option<String> {

@@ -62,7 +62,7 @@ impl Store for RedisStore {
 /// Its decisions are those on the keys of one slot.
 impl Store for SlotStore {
     fn hasher(&self) -> KeyHasher {
-        self.hasher.get().of_store_at(&format!("{} {}", self.name, self.prefix))
+        self.hasher.get().with_readable_keys()
     }
 
     fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
@@ -86,6 +86,11 @@ impl Store for SlotStore {
             Deployment::Single(_) => None,
             Deployment::Cluster(cluster) => cluster.node(slot_of_key(key)),
         }
+    }
+
+    /// All processes reach the same store at an address.
+    fn identity(&self) -> u32 {
+        self.hasher.0.hash(format!("{} {}", self.name, self.prefix).as_bytes()).as_u128() as u32
     }
 
     fn name(&self) -> Option<String> {

@@ -98,7 +98,7 @@ async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_on_one_server_switches_together() {
     let server = RedisServer::start();
-    let connect = async || RedisConfig::node(&server.url()).patient().connect().await.unwrap();
+    let connect = async || RedisConfig::node(server.url()).patient().connect().await.unwrap();
     a_fleet_switches_together([connect().await, connect().await]).await;
 }
 
@@ -116,7 +116,7 @@ async fn a_fleet_on_a_cluster_switches_together() {
 #[tokio::test]
 async fn broken_rules_are_not_published() {
     let server = RedisServer::start();
-    let store = RedisConfig::node(&server.url()).patient().connect().await.unwrap();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
     let version = || server.ask::<String>(cmd("GET").arg("ratelimit:rules:version"));
     let before = version();
@@ -134,7 +134,7 @@ async fn broken_rules_are_not_published() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     let server = RedisServer::start();
-    let store = RedisConfig::node(&server.url()).patient().connect().await.unwrap();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
     let old = Machine::start(&store).await;
     let put = |text: &str, version: &str| {
@@ -181,7 +181,7 @@ async fn rules_of_a_slot_under_migration_are_published_and_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_old_limits_stay_while_redis_is_unavailable() {
     let mut server = RedisServer::start();
-    let store = RedisConfig::node(&server.url()).patient().connect().await.unwrap();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
     let old = Machine::start(&store).await;
     server.stop();
@@ -203,7 +203,7 @@ async fn the_old_limits_stay_while_redis_is_unavailable() {
 #[tokio::test]
 async fn a_follower_stops_when_its_limits_are_dropped() {
     let server = RedisServer::start();
-    let store = RedisConfig::node(&server.url()).patient().connect().await.unwrap();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
     // All tasks of the connections run once there is a reply.
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
     let before = Handle::current().metrics().num_alive_tasks();
