@@ -67,6 +67,7 @@ use crate::engine::Engine;
 use crate::error::printable;
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
+pub use crate::select::ListKind;
 use crate::select::{Condition, ListAction};
 use crate::time::Timestamp;
 
@@ -352,17 +353,6 @@ pub struct ListExplanation {
     pub condition: String,
     /// Whether the request is on the list.
     pub matches: bool,
-}
-
-/// The effect of a list on the requests that match it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum ListKind {
-    /// Rejects the requests. See [`always_reject`](crate::Builder::always_reject).
-    Rejects(ListAction),
-    /// Exempts the requests from all limits. See [`never_limit`](crate::Builder::never_limit).
-    Exempts,
 }
 
 /// The most limits of a rules file that are listed although the request does not match them.

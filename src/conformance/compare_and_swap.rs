@@ -19,13 +19,13 @@ const TTL: Duration = Duration::from_secs(600);
 const SHORT_TTL: Duration = Duration::from_secs(3);
 
 /// One key of a database, and the TTL of the values that it is set to. Fails the check if the database fails.
-struct Key<B> {
+struct FreshKey<B> {
     database: Arc<B>,
     name: String,
     ttl: Duration,
 }
 
-impl<B: CompareAndSwap> Key<B> {
+impl<B: CompareAndSwap> FreshKey<B> {
     fn new(database: &Arc<B>) -> Self {
         Self { database: database.clone(), name: format!("conformance:{:016x}", new_key()), ttl: TTL }
     }
@@ -88,7 +88,7 @@ pub(super) async fn check_clock<B: CompareAndSwap>(database: &Arc<B>) -> Timesta
 
 /// Checks that values are replaced only if their version is the expected one, and that no version is used twice.
 pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
-    let key = Key::new(database);
+    let key = FreshKey::new(database);
     assert_eq!(key.get().await, None, "`get` returns `None` for a key that was never set");
     assert!(!key.swap(Some(1), b"stale").await, "a key without a value has no version to compare with");
 
@@ -114,7 +114,7 @@ pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
 pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
     let all_bytes: Vec<u8> = (0..=u8::MAX).collect();
     let values = [all_bytes.clone(), vec![0], b"END\r\n".to_vec(), all_bytes.repeat(128)];
-    let keys: Vec<_> = values.iter().map(|_| Key::new(database)).collect();
+    let keys: Vec<_> = values.iter().map(|_| FreshKey::new(database)).collect();
     for (key, value) in keys.iter().zip(&values) {
         key.create(value).await;
     }
@@ -131,7 +131,7 @@ pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
 /// Checks that one of several concurrent writes with the same expected version succeeds.
 pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
     const TASKS: u8 = 8;
-    let key = Arc::new(Key::new(database));
+    let key = Arc::new(FreshKey::new(database));
     for round in 0..32 {
         if round % 2 == 1 {
             // The next writes are the first ones.
@@ -153,7 +153,7 @@ pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
 pub(super) async fn check_appends<B: CompareAndSwap>(database: &Arc<B>) {
     const TASKS: usize = 8;
     const APPENDS: usize = 32;
-    let key = Arc::new(Key::new(database));
+    let key = Arc::new(FreshKey::new(database));
     key.create(b"0").await;
     let append = |task| {
         let key = key.clone();
@@ -184,7 +184,7 @@ pub(super) async fn check_appends<B: CompareAndSwap>(database: &Arc<B>) {
 
 /// Checks that a value is kept for its TTL, and then counts as none.
 pub(super) async fn check_expiry<B: CompareAndSwap>(database: &Arc<B>) {
-    let [key, mut extended] = [(); 2].map(|()| Key { ttl: SHORT_TTL, ..Key::new(database) });
+    let [key, mut extended] = [(); 2].map(|()| FreshKey { ttl: SHORT_TTL, ..FreshKey::new(database) });
     key.create(b"first").await;
     let version = extended.create(b"first").await;
     extended.ttl = TTL;

@@ -34,7 +34,7 @@ use std::time::Duration;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use self::trace::{Pair, Random, START, limiter, new_key};
+use self::trace::{Random, START, SideBySide, limiter, new_key};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, TokenBucket};
 use crate::decision::Decision;
 use crate::error::StoreErrorKind;
@@ -233,7 +233,7 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     let window = |limit| FixedWindow::new(limit, DAY);
     let limits =
         vec![Limit::new("overridable", window(5)).overridable(), Limit::new("beside", TokenBucket::new(50, 1, DAY))];
-    let mut pair = Pair::new(new_store, limits).await;
+    let mut pair = SideBySide::new(new_store, limits).await;
     let handles =
         pair.limiters.each_ref().map(|limiter| limiter.limit("overridable").expect("the limit is overridable"));
     let (key, other) = (new_key(), new_key());

@@ -20,13 +20,13 @@ use crate::time::{ManualClock, Timestamp};
 pub(super) const START: u64 = 1_767_225_600_000_000;
 
 /// A limiter on a memory store, and one on the checked store, of the same limits.
-pub(super) struct Pair {
+pub(super) struct SideBySide {
     clock: ManualClock,
     pub(super) limiters: [Limiter; 2],
     history: String,
 }
 
-impl Pair {
+impl SideBySide {
     pub(super) async fn new<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S, limits: Vec<Limit>) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(START));
         let history = format!("limits: {limits:?}");
@@ -102,7 +102,7 @@ pub(super) async fn compare<S: Store>(
     limits: Vec<Limit>,
     steps_back: bool,
 ) {
-    let mut pair = Pair::new(new_store, limits).await;
+    let mut pair = SideBySide::new(new_store, limits).await;
     let mut random = Random::new(START ^ pair.history.len() as u64);
     let (key, mut now) = (new_key(), START);
     let mut receipts: Vec<[Receipt; 2]> = Vec::new();

@@ -127,7 +127,7 @@ impl Charges {
         for position in (1..self.len()).rev() {
             if self[position].is_of_penalty() {
                 let penalty = self.outcomes.remove(position);
-                self[position - 1].restrict(&penalty);
+                self[position - 1].add_penalty(&penalty);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::time::ceil_micros;
 pub struct Outcome {
     // Before the fields that are `Copy`: a clone then copies all these at once.
     /// The values to report in place of those that follow from the state.
-    reported: Option<Box<Report>>,
+    reported: Option<Box<Reported>>,
     pub(crate) charge: Charge,
     /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
     pub(crate) wait: u64,
@@ -36,7 +36,7 @@ pub struct Outcome {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct Reported {
     remaining: u64,
     more_after: Option<u64>,
     reset_after: u64,
@@ -196,17 +196,17 @@ impl Outcome {
         (self.charge.veto, self.is_enforced) = (veto, veto != Veto::Shadow);
     }
 
-    /// Returns whether a share has answered, as [`take_answer`](Self::take_answer) has noted.
-    pub(crate) fn is_answered_by(&self, share: &Charge) -> bool {
+    /// Returns whether a share has answered, as [`take_share`](Self::take_share) has noted.
+    pub(crate) fn is_of_share(&self, share: &Charge) -> bool {
         self.reported.as_ref().is_some_and(|report| report.share == Some(share.fingerprint()))
     }
 
     /// Takes the answer of a share.
-    pub(crate) fn take_answer(&mut self, share: &Self) {
+    pub(crate) fn take_share(&mut self, share: &Self) {
         *self = Self {
             charge: self.charge,
             used: self.algorithm.hard_capacity().saturating_sub(share.available()),
-            reported: Some(Box::new(Report { share: Some(share.fingerprint()), ..share.report() })),
+            reported: Some(Box::new(Reported { share: Some(share.fingerprint()), ..share.report() })),
             ..share.clone()
         };
     }
@@ -234,7 +234,7 @@ impl Outcome {
     }
 
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
-    pub(crate) fn restrict(&mut self, penalty: &Self) {
+    pub(crate) fn add_penalty(&mut self, penalty: &Self) {
         // A store of another crate sets the answer only.
         let left = penalty.mark.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
         let reset_after = ceil_micros(penalty.reset_after());
@@ -259,9 +259,9 @@ impl Outcome {
         if self.is_locked_out() { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> Reported {
         let (algorithm, state) = (&self.algorithm, &self.mark);
-        self.reported.as_deref().copied().unwrap_or_else(|| Report {
+        self.reported.as_deref().copied().unwrap_or_else(|| Reported {
             remaining: algorithm.remaining(self.used),
             more_after: algorithm.more_after(state, self.now, self.used),
             reset_after: algorithm.reset_after(state, self.now),
@@ -272,7 +272,7 @@ impl Outcome {
     }
 
     #[cold]
-    fn report_mut(&mut self) -> &mut Report {
+    fn report_mut(&mut self) -> &mut Reported {
         let report = self.report();
         self.reported.insert(Box::new(report))
     }

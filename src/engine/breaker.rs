@@ -140,7 +140,7 @@ struct Breaker {
 pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
 
 /// The breakers that changed, and their new states.
-pub(super) type Changes = SmallVec<[(Option<Node>, BreakerState); 1]>;
+pub(super) type BreakerChanges = SmallVec<[(Option<Node>, BreakerState); 1]>;
 
 /// A call to the store in progress. If it is the trial, dropping it makes the next call the trial, and a panic fails
 /// it.
@@ -197,7 +197,11 @@ impl Breakers {
     /// open breakers are over, the call is their trial until twice the `deadline`, later than it ends.
     ///
     /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
-    pub(super) fn admit(self: &Arc<Self>, nodes: &Nodes, deadline: Duration) -> (Result<Call, StoreError>, Changes) {
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        nodes: &Nodes,
+        deadline: Duration,
+    ) -> (Result<Call, StoreError>, BreakerChanges) {
         let now = Instant::now();
         self.update(|breakers| {
             breakers.retain(|node, breaker| {
@@ -227,9 +231,9 @@ impl Breakers {
     }
 
     /// Records that `nodes` worked in a call, or failed. Nothing is known about other nodes.
-    pub(super) fn record(&self, call: &Call, nodes: &Nodes, worked: bool) -> Changes {
+    pub(super) fn record(&self, call: &Call, nodes: &Nodes, worked: bool) -> BreakerChanges {
         if self.settings.failures == 0 {
-            return Changes::new();
+            return BreakerChanges::new();
         }
         let record = |breakers: &mut ByNode| {
             if worked {
@@ -259,7 +263,7 @@ impl Breakers {
     }
 
     /// Returns the result of an update, and which breakers it has opened and closed.
-    fn update<T>(&self, update: impl FnOnce(&mut ByNode) -> T) -> (T, Changes) {
+    fn update<T>(&self, update: impl FnOnce(&mut ByNode) -> T) -> (T, BreakerChanges) {
         let open = |breakers: &ByNode| -> BTreeSet<Option<Node>> {
             breakers.iter().filter(|(_, breaker)| breaker.until.is_some()).map(|(node, _)| node.clone()).collect()
         };

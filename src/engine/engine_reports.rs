@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::breaker::Changes;
+use super::breaker::BreakerChanges;
 use crate::algorithm::Lockout;
 use crate::decision::{Decision, Purpose};
 use crate::error::StoreError;
@@ -75,7 +75,7 @@ impl Engine {
         self.outage_log.failed(error, &*self.guard.store, || self.fallback.describe(&self.limits));
     }
 
-    pub(super) fn report_changes(&self, changes: Changes) {
+    pub(super) fn report_changes(&self, changes: BreakerChanges) {
         for (node, state) in changes {
             self.report_event(&Event::BreakerChanged { state, node: node.as_ref() });
             #[cfg(feature = "tracing")]

@@ -62,7 +62,7 @@ impl FallbackPolicies {
         }
         let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = memory.decide_now(&mut shares, purpose);
-        charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_answer(share));
+        charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_share(share));
         charges.merge_penalties();
         let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, limits.store, charges);
         (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
@@ -73,7 +73,7 @@ impl FallbackPolicies {
         if let Some(memory) = self.memory.get() {
             let share = |outcome: &Outcome| {
                 let mut charged = outcome.clone();
-                charged.charge = self.share(limits, outcome).filter(|share| outcome.is_answered_by(share))?;
+                charged.charge = self.share(limits, outcome).filter(|share| outcome.is_of_share(share))?;
                 Some(charged)
             };
             ready(memory.refund(&Charges::of(charges.iter().filter_map(share))));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::breaker::{Breakers, Call, Changes, CircuitBreaker, Nodes};
+use super::breaker::{BreakerChanges, Breakers, Call, CircuitBreaker, Nodes};
 use crate::decision::{DecidedBy, Outcome};
 use crate::error::StoreError;
 use crate::store::Store;
@@ -31,9 +31,9 @@ impl Guard {
     }
 
     /// Begins a call that concerns `charges`, or returns an error if the breaker of a node is open.
-    pub(super) fn begin(&self, charges: &[Outcome]) -> (Result<Call, StoreError>, Changes) {
+    pub(super) fn begin(&self, charges: &[Outcome]) -> (Result<Call, StoreError>, BreakerChanges) {
         if self.breakers.are_closed() {
-            return (Ok(self.breakers.begin()), Changes::new());
+            return (Ok(self.breakers.begin()), BreakerChanges::new());
         }
         self.breakers.admit(&self.nodes(charges), self.longest_call)
     }
@@ -51,7 +51,7 @@ impl Guard {
         charges: &[Outcome],
         answer: Result<T, StoreError>,
         by: DecidedBy,
-    ) -> (Result<T, StoreError>, Changes) {
+    ) -> (Result<T, StoreError>, BreakerChanges) {
         let shows_health = match &answer {
             // Other requests were in its way.
             Err(error) if error.is_inconclusive() => false,
@@ -61,7 +61,7 @@ impl Guard {
             answer => answer.is_err() || !self.breakers.are_closed(),
         };
         match answer {
-            answer if !shows_health => (answer, Changes::new()),
+            answer if !shows_health => (answer, BreakerChanges::new()),
             Err(error) if !error.is_of_one_request() => {
                 let mut nodes = self.nodes(charges);
                 // A store that wraps another may hide the nodes that errors name, and then counts as a single node.

@@ -1,4 +1,4 @@
-//! The configuration of a layer.
+//! What the options of a layer and its limits come to: its configuration.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -81,18 +81,19 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &
     }
     let any = |name, message| {
         let kind = format!("type.googleapis.com/google.rpc.{name}");
-        bytes(3, [bytes(1, kind), bytes(2, message)].concat())
+        bytes_field(3, [bytes_field(1, kind), bytes_field(2, message)].concat())
     };
-    let mut status = [integer(1, code), bytes(2, message)].concat();
+    let mut status = [integer_field(1, code), bytes_field(2, message)].concat();
     if let Some(delay) = retry_delay {
-        let delay = [integer(1, delay.as_secs().min(MAX_SECONDS)), integer(2, delay.subsec_nanos().into())];
-        status.extend(any("RetryInfo", bytes(1, delay.concat())));
+        let delay = [integer_field(1, delay.as_secs().min(MAX_SECONDS)), integer_field(2, delay.subsec_nanos().into())];
+        status.extend(any("RetryInfo", bytes_field(1, delay.concat())));
     }
     if denied_by.peek().is_some() {
         let violation = |limit: LimitRecord<'_>| {
             let name = limit.name;
-            let fields = [bytes(1, format!("limit:{name}")), bytes(2, format!("Limit \"{name}\" exceeded."))];
-            bytes(1, fields.concat())
+            let fields =
+                [bytes_field(1, format!("limit:{name}")), bytes_field(2, format!("Limit \"{name}\" exceeded."))];
+            bytes_field(1, fields.concat())
         };
         status.extend(any("QuotaFailure", denied_by.flat_map(violation).collect()));
     }
@@ -100,13 +101,13 @@ fn details(code: u64, message: &str, retry_delay: Option<Duration>, rejection: &
 }
 
 /// Encodes a field of a message that is an integer and not negative. Zero is the default, and left out.
-fn integer(field: u8, value: u64) -> Vec<u8> {
+fn integer_field(field: u8, value: u64) -> Vec<u8> {
     // The lower bits are the type of the field: 0, an integer.
     if value == 0 { Vec::new() } else { encode(field << 3, value, &[]) }
 }
 
 /// Encodes a field of a message that is a string or an embedded message.
-fn bytes(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
+fn bytes_field(field: u8, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     // Of the type 2, with its length.
     encode(field << 3 | 2, bytes.len() as u64, bytes)

@@ -9,14 +9,14 @@ use smallvec::SmallVec;
 /// A layer among those of its limiter: one around a router, and others around routes with costs of their own.
 #[derive(Clone)]
 pub(super) struct Nested {
-    group: Arc<Group>,
+    group: Arc<LayerGroup>,
     /// The number of the layer, among those of all limiters.
     pub(super) number: u64,
 }
 
 /// The state that the layers of one limiter share.
 #[derive(Default)]
-struct Group {
+struct LayerGroup {
     /// Whether a request may pass several layers of the group: from the second one on, even if no service is created from
     /// it.
     has_several_layers: AtomicBool,

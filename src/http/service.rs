@@ -24,10 +24,10 @@ use super::ledger::Ledger;
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
 use crate::engine::Reservation;
 use crate::error::StoreError;
-use crate::explain::ListKind;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
 use crate::request::{Finder, PendingLimits};
+use crate::select::ListKind;
 use crate::store::{Purpose, StoreFuture};
 
 /// Limits the requests that reach a service.
@@ -82,12 +82,12 @@ where
         self.config.report_repeated_layer(request.extensions_mut());
         let limited = RequestContext::new(&self.config, request.extensions());
         let state = match limited.first_step(&self.config, &mut request) {
-            Step::Forward(completion) => State::Forwarded { response: service.call(request), completion },
-            Step::Wait(pending) => State::wait(service, request, limited, pending),
+            Step::Forward(completion) => Progress::Forwarded { response: service.call(request), completion },
+            Step::Wait(pending) => Progress::wait(service, request, limited, pending),
             Step::Reject(response) => {
                 // Releases what the service has reserved by being ready, such as a permit of a concurrency limit.
                 drop(take_ready(service));
-                State::Rejected { response: Some(response) }
+                Progress::Rejected { response: Some(response) }
             }
         };
         ResponseFuture { state, policy: PhantomData }
@@ -107,7 +107,7 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S, B, S::Future>,
+        state: Progress<S, B, S::Future>,
         policy: PhantomData<P>,
     }
 }
@@ -115,10 +115,10 @@ pin_project! {
 pin_project! {
     /// The state of a request at the limiter.
     #[project = Projection]
-    enum State<S, B, F> {
+    enum Progress<S, B, F> {
         /// It waits for a key, for the store or for its turn. Boxed, so that the future of the many requests that never
         /// wait is small.
-        Waiting { waiting: Option<Box<Waiting<S, B>>> },
+        Waiting { waiting: Option<Box<WaitingRequest<S, B>>> },
         /// The inner service handles it.
         Forwarded { #[pin] response: F, completion: Completion },
         /// It has a response already.
@@ -127,13 +127,13 @@ pin_project! {
 }
 
 /// A request that waits, with the service that is ready for it.
-struct Waiting<S, B> {
+struct WaitingRequest<S, B> {
     end: Pin<Box<dyn Future<Output = EndOfWait> + Send>>,
     service: S,
     body: B,
 }
 
-impl<S: Service<Request<B>>, B> State<S, B, S::Future> {
+impl<S: Service<Request<B>>, B> Progress<S, B, S::Future> {
     #[cold]
     fn wait(service: &mut S, request: Request<B>, limited: RequestContext<'_>, pending: Box<Pending>) -> Self
     where
@@ -142,13 +142,13 @@ impl<S: Service<Request<B>>, B> State<S, B, S::Future> {
         let (head, body) = request.into_parts();
         let limited = RequestContext { config: Cow::Owned(limited.config.into_owned()), ledger: limited.ledger };
         let end = Box::pin(limited.wait(pending, Request::from_parts(head, ())));
-        Self::Waiting { waiting: Some(Box::new(Waiting { end, service: take_ready(service), body })) }
+        Self::Waiting { waiting: Some(Box::new(WaitingRequest { end, service: take_ready(service), body })) }
     }
 
     #[cold]
-    fn poll_waiting(waiting: &mut Option<Box<Waiting<S, B>>>, context: &mut Context<'_>) -> Poll<Self> {
+    fn poll_waiting(waiting: &mut Option<Box<WaitingRequest<S, B>>>, context: &mut Context<'_>) -> Poll<Self> {
         let (end, request) = ready!(waiting.as_mut().expect(POLLED_AGAIN).end.as_mut().poll(context));
-        let Waiting { mut service, body, .. } = *waiting.take().expect(POLLED_AGAIN);
+        let WaitingRequest { mut service, body, .. } = *waiting.take().expect(POLLED_AGAIN);
         Poll::Ready(match end {
             Ok(completion) => Self::Forwarded { response: service.call(request.map(|()| body)), completion },
             Err(response) => Self::Rejected { response: Some(response) },
@@ -169,7 +169,7 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                Projection::Waiting { waiting } => ready!(State::poll_waiting(waiting, context)),
+                Projection::Waiting { waiting } => ready!(Progress::poll_waiting(waiting, context)),
                 Projection::Forwarded { response, completion } => {
                     let mut polled = response.poll(context);
                     if let Poll::Ready(Ok(response)) = &mut polled {

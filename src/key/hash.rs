@@ -78,13 +78,13 @@ impl fmt::Debug for KeyHash {
 /// ```
 #[derive(Clone, Copy)]
 pub struct KeyHasher {
-    kind: Kind,
+    kind: HashKind,
     /// Whether charges with these keys need their readable names.
     pub(crate) has_readable_keys: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum HashKind {
     Fast { high: AHashSecret, low: AHashSecret },
     Sip(SipHasher13),
 }
@@ -95,24 +95,24 @@ impl KeyHasher {
     /// Creates a fast hasher with a random secret.
     #[must_use]
     pub fn fast() -> Self {
-        Self::of_kind(Kind::Fast { high: random_words(), low: random_words() })
+        Self::of_kind(HashKind::Fast { high: random_words(), low: random_words() })
     }
 
     /// Creates a SipHash hasher with a random secret.
     #[must_use]
     pub fn random() -> Self {
         let [low, high] = random_words();
-        Self::of_kind(Kind::Sip(SipHasher13::new_with_keys(low, high)))
+        Self::of_kind(HashKind::Sip(SipHasher13::new_with_keys(low, high)))
     }
 
     /// Creates a SipHash hasher with the given secret. All processes with this secret compute the same hashes, on every
     /// platform and in every version of this crate.
     #[must_use]
     pub fn with_secret(secret: [u8; 16]) -> Self {
-        Self::of_kind(Kind::Sip(SipHasher13::new_with_key(&secret)))
+        Self::of_kind(HashKind::Sip(SipHasher13::new_with_key(&secret)))
     }
 
-    const fn of_kind(kind: Kind) -> Self {
+    const fn of_kind(kind: HashKind) -> Self {
         Self { kind, has_readable_keys: false }
     }
 
@@ -128,8 +128,8 @@ impl KeyHasher {
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.kind {
-            Kind::Fast { high, low } => KeyHash { high: ahash(high, key), low: ahash(low, key) },
-            Kind::Sip(hasher) => sip(hasher, key),
+            HashKind::Fast { high, low } => KeyHash { high: ahash(high, key), low: ahash(low, key) },
+            HashKind::Sip(hasher) => sip(hasher, key),
         }
     }
 }

@@ -60,11 +60,11 @@ pub(crate) struct Inner {
     /// The limits in force, with charges that each store replaces by its own.
     limits: ArcSwap<Limits>,
     /// Locked during a replacement. Requests never wait for it.
-    state: Mutex<State>,
+    state: Mutex<InUse>,
 }
 
 #[derive(Default)]
-struct State {
+struct InUse {
     /// The configurations of the layers and limiters in use.
     configurations: Vec<Weak<dyn Replace>>,
     recorders: Recorders,
@@ -213,7 +213,7 @@ impl LiveLimits {
         recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsRejected { error }));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InUse> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,9 +3,9 @@
 use super::find::Finder;
 use super::request_limits::RequestLimits;
 use crate::decision::{Decision, Purpose, Verdict};
-use crate::explain::ListKind;
 use crate::key::head::RequestHead;
 use crate::recorder::{Event, Reason};
+use crate::select::ListKind;
 
 /// Decides a request, charges it if it is allowed, and records its rejection otherwise.
 ///

@@ -3,9 +3,10 @@
 use super::find::{Finder, PendingLimits};
 use super::request_limits::RequestLimits;
 use crate::decision::Purpose;
-use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus, ListKind};
+use crate::explain::{Conclusion, Explanation, LimitExplanation, LimitStatus};
 use crate::key::head::RequestHead;
 use crate::limit::IndexedLimits;
+use crate::select::ListKind;
 
 /// Explains what would happen to a request now. Charges it if it is allowed and `purpose` is to take.
 pub(crate) async fn explain(requests: &RequestLimits, head: &RequestHead<'_>, purpose: Purpose) -> Explanation {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::explain::{ListExplanation, ListKind};
+use crate::explain::ListExplanation;
 use crate::key::head::RequestHead;
-use crate::select::{Condition, ListAction};
+use crate::select::{Condition, ListAction, ListKind};
 
 /// The lists of a layer, which are checked before anything else: those that reject requests, then those that exempt
 /// them.

@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::lists::Lists;
-use crate::explain::ListKind;
 use crate::key::head::RequestHead;
 use crate::limit::{CostRule, CostTable};
 use crate::limiter::Builder;
-use crate::select::{Condition, ListAction};
+use crate::select::{Condition, ListAction, ListKind};
 
 /// The options that a [`RequestLimiter`](crate::RequestLimiter) and a [`RateLimitLayer`](crate::RateLimitLayer) have.
 #[derive(Clone)]
@@ -68,9 +67,10 @@ impl<T: AsMut<RequestOptions>> Builder<T> {
     /// Rejects the requests for which a condition holds with 403, or `PERMISSION_DENIED` for gRPC. Adds to earlier
     /// calls.
     ///
-    /// They are rejected before keys are extracted or the store is called, with [`Reason::Listed`](crate::Reason::Listed) and without headers
-    /// about limits, and observers receive [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists.
-    /// If several conditions hold, the first one determines the response.
+    /// They are rejected before keys are extracted or the store is called, with
+    /// [`Reason::Listed`](crate::Reason::Listed) and without headers about limits, and recorders receive
+    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If several
+    /// conditions hold, the first one determines the response.
     ///
     /// ```
     /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};

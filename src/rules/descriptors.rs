@@ -92,7 +92,7 @@ struct Compiler<'a> {
 
 /// The lines of the descriptors in a list, by their extractors and values. As compiled, because the same address can be
 /// written in several ways.
-type Lines = HashMap<(usize, Matcher), usize>;
+type DescriptorLines = HashMap<(usize, Matcher), usize>;
 
 impl<'a> Compiler<'a> {
     /// Compiles a document. Like the other methods, returns a problem or adds several to the others.
@@ -119,7 +119,7 @@ impl<'a> Compiler<'a> {
     /// Compiles the descriptors that a mapping lists, which are nested in the descriptors `outer`. Also reports the
     /// problems of descriptors that are nested in invalid ones.
     fn groups(&mut self, parent: &'a YamlNode, outer: &[Descriptor<'a>]) -> Result<Groups, Problem> {
-        let (mut groups, mut lines) = (BTreeMap::<_, Group>::new(), Lines::new());
+        let (mut groups, mut lines) = (BTreeMap::<_, Group>::new(), DescriptorLines::new());
         for node in parent.list("descriptors")? {
             let mut path = outer.to_vec();
             match (self.descriptor(node, &mut path, &mut lines), self.groups(node, &path)) {
@@ -138,7 +138,7 @@ impl<'a> Compiler<'a> {
         &mut self,
         node: &'a YamlNode,
         path: &mut Vec<Descriptor<'a>>,
-        lines: &mut Lines,
+        lines: &mut DescriptorLines,
     ) -> Result<(usize, Matcher, Option<usize>), Problem> {
         node.check_fields("a descriptor", fields::DESCRIPTOR)?;
         let value = node.text("value")?;

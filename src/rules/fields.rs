@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::error::Problem;
-use super::yaml::{Value, YamlNode};
+use super::yaml::{YamlNode, YamlValue};
 use crate::error::{ConfigError, Position};
 
 pub(super) const FILE: &[&str] = &["domain", "descriptors"];
@@ -75,8 +75,8 @@ pub(super) const SECOND_LIMIT: &str =
 impl YamlNode {
     /// Checks that this node, described as `what`, is a mapping with no other fields than `known`.
     pub(super) fn check_fields(&self, what: &str, known: &[&str]) -> Result<(), Problem> {
-        let Value::Mapping(entries) = &self.value else {
-            let is_second = matches!(self.value, Value::List(_)) && known.contains(&"unit");
+        let YamlValue::Mapping(entries) = &self.value else {
+            let is_second = matches!(self.value, YamlValue::List(_)) && known.contains(&"unit");
             let advice = if is_second { SECOND_LIMIT } else { "" };
             let message = format!("{what} is {}: write `{}: …` here{advice}", self.kind(), known[0]);
             return Err(Problem::new(self.at, message));
@@ -103,7 +103,7 @@ impl YamlNode {
 
     /// Returns the field called `name`, even if it is empty.
     pub(super) fn written(&self, name: &str) -> Option<&Rc<Self>> {
-        let Value::Mapping(entries) = &self.value else { return None };
+        let YamlValue::Mapping(entries) = &self.value else { return None };
         entries.as_chunks().0.iter().find(|[key, _]| key.as_text() == Ok(name)).map(|[_, value]| value)
     }
 
@@ -187,7 +187,7 @@ impl YamlNode {
 
     pub(super) fn list(&self, name: &str) -> Result<&[Rc<Self>], Problem> {
         let items = self.parse(name, |node| match &node.value {
-            Value::List(items) => Ok(items.as_slice()),
+            YamlValue::List(items) => Ok(items.as_slice()),
             _ => Err("write a list, with a dash before each item".to_owned()),
         })?;
         Ok(items.unwrap_or_default())

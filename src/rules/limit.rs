@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::Problem;
 use super::fields::{self, one_of};
-use super::yaml::{Value, YamlNode};
+use super::yaml::{YamlNode, YamlValue};
 use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
@@ -105,7 +105,7 @@ impl<'a> Rule<'a> {
 fn read_key(rule: &YamlNode) -> Result<Vec<(&str, Position)>, Problem> {
     let key = rule.get("key");
     let names = match key.map(|key| &key.value) {
-        Some(Value::List(names)) => names,
+        Some(YamlValue::List(names)) => names,
         _ => key.map(slice::from_ref).unwrap_or_default(),
     };
     let message = "`key` is an empty list: name at least one extractor, or leave it out";

@@ -106,12 +106,12 @@ pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimit
 }
 
 /// The text of a document, or the reason why there is none.
-pub(super) type Text = Result<String, RulesError>;
+pub(super) type ReadText = Result<String, RulesError>;
 
 /// A document with rules.
 pub(super) trait Document: Send + 'static {
     /// Reads the document. If it has changed since the last call, returns its text.
-    fn poll_change(&mut self) -> impl Future<Output = Option<Text>> + Send;
+    fn poll_change(&mut self) -> impl Future<Output = Option<ReadText>> + Send;
 }
 
 /// Spawns a task that reads `document` every second and replaces the limits when it has changed. The task ends when the
@@ -155,19 +155,19 @@ pub(super) fn follow(
 /// A file, and its last known contents, or the reason why it can't be read.
 struct WatchedFile {
     file: Arc<Path>,
-    seen: Text,
+    seen: ReadText,
 }
 
 impl WatchedFile {
     /// Reads the file on a blocking thread, since it may have millions of bytes.
-    async fn read(&self) -> Option<Text> {
+    async fn read(&self) -> Option<ReadText> {
         let file = self.file.clone();
         spawn_blocking(move || read_text(&file)).await.ok()
     }
 }
 
 impl Document for WatchedFile {
-    async fn poll_change(&mut self) -> Option<Text> {
+    async fn poll_change(&mut self) -> Option<ReadText> {
         let found = self.read().await.filter(|found| *found != self.seen)?;
         tokio::time::sleep(SETTLE_TIME).await;
         self.seen = self.read().await.filter(|settled| *settled == found)?;
@@ -202,7 +202,7 @@ mod tests {
     struct Changed(Option<&'static str>);
 
     impl Document for Changed {
-        async fn poll_change(&mut self) -> Option<Text> {
+        async fn poll_change(&mut self) -> Option<ReadText> {
             self.0.take().map(|text| Ok(text.to_owned()))
         }
     }

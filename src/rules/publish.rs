@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 
 use super::error::RulesError;
 use super::extractors::Extractors;
-use super::load::{Document, Text, follow, load};
+use super::load::{Document, ReadText, follow, load};
 use crate::error::{ConfigError, StoreError};
 use crate::limit::{Limit, LiveLimits};
 use crate::store::RedisStore;
@@ -108,7 +108,7 @@ struct PublishedRules {
 }
 
 impl PublishedRules {
-    async fn poll(&mut self) -> Result<Option<Text>, StoreError> {
+    async fn poll(&mut self) -> Result<Option<ReadText>, StoreError> {
         let version = self.store.version(NAME).await?;
         if version == self.seen {
             return Ok(None);
@@ -121,7 +121,7 @@ impl PublishedRules {
 }
 
 impl Document for PublishedRules {
-    async fn poll_change(&mut self) -> Option<Text> {
+    async fn poll_change(&mut self) -> Option<ReadText> {
         self.poll().await.unwrap_or_else(|_error| {
             if self.logged.try_start(Duration::from_secs(60)) {
                 #[cfg(feature = "tracing")]

@@ -85,7 +85,7 @@ impl Named {
 }
 
 /// The position of a value that has to be completed.
-type Pending = usize;
+type PendingValue = usize;
 
 /// The rules that match a request.
 type Matches = SmallVec<[(usize, Match<()>); 8]>;
@@ -101,7 +101,7 @@ struct Search<'a, 'l> {
 }
 
 impl<'a> Search<'a, '_> {
-    fn value(&mut self, extractor: usize) -> Result<Result<&KeyBuf, KeyError>, Pending> {
+    fn value(&mut self, extractor: usize) -> Result<Result<&KeyBuf, KeyError>, PendingValue> {
         let value = &mut self.values[extractor];
         if let Value::NotExtracted = value {
             *value = self.tree.extractors[extractor].value(self.head);
@@ -114,7 +114,7 @@ impl<'a> Search<'a, '_> {
 
     /// Adds the rules of groups that match the request. `key` is the result for the path so far. Returns whether one of
     /// the rules rejects the request.
-    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<bool, Pending> {
+    fn walk(&mut self, groups: &'a Groups, key: Result<(), KeyError>) -> Result<bool, PendingValue> {
         let mut rejects = false;
         for (extractor, group) in groups {
             let format = self.tree.extractors[*extractor].format;
@@ -137,7 +137,7 @@ impl<'a> Search<'a, '_> {
     }
 
     /// Adds the rules of a branch that match the request. Returns whether one of them rejects it in any case.
-    fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<bool, Pending> {
+    fn enter(&mut self, branch: &'a Branch, key: Result<(), KeyError>) -> Result<bool, PendingValue> {
         let mut rejects = false;
         if let Some(number) = branch.rule {
             let rule = &self.tree.rules[number];
@@ -155,7 +155,7 @@ impl<'a> Search<'a, '_> {
 
     /// Returns the rules that match, in the order of the file. A rule that applies replaces others, even if it is
     /// replaced too.
-    fn run(mut self) -> Result<Matches, Pending> {
+    fn run(mut self) -> Result<Matches, PendingValue> {
         let tree = self.tree;
         self.walk(&tree.groups, Ok(()))?;
         let mut matches = std::mem::take(&mut self.matches);
@@ -182,7 +182,7 @@ impl<'a> Search<'a, '_> {
     }
 
     /// Returns whether the request has the values of these extractors, given the result for a path.
-    fn key(&mut self, extractors: &[usize], path: Result<(), KeyError>) -> Result<Result<(), KeyError>, Pending> {
+    fn key(&mut self, extractors: &[usize], path: Result<(), KeyError>) -> Result<Result<(), KeyError>, PendingValue> {
         extractors.iter().try_fold(path, |key, extractor| Ok(key.and(self.value(*extractor)?.map(drop))))
     }
 }
@@ -212,7 +212,7 @@ impl LimitIndex for Arc<Tree> {
         limit: &LimitAt<'a>,
         finds_all: bool,
         on_match: &mut OnMatch<'_>,
-    ) -> Result<(), Pending> {
+    ) -> Result<(), PendingValue> {
         values.resize_with(self.extractors.len(), || Value::NotExtracted);
         let search = Search { tree: self, values: &mut *values, head, limit, finds_all, matches: Matches::new() };
         let matches = search.run()?;

@@ -17,14 +17,14 @@ const MAX_DEPTH: usize = 64;
 
 pub(super) struct YamlNode {
     pub(super) at: Position,
-    pub(super) value: Value,
+    pub(super) value: YamlValue,
     /// The number of nodes, including itself.
     nodes: usize,
     /// The number of nested lists and mappings, including itself.
     levels: usize,
 }
 
-pub(super) enum Value {
+pub(super) enum YamlValue {
     Scalar {
         text: String,
         /// Whether it has no quotes, so that it may be a number, a boolean or null.
@@ -37,18 +37,18 @@ pub(super) enum Value {
 
 impl YamlNode {
     pub(super) fn is_plain(&self) -> bool {
-        matches!(&self.value, Value::Scalar { is_plain: true, .. })
+        matches!(&self.value, YamlValue::Scalar { is_plain: true, .. })
     }
 
     pub(super) fn is_null(&self) -> bool {
         let is_null = |text: &str| ["", "~", "null", "Null", "NULL"].contains(&text);
-        matches!(&self.value, Value::Scalar { text, is_plain: true } if is_null(text))
+        matches!(&self.value, YamlValue::Scalar { text, is_plain: true } if is_null(text))
     }
 
     /// Returns the text of a scalar, or else what to write.
     pub(super) fn as_text(&self) -> Result<&str, String> {
         match &self.value {
-            Value::Scalar { text, .. } if !self.is_null() => Ok(text),
+            YamlValue::Scalar { text, .. } if !self.is_null() => Ok(text),
             _ => Err("write text".to_owned()),
         }
     }
@@ -57,9 +57,9 @@ impl YamlNode {
     pub(super) fn kind(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
-            Value::Scalar { text, .. } => format!("{text:?}"),
-            Value::List(_) => "a list".to_owned(),
-            Value::Mapping(_) => "a mapping".to_owned(),
+            YamlValue::Scalar { text, .. } => format!("{text:?}"),
+            YamlValue::List(_) => "a list".to_owned(),
+            YamlValue::Mapping(_) => "a mapping".to_owned(),
         }
     }
 }
@@ -111,14 +111,14 @@ impl<'a> Reader<'a> {
                 let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
                 let is_plain = style == ScalarStyle::Plain && !is_text;
                 self.count(at, 1, 0)?;
-                (anchor, Value::Scalar { text: text.into_owned(), is_plain }, 0)
+                (anchor, YamlValue::Scalar { text: text.into_owned(), is_plain }, 0)
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 self.count(at, 1, 1)?;
                 let children = self.children(at)?;
                 let levels = children.iter().map(|child| child.levels).max().unwrap_or(0) + 1;
                 let is_list = matches!(event, Event::SequenceStart(..));
-                (anchor, if is_list { Value::List(children) } else { Value::Mapping(children) }, levels)
+                (anchor, if is_list { YamlValue::List(children) } else { YamlValue::Mapping(children) }, levels)
             }
             Event::Alias(anchor) => {
                 let within_itself = "this alias is inside the value that it repeats: write the value out";

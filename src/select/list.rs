@@ -245,6 +245,17 @@ impl fmt::Debug for KeyList {
     }
 }
 
+/// The effect of a list on the requests that match it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum ListKind {
+    /// Rejects the requests. See [`always_reject`](crate::Builder::always_reject).
+    Rejects(ListAction),
+    /// Exempts the requests from all limits. See [`never_limit`](crate::Builder::never_limit).
+    Exempts,
+}
+
 /// The action for requests that match a list: see
 /// [`always_reject_with`](crate::Builder::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]

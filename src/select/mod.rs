@@ -7,7 +7,7 @@ pub mod when;
 
 use std::borrow::Cow;
 
-pub use self::list::{AddressList, KeyList, ListAction};
+pub use self::list::{AddressList, KeyList, ListAction, ListKind};
 use crate::key::head::RequestHead;
 
 /// Decides whether something applies to a request.

@@ -27,7 +27,7 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
         StoreFuture::pending(async move {
             let retries = Retries::new(longest_wait)?;
             let written = charges.iter().map(|_| None).collect();
-            Request { database, charges, purpose, written, denial: None, retries }.decide().await
+            CasRequest { database, charges, purpose, written, denial: None, retries }.decide().await
         })
     }
 
@@ -86,7 +86,7 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
 /// back.
 ///
 /// A denial stands even if nothing can be written: its strikes do not count then.
-struct Request<B> {
+struct CasRequest<B> {
     database: Database<Arc<B>>,
     charges: Charges,
     purpose: Purpose,
@@ -104,7 +104,7 @@ struct Written {
     after: KeyState,
 }
 
-impl<B: CompareAndSwap> Request<B> {
+impl<B: CompareAndSwap> CasRequest<B> {
     async fn decide(mut self) -> Result<Answer, StoreError> {
         let decided = self.attempt().await;
         if decided.is_err() {

@@ -75,9 +75,9 @@ impl MemoryStore {
     fn decide_locked(&self, locked: &mut Locked<'_>, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
         self.sweep_if_due(locked);
         let now = self.clock.now().as_micros();
-        let calendar_cell = outcomes.iter().find(|outcome| outcome.algorithm().is_calendar());
+        let calendar_charge = outcomes.iter().find(|outcome| outcome.algorithm().is_calendar());
         // The same instant, but on the wall clock.
-        let at = calendar_cell.map_or(Timestamp::from_micros(now), |outcome| self.now_of(outcome));
+        let at = calendar_charge.map_or(Timestamp::from_micros(now), |outcome| self.now_of(outcome));
         let now_of = |outcome: &Charge| if outcome.algorithm().is_calendar() { at.as_micros() } else { now };
         let takes = purpose != Purpose::Peek;
         let mut slots: SmallVec<[_; 8]> = SmallVec::new();
