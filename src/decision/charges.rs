@@ -82,6 +82,28 @@ impl Charges {
         self.outcomes.extend(charges.map(Outcome::from));
     }
 
+    /// Adds the charges of another request. The costs of a key that both have add up, and its size is that of the first.
+    pub(crate) fn add(&mut self, others: &Self) {
+        if self.is_empty() {
+            return self.clone_from(others);
+        }
+        for charge in others.iter() {
+            match self.outcomes.iter_mut().find(|known| known.fingerprint() == charge.fingerprint()) {
+                Some(penalty) if penalty.is_of_penalty() => penalty.charge.cost |= charge.cost,
+                Some(known) => known.charge.cost = known.cost.saturating_add(charge.cost),
+                None => self.push(charge.charge),
+            }
+            if let Some(detail) = others.detail(charge.limit()).filter(|_| self.detail(charge.limit()).is_none()) {
+                self.set_detail(charge.limit(), detail.to_owned());
+            }
+        }
+    }
+
+    /// Returns the number of charges without those of penalties.
+    pub(crate) fn limits(&self) -> usize {
+        self.iter().filter(|outcome| !outcome.is_of_penalty()).count()
+    }
+
     /// Reserves capacity for more charges if the capacity of the first allocation is used up.
     #[inline]
     pub(crate) fn reserve(&mut self, more: usize) {

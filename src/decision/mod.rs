@@ -61,6 +61,22 @@ impl Decision {
         Self { takes: false, ..self.clone() }
     }
 
+    /// Returns the decision on a part of its charges, with their costs.
+    pub(crate) fn part(&self, asked: &Charges) -> Self {
+        if asked.is_empty() {
+            return Self::unlimited();
+        }
+        let mut charges = asked.select([]);
+        for charge in asked.iter() {
+            if let Some(decided) = self.outcomes().iter().find(|known| known.fingerprint() == charge.fingerprint()) {
+                let mut outcome = decided.clone();
+                outcome.charge.cost = charge.cost;
+                charges.push(outcome);
+            }
+        }
+        Self { takes: self.is_charged(), charges, ..*self }
+    }
+
     /// Keeps the outcomes of some limits only.
     pub(crate) fn only(mut self, is_kept: impl Fn(usize) -> bool) -> Self {
         self.charges.retain(|outcome| is_kept(outcome.limit()));

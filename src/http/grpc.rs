@@ -49,7 +49,7 @@ pub(super) fn grpc_response(
     insert(headers, CONTENT_TYPE, HeaderValue::from_static(content_type));
     insert(headers, GRPC_STATUS, number(status));
     let wait = match rejection.reason {
-        Reason::MissingKey(_) => None,
+        Reason::MissingKey(_) | Reason::TooManyLimits => None,
         _ => Some(rejection.wait),
     };
     if let Some(details) = details(status, &message, wait.flatten(), rejection) {

@@ -124,7 +124,9 @@ fn push_problem(text: &mut Text, rejection: &Rejection<'_>) {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         // RFC 9457 asks for the phrase of the status as the title.
-        Reason::MissingKey(_) | Reason::Listed(_) => ("about:blank", status.canonical_reason().unwrap_or_default()),
+        Reason::MissingKey(_) | Reason::Listed(_) | Reason::TooManyLimits => {
+            ("about:blank", status.canonical_reason().unwrap_or_default())
+        }
     };
     for piece in [r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str(), r#","detail":""#] {
         text.extend_from_slice(piece.as_bytes());

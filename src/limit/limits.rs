@@ -45,7 +45,7 @@ pub(crate) struct Limits {
 const MAX_RESERVED: usize = 8;
 
 /// The maximum number of limits that apply to one request.
-const MAX_PER_REQUEST: usize = 64;
+pub(crate) const MAX_PER_REQUEST: usize = 64;
 /// The number of limits that are dropped without delay.
 const MANY_LIMITS: usize = 1_000;
 /// The maximum number of limits of a limiter.

@@ -19,7 +19,7 @@ pub use self::cost::CostTable;
 pub(crate) use self::definition::{IndexPosition, LimitAt, LimitIndex, OnMatch, Value, check_name};
 pub use self::definition::{Limit, OnMissingKey, OnStoreError, Share};
 pub(crate) use self::definition::{Match, Values};
-pub(crate) use self::limits::{IndexedLimits, Limits};
+pub(crate) use self::limits::{IndexedLimits, Limits, MAX_PER_REQUEST};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
 pub use self::spare_capacity::{CountInFlight, InFlight, InFlightFuture, InFlightGuard, SpareCapacity};

@@ -187,6 +187,7 @@ impl Recorder for MetricsRecorder {
             Reason::MissingKey(KeyError::NotProvided) => "no_peer_address",
             Reason::MissingKey(_) => "missing_key",
             Reason::Listed(_) => "listed",
+            Reason::TooManyLimits => "too_many_limits",
             Reason::StoreFailed => "store_failed",
         };
         self.increment(COUNTERS[1].0, reason, 1);

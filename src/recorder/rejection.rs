@@ -27,6 +27,8 @@ pub enum Reason {
     MissingKey(KeyError),
     /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
     Listed(ListAction),
+    /// More than 64 limits apply to requests that are [decided together](crate::RequestLimiter::decide_all).
+    TooManyLimits,
     /// The store failed, and the policy is to reject.
     StoreFailed,
 }
@@ -63,7 +65,7 @@ impl Reason {
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited { retry_after } => *retry_after,
-            Self::MissingKey(_) | Self::Listed(_) => None,
+            Self::MissingKey(_) | Self::Listed(_) | Self::TooManyLimits => None,
             Self::StoreFailed => Some(Duration::from_secs(1)),
         }
     }
@@ -77,7 +79,7 @@ impl Rejection<'_> {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Reason::MissingKey(KeyError::NotProvided) => StatusCode::INTERNAL_SERVER_ERROR,
-            Reason::MissingKey(_) => StatusCode::BAD_REQUEST,
+            Reason::MissingKey(_) | Reason::TooManyLimits => StatusCode::BAD_REQUEST,
             Reason::Listed(action) => action.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -120,6 +122,7 @@ impl Rejection<'_> {
             (Reason::MissingKey(_), _) => "Missing client identifier.",
             (Reason::Listed(ListAction::TooManyRequests), _) => "Too many requests.",
             (Reason::Listed(_), _) => "The request is not permitted.",
+            (Reason::TooManyLimits, _) => "Too many requests at once.",
             (Reason::StoreFailed, _) => "Temporarily unavailable: try again in a moment.",
         };
         push(text, message);

@@ -1,28 +1,51 @@
-//! Decides a request, and charges it.
+//! Decides requests, and charges them.
 
 use super::find::Finder;
 use super::request_limits::RequestLimits;
-use crate::decision::{Decision, Purpose, Verdict};
+use crate::decision::{Charges, Decision, Purpose};
 use crate::key::head::RequestHead;
+use crate::limit::MAX_PER_REQUEST;
 use crate::recorder::{Event, Reason};
 use crate::select::ListKind;
 
-/// Decides a request, charges it if it is allowed, and records its rejection otherwise.
+/// Decides requests together. Charges all of them if all are allowed, and records the rejection otherwise.
 ///
 /// # Errors
 ///
-/// Returns the reason if the request is rejected without a decision.
-pub(crate) async fn decide(requests: &RequestLimits, head: &RequestHead<'_>) -> Result<Decision, Reason> {
+/// Returns the reason if a request is rejected without a decision.
+pub(crate) async fn decide(requests: &RequestLimits, heads: &[RequestHead<'_>]) -> Result<Vec<Decision>, Reason> {
     let engine = &requests.engine;
-    let reject = |reason| {
+    let reject = |reason, head: &RequestHead<'_>| {
         engine.reject(reason, None, None, head);
-        Err(reason)
+        reason
     };
+    let (mut asked, mut all) = (Vec::new(), engine.limits.no_charges());
+    for head in heads {
+        let charges = find(requests, head).await.map_err(|reason| reject(reason, head))?;
+        all.add(&charges);
+        if all.limits() > MAX_PER_REQUEST {
+            return Err(reject(Reason::TooManyLimits, head));
+        }
+        asked.push(charges);
+    }
+    let Ok(decision) = engine.decide(all, Purpose::Take).await else {
+        return Err(heads.first().map_or(Reason::StoreFailed, |head| reject(Reason::StoreFailed, head)));
+    };
+    let decisions: Vec<_> = asked.iter().map(|charges| decision.part(charges)).collect();
+    if let Some((head, denied)) = heads.iter().zip(&decisions).find(|(_, decision)| !decision.is_allowed()) {
+        let retry_after = denied.retry_after();
+        engine.reject(Reason::Limited { retry_after }, Some(denied), retry_after, head);
+    }
+    Ok(decisions)
+}
+
+/// Finds the charges of a request.
+async fn find(requests: &RequestLimits, head: &RequestHead<'_>) -> Result<Charges, Reason> {
     let (listed, matched) = requests.lists.find(head);
-    matched.into_iter().for_each(|action| engine.report_event(&Event::ListMatched { action }));
+    matched.into_iter().for_each(|action| requests.engine.report_event(&Event::ListMatched { action }));
     match listed {
-        Some(ListKind::Rejects(action)) => return reject(Reason::Listed(action)),
-        Some(ListKind::Exempts) => return Ok(Decision::unlimited()),
+        Some(ListKind::Rejects(action)) => return Err(Reason::Listed(action)),
+        Some(ListKind::Exempts) => return Ok(requests.engine.limits.no_charges()),
         None => {}
     }
     let mut finder = Finder::new(requests, head);
@@ -32,12 +55,8 @@ pub(crate) async fn decide(requests: &RequestLimits, head: &RequestHead<'_>) -> 
         }
     }
     if let Some(error) = finder.missing_key {
-        return reject(Reason::MissingKey(error));
+        return Err(Reason::MissingKey(error));
     }
     finder.complete();
-    let Ok(decision) = engine.decide(finder.charges, Purpose::Take).await else { return reject(Reason::StoreFailed) };
-    if let Verdict::Deny { retry_after } = decision.verdict() {
-        engine.reject(Reason::Limited { retry_after }, Some(&decision), retry_after, head);
-    }
-    Ok(decision)
+    Ok(finder.charges)
 }

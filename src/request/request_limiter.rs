@@ -95,7 +95,39 @@ impl RequestLimiter {
     /// Returns the reason if the request is rejected without a decision: by a list, for lack of a key, or because the
     /// store can't decide and the [policy](Builder::on_store_error) is to reject. A denial is no error.
     pub async fn decide(&self, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-        decide(&self.current(), head).await
+        let decisions = self.decide_all(std::slice::from_ref(head)).await?;
+        Ok(decisions.into_iter().next().expect("each request is decided"))
+    }
+
+    /// Decides requests together, such as the descriptors of one call, and charges all of them or none. Returns their
+    /// decisions, in order. Nothing was charged if one of them denies.
+    ///
+    /// Where requests have a limit and a key in common, their costs are added up, and the size is that of the first.
+    /// Limits in [quota mode](Limit::quota_mode) count together: one with capacity allows the call.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Decision, FixedWindow, Limit, RequestHead, RequestLimiter, key};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let daily = Limit::new("daily", FixedWindow::per_day(1)).by(key::header("user"));
+    /// let limiter = RequestLimiter::new([daily]);
+    /// let requests = ["ann", "bob", "ann"].map(|user| Request::builder().header("user", user).body(()).unwrap());
+    /// let heads = requests.each_ref().map(RequestHead::of);
+    ///
+    /// let decisions = limiter.decide_all(&heads).await.unwrap();
+    /// let allowed: Vec<bool> = decisions.iter().map(Decision::is_allowed).collect();
+    /// assert_eq!(allowed, [false, true, false]);
+    /// assert!(limiter.decide(&heads[1]).await.unwrap().is_allowed());
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if a request is rejected without a decision, as by [`decide`](Self::decide), or because more
+    /// than 64 limits apply to all of them.
+    pub async fn decide_all(&self, heads: &[RequestHead<'_>]) -> Result<Vec<Decision>, Reason> {
+        decide(&self.current(), heads).await
     }
 
     /// Refunds an earlier charge as [`Limiter::refund`](crate::Limiter::refund) does.

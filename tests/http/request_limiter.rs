@@ -8,8 +8,8 @@ use tower::Layer;
 use tower_ratelimit::key::{self, KeyError};
 use tower_ratelimit::store::KeyHasher;
 use tower_ratelimit::{
-    DecidedBy, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, RateLimitLayer, Reason, Recorder,
-    Rejection, RequestHead, RequestLimiter, TokenBucket, when,
+    DecidedBy, Decision, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimitLayer,
+    Reason, Recorder, Rejection, RequestHead, RequestLimiter, TokenBucket, when,
 };
 
 use crate::service::{Hello, get, one, per_day, with};
@@ -139,6 +139,72 @@ async fn a_receipt_is_refunded_and_limits_are_replaced() {
     assert!(limits.decide(&head).await.unwrap().is_allowed());
     live.replace([by_user(), per_day("two", 2).by(key::header("x-team"))]).unwrap();
     assert_eq!(limits.decide(&head).await.unwrap_err(), Reason::MissingKey(KeyError::NotSent));
+}
+
+#[tokio::test]
+async fn requests_are_charged_together_or_not_at_all() {
+    let recorded = Arc::new(Recorded::default());
+    let limits = || [per_day("users", 5).by(key::header("x-user")), per_day("all", 9)];
+    let limiter =
+        RequestLimiter::builder(limits()).cost_by(|head| head.header("x-cost").map_or(1, |cost| cost.parse().unwrap()));
+    let limiter = limiter.store(paused_store()).recorder(recorded.clone()).build();
+    let requests = |users: &[[&str; 2]]| -> Vec<_> {
+        users.iter().map(|[user, cost]| with(&[("x-user", user), ("x-cost", cost)])).collect()
+    };
+    // What each request is told: whether its own limits have capacity, and what is left of its user's tokens.
+    let decide = async |users: &[[&str; 2]]| {
+        let requests = requests(users);
+        let heads: Vec<_> = requests.iter().map(RequestHead::of).collect();
+        limiter.decide_all(&heads).await.unwrap()
+    };
+    let told = |decisions: &[Decision]| -> Vec<_> {
+        decisions.iter().map(|decision| (decision.is_allowed(), decision.outcomes()[0].remaining())).collect()
+    };
+    let decisions = decide(&[["ann", "2"], ["bob", "1"], ["ann", "2"]]).await;
+    assert_eq!(told(&decisions), [(true, 1), (true, 4), (true, 1)]);
+    // The second user's tokens suffice, but the first user's and those of all don't.
+    let denied = decide(&[["bob", "3"], ["ann", "2"]]).await;
+    assert_eq!(told(&denied), [(false, 4), (false, 1)], "all have 4 left");
+    let denied = decide(&[["bob", "1"], ["ann", "2"]]).await;
+    assert_eq!(told(&denied), [(true, 4), (false, 1)]);
+    assert!(denied.into_iter().all(|decision| decision.into_receipt().is_empty()));
+    assert_eq!(told(&decide(&[["bob", "0"], ["ann", "0"]]).await), [(true, 4), (true, 1)], "nothing was charged");
+    // Each receipt has the cost of its request.
+    let first = decisions.into_iter().next().unwrap();
+    limiter.refund(first.into_receipt()).await.unwrap();
+    assert_eq!(told(&decide(&[["bob", "0"], ["ann", "0"]]).await), [(true, 4), (true, 3)]);
+    assert!(limiter.decide_all(&[]).await.unwrap().is_empty());
+    assert_eq!(recorded.0.lock().unwrap().len(), 2, "one rejection for each call");
+}
+
+#[tokio::test]
+async fn a_denial_of_requests_with_one_key_is_one_strike() {
+    let codes = per_day("codes", 1).by(key::header("x-user")).penalty(Penalty::after(2, Duration::from_secs(60)));
+    let limiter = RequestLimiter::builder([codes]).store(paused_store()).build();
+    let request = with(&[("x-user", "ann")]);
+    for is_locked_out in [false, true] {
+        let decisions = limiter.decide_all(&[RequestHead::of(&request), RequestHead::of(&request)]).await.unwrap();
+        assert!(decisions.iter().all(|decision| !decision.is_allowed() && decision.is_locked_out() == is_locked_out));
+    }
+}
+
+/// A request that is rejected without a decision rejects those that it is decided with.
+#[tokio::test]
+async fn requests_are_rejected_together() {
+    let limiter = RequestLimiter::builder([per_day("users", 5).by(key::header("x-user")), per_day("all", 100)]);
+    let limiter = limiter.store(paused_store()).never_limit(when::header("x-staff", "yes")).build();
+    let decide = async |requests: &[Request<()>]| {
+        let heads: Vec<_> = requests.iter().map(RequestHead::of).collect();
+        limiter.decide_all(&heads).await
+    };
+    let (ann, staff) = (with(&[("x-user", "ann")]), with(&[("x-staff", "yes")]));
+    assert_eq!(decide(&[ann.clone(), with(&[])]).await.unwrap_err(), Reason::MissingKey(KeyError::NotSent));
+    let decisions = decide(&[staff, ann]).await.unwrap();
+    assert_eq!(decisions[0].decided_by(), DecidedBy::Unlimited);
+    assert_eq!(decisions[1].outcomes()[0].remaining(), 4, "the first call charged nothing");
+    let users = |number| -> Vec<_> { (0..number).map(|user| with(&[("x-user", &user.to_string())])).collect() };
+    assert_eq!(decide(&users(63)).await.unwrap().len(), 63);
+    assert_eq!(decide(&users(64)).await.unwrap_err(), Reason::TooManyLimits);
 }
 
 /// Otherwise, it would refund nothing.
