@@ -1,5 +1,6 @@
 //! Errors of stores, and of configurations.
 
+mod position;
 pub(crate) mod validation;
 
 use std::borrow::Cow;
@@ -9,10 +10,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-pub use self::validation::ConfigError;
 #[cfg(feature = "rules")]
-pub(crate) use self::validation::Position;
-pub(crate) use self::validation::{Fault, RulePosition, or_panic};
+pub(crate) use self::position::Position;
+pub(crate) use self::position::RulePosition;
+pub use self::validation::ConfigError;
+pub(crate) use self::validation::{Fault, or_panic};
 
 /// A failure of a store. It is not a denial: [`OnStoreError`](crate::OnStoreError) decides what happens to the request.
 ///
@@ -38,7 +40,7 @@ struct Details {
     what: Cow<'static, str>,
     source: Option<Source>,
     node: Option<Node>,
-    /// Whether the store works, but could not decide one request.
+    /// Whether the store works, but could not decide one request, so that no breaker counts the error.
     is_of_one_request: bool,
 }
 

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use super::cidrs::Prefixes;
 use super::encoding::{Key, KeyBuf};
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::hash::KeyHasher;
 use super::head::RequestHead;
 use super::part::KeyPart;
+use super::prefixes::Prefixes;
 use super::proxies::{AddressError, ProxyHeader, TrustedProxies};
 use crate::error::or_panic;
 use crate::error::validation::{self, checked};

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use super::cidrs::Prefixes;
 use super::encoding::KeyBuf;
 use super::hash::{KeyHash, KeyHasher};
 use super::part::KeyPart;
+use super::prefixes::Prefixes;
 use super::proxies::AddressError;
 use super::spelling::Spelling;
 use crate::key::head::RequestHead;

@@ -77,6 +77,7 @@ pub(crate) mod hash;
 pub(crate) mod head;
 mod hops;
 mod part;
+pub(crate) mod prefixes;
 mod proxies;
 mod request;
 mod spelling;

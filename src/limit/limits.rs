@@ -52,7 +52,8 @@ const MANY_LIMITS: usize = 1_000;
 const MAX_LIMITS: usize = 8_192;
 
 impl Limits {
-    /// Creates a set of limits, which may be empty. Its charges are those of no store.
+    /// Creates a set of limits, which may be empty. Its charges are those of no store, until [`set_store`](Self::set_store)
+    /// replaces them: live limits are checked before the stores of their layers are known.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl Limits {
     /// Adds the charges of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
         let mut charge = earlier.asked_again(cost);
-        // A cost of 0 is always allowed, so as a quota it would allow the request for the others.
+        // A cost of 0 always fits, so as a quota it would allow the request for the others: it has no say.
         if cost == 0 && charge.veto == Veto::Quota {
             charge.veto = Veto::Enforced;
         }

@@ -4,6 +4,7 @@
 //! [`handle`] gives access to single keys.
 
 mod acquire;
+mod acquire_error;
 mod handle;
 
 use std::borrow::Cow;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::acquire::AcquireError;
+pub use self::acquire_error::AcquireError;
 pub use self::handle::LimitHandle;
 use crate::decision::Receipt;
 use crate::engine::{CircuitBreaker, Engine, EngineConfig};

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::fields::{closest, one_of};
 use crate::error::validation;
-use crate::key::cidrs::{Prefixes, address_of};
+use crate::key::cidrs::address_of;
 use crate::key::head::RequestHead;
+use crate::key::prefixes::Prefixes;
 use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart, Spelling};
 
 /// Maps the keys of descriptors to extractors.

@@ -149,8 +149,8 @@ impl Queue {
     ///
     /// A call takes up to half of all requests, those under way included. Requests that were answered together are
     /// often followed by others together. So a short call beside a long one would remain short, and the server would be
-    /// idle after each of them. If one call took all, it would remain the only one. (Beside a call that hangs, each
-    /// call takes half of the waiting requests until it times out.)
+    /// idle after each of them. If one call took all, it would remain the only one.
+    /// While a call hangs, each other one takes half of the waiting requests.
     pub(super) fn begin_call(&mut self, most: usize) -> (Vec<Job>, usize) {
         let most = (self.waiting.len() + self.under_way).div_ceil(CALLS).min(most);
         let mut jobs = Vec::<Job>::new();

@@ -274,6 +274,7 @@ impl Reply {
         }
         let charges_nothing = self.lost_strikes || task == Task::PeekWithStrikes && self.is_allowed;
         decide(charges, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
+        // Script and crate decide by the same states. If they disagree, one of them is of another version or damaged.
         if charges.iter().any(Outcome::denies) == self.is_allowed {
             return Err(Fault::Reply("a verdict that contradicts its states"));
         }
