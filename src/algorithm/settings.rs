@@ -153,6 +153,13 @@ impl Algorithm {
         }
     }
 
+    /// Returns the name of the kind, such as `fixed window`, by which a store of some kinds only tells them apart.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let (_, name, ..) = self.properties();
+        name
+    }
+
     /// Returns the largest cost that can ever be allowed without overage, in tokens.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -240,7 +247,7 @@ impl Algorithm {
 
     /// Describes the algorithm in words.
     fn describe(&self) -> String {
-        let ([capacity, amount], (_, name, ..)) = (self.size(), self.properties());
+        let ([capacity, amount], name) = (self.size(), self.name());
         let tokens = if self.is_bucket() { amount } else { capacity };
         let period = match self.kind {
             Kind::Window(Some(calendar)) => calendar.describe(),

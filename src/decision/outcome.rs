@@ -227,10 +227,17 @@ impl Outcome {
         question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 
-    /// Returns the instant, in µs, until which the summary of the state answers as the state itself.
-    pub(crate) fn sufficient_until(&self) -> u64 {
-        let is_log = self.algorithm.keeps_log() && self.reported.is_none();
-        if is_log && self.used > 0 { self.mark.at } else { u64::MAX }
+    /// Returns the instant, in µs, until which an answer at the instant `at` tells all later ones.
+    pub(crate) fn sufficient_until(&self, at: u64) -> u64 {
+        match &self.reported {
+            // A store of another crate sets the answer only, which says when it changes, but not to what.
+            Some(report) => {
+                let changes = [report.more_after, Some(report.reset_after)].into_iter().flatten();
+                changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after))
+            }
+            None if self.algorithm.keeps_log() && self.used > 0 => self.mark.at,
+            None => u64::MAX,
+        }
     }
 
     /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.

@@ -63,7 +63,7 @@ pub trait Recorder: Send + Sync + 'static {
 
     /// Receives each decision that charges a request if it allows it: those of a layer, of
     /// [`Limiter::acquire`](crate::Limiter::acquire) and similar methods, and of a [`Permit`](crate::Permit). Peeks are
-    /// not recorded.
+    /// not recorded, nor are requests to which no limit applies: nothing is decided about them.
     ///
     /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an
     /// outer layer of the limiter first: once at that layer's cost, and once at the difference. A settlement that
@@ -72,8 +72,9 @@ pub trait Recorder: Send + Sync + 'static {
         let _ = decision;
     }
 
-    /// Receives each request that a layer rejects, with the [reason](Rejection::reason). If a limit denied it,
-    /// the [`decision`](Self::decision) was recorded before.
+    /// Receives each request that a layer or a [`RequestLimiter`](crate::RequestLimiter) rejects, with the
+    /// [reason](Rejection::reason). If a limit denied it, the [`decision`](Self::decision) was recorded before. What a
+    /// [`Limiter`](crate::Limiter) denies is reported as a decision only.
     fn rejection(&self, rejection: &Rejection<'_>) {
         let _ = rejection;
     }

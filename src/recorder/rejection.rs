@@ -33,7 +33,7 @@ pub enum Reason {
     StoreFailed,
 }
 
-/// A request that a layer rejects, for a [`Recorder`](crate::Recorder), and for the closure that builds the response:
+/// A request that a layer or a [`RequestLimiter`](crate::RequestLimiter) rejects, for a [`Recorder`](crate::Recorder), and for the closure that builds the response:
 /// see [`on_reject`](crate::Builder::on_reject).
 #[derive(Clone, Copy, Debug)]
 pub struct Rejection<'a> {
@@ -61,8 +61,10 @@ impl<'a> Rejection<'a> {
 }
 
 impl Reason {
-    /// Returns the wait after which the client may retry.
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
+    /// Returns the wait after which the client may retry: the exact one for a denial, and 1 s if the store failed.
+    /// `None` if no wait can help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Limited { retry_after } => *retry_after,
             Self::MissingKey(_) | Self::Listed(_) | Self::TooManyLimits => None,
@@ -85,8 +87,7 @@ impl Rejection<'_> {
         }
     }
 
-    /// Returns the wait after which the client may retry: the exact one for a denial, and 1 s if the store failed.
-    /// `None` if no wait can help.
+    /// Returns the wait after which the client may retry. See [`Reason::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.reason.retry_after()

@@ -32,11 +32,17 @@ use crate::store::StoreFuture;
 /// async fn answer(limits: &RequestLimiter, line: &str) -> String {
 ///     let words: Vec<&str> = line.split(' ').collect();
 ///     let [method, path, user] = words[..] else { return "error".to_owned() };
+///     // Anything else, such as `example.org`, would be a URI without a path.
+///     let path = if path.starts_with('/') { path } else { return "error".to_owned() };
 ///     let Ok(request) = Request::builder().method(method).uri(path).header("x-user", user).body(()) else {
 ///         return "error".to_owned();
 ///     };
 ///     match limits.decide(&RequestHead::of(&request)).await {
-///         Ok(decision) if decision.is_allowed() => "allow".to_owned(),
+///         Ok(decision) if decision.is_allowed() => {
+///             // Not zero if the limit is a queue.
+///             tokio::time::sleep(decision.delay()).await;
+///             "allow".to_owned()
+///         }
 ///         Ok(decision) => match decision.retry_after() {
 ///             Some(wait) => format!("deny {}", wait.as_secs_f64().ceil()),
 ///             None => "deny".to_owned(),
@@ -45,7 +51,7 @@ use crate::store::StoreFuture;
 ///     }
 /// }
 ///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let daily = Limit::new("daily", FixedWindow::per_day(1)).by(key::header("x-user"));
 /// let limits = RequestLimiter::new([daily]);
 /// assert_eq!(answer(&limits, "GET /reports ann").await, "allow");
@@ -53,6 +59,10 @@ use crate::store::StoreFuture;
 /// assert_eq!(answer(&limits, "GET /reports bob").await, "allow");
 /// # });
 /// ```
+///
+/// Without Axum's router, requests have no route, and `path` in rules files matches nothing: register it as
+/// [`key::path()`](crate::key::path), or insert a [`RoutePattern`](crate::key::RoutePattern). The path is compared as it
+/// is spelled, so a limit on `/reports` does not apply to `/%72eports`; a `RoutePattern` has one spelling.
 ///
 /// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`]) can't be built: there is none.
 #[derive(Clone)]
@@ -88,7 +98,7 @@ impl RequestLimiter {
     ///
     /// If a [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
     /// [`delay`](Decision::delay). A request to which no limit applies, or that [`Builder::never_limit`] exempts, is
-    /// allowed. Recorders see the decision, and a rejection.
+    /// allowed, and not recorded. Otherwise, recorders see the decision, and a rejection.
     ///
     /// # Errors
     ///

@@ -204,8 +204,8 @@ impl Change {
             return;
         }
         let end = |outcome: &Outcome| match outcome.wait {
-            0 => outcome.sufficient_until(),
-            wait => outcome.sufficient_until().min(at.saturating_add(wait)),
+            0 => outcome.sufficient_until(at),
+            wait => outcome.sufficient_until(at).min(at.saturating_add(wait)),
         };
         let until = charges.iter().map(end).min().unwrap_or(u64::MAX).min(until);
         self.denials.insert(Denial {

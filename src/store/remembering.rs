@@ -16,8 +16,9 @@ use crate::time::Timestamp;
 /// store and its clones take effect at once: a charge, a refund, a reset, an override. Those by other processes take
 /// effect when the database is called again, at most [one second](Self::remember_denials) later.
 ///
-/// Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those of more than eight limits and
-/// penalties. At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits.
+/// Denials that count for a [`Penalty`](crate::Penalty) are not remembered, so without lockouts none by a limit with a
+/// penalty is, nor are those of more than eight limits and penalties. A store that [answers](Outcome::answer) by numbers
+/// is called again once one of them changes. At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits.
 ///
 /// A `RedisStore` and a [`CasStore`](super::CasStore) have one inside. Wrap a store of your own that calls a database:
 ///
@@ -27,7 +28,7 @@ use crate::time::Timestamp;
 /// use std::time::Duration;
 ///
 /// use tower_ratelimit::store::{Answer, Charges, KeyHasher, Purpose, Remembering, StoreFuture};
-/// use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, Store, SystemClock, Verdict};
+/// use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, Store, SystemClock, Timestamp, Verdict};
 ///
 /// /// Denies everything, and counts the calls.
 /// #[derive(Debug)]
@@ -45,6 +46,10 @@ use crate::time::Timestamp;
 ///             outcome.answer(Verdict::Deny { retry_after: Some(minute) }, 0, Some(minute), minute);
 ///         }
 ///         StoreFuture::ready(Ok(Answer::new(SystemClock::new().now())))
+///     }
+///
+///     fn now(&self) -> Option<Timestamp> {
+///         Some(SystemClock::new().now())
 ///     }
 ///
 ///     fn refund(&self, _: &Charges) -> StoreFuture<()> {

@@ -12,7 +12,7 @@ use tower_ratelimit::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Counts in a map, which is cleared every minute. It answers by numbers, not by states.
+/// Counts in a map, which the tests clear at the end of windows. It answers by numbers, not by states.
 #[derive(Debug)]
 struct Map {
     used: Mutex<HashMap<u128, u64>>,
@@ -52,15 +52,16 @@ impl Store for Map {
         let is_allowed = charges.iter().all(|charge| has_room(charge, &used));
         let answered = charges.len() - usize::from(self.leaves_out.load(Ordering::Relaxed));
         for outcome in charges.iter_mut().take(answered) {
+            let window = outcome.algorithm().window_at(self.clock.now());
             let verdict = match has_room(outcome, &used) {
                 true => Verdict::NOW,
-                false => Verdict::Deny { retry_after: Some(MINUTE) },
+                false => Verdict::Deny { retry_after: Some(window) },
             };
             if is_allowed && purpose == Purpose::Take {
                 *used.entry(outcome.fingerprint()).or_default() += outcome.cost();
             }
             let remaining = left(&used, outcome.fingerprint(), outcome.algorithm().capacity());
-            outcome.answer(verdict, remaining, Some(MINUTE), MINUTE);
+            outcome.answer(verdict, remaining, Some(window), window);
         }
         let (at, charges) = (self.clock.now(), charges.clone());
         match self.is_ready {
@@ -117,6 +118,22 @@ async fn a_flood_of_denied_requests_calls_a_store_of_another_crate_once() {
             map.used.lock().unwrap().clear();
             assert!(is_allowed(&limiter).await.unwrap(), "the wait is over");
         }
+    }
+}
+
+/// Its numbers tell when they change, but not to what.
+#[tokio::test]
+async fn a_denial_is_repeated_until_the_state_of_another_limit_changes() {
+    let map = Map::new(true);
+    let short = FixedWindow::new(5, Duration::from_secs(10));
+    let limiter = limiter(&map, [Limit::new("short", short), Limit::new("long", FixedWindow::per_minute(2))]);
+    let allowed = [is_allowed(&limiter).await, is_allowed(&limiter).await, is_allowed(&limiter).await];
+    assert_eq!(allowed.map(Result::unwrap), [true, true, false]);
+    map.calls();
+    for (seconds, calls) in [(9, 0), (1, 1)] {
+        map.clock.advance(Duration::from_secs(seconds));
+        assert!(!is_allowed(&limiter).await.unwrap());
+        assert_eq!(map.calls(), calls, "after {seconds} s more");
     }
 }
 
