@@ -22,8 +22,10 @@ use tower_ratelimit::key::{PeerAddr, TrustedProxies, UnixPeer};
 use tower_ratelimit::store::{CasStore, CompareAndSwap, KeyHasher, Versioned};
 use tower_ratelimit::{
     AddressList, CostTable, FixedWindow, HeaderStyle, InFlight, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
-    OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, ResetFormat, Share, Store, StoreError,
-    TraceRecorder, key, when,
+    OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, RequestLimiter, ResetFormat, Share,
+    Store, StoreError, TraceRecorder, key,
+    rules::{self, Extractors},
+    when,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -750,6 +752,22 @@ fn parameters_of_other_routers_are_reported_when_they_are_configured() {
 fn a_route_with_parameters_outside_the_router_is_reported_once() {
     let layer = RateLimitLayer::new([minutely("users").when(when::route("/users/{id}"))]);
     is_one_warning(&reports_of(&layer), &["\"/users/{id}\""]);
+}
+
+#[test]
+fn a_rule_for_the_path_of_a_request_without_a_route_is_reported_once() {
+    let file = "domain: d\ndescriptors:\n- { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 9 } }";
+    let lines = |extractors: Extractors| {
+        let limiter = RequestLimiter::new(rules::from_yaml(file, &extractors).expect("valid rules"));
+        lines_of(|| {
+            for path in ["/b", "/a", "/a"] {
+                let request = Request::get(path).body(()).expect("a request");
+                let _ = limiter.decide(&RequestHead::of(&request)).now_or_never().expect("at once");
+            }
+        })
+    };
+    is_one_warning(&lines(Extractors::new()), &["\"/a\""]);
+    assert_eq!(lines(Extractors::new().register("path", key::path())), [] as [&str; 0]);
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl CostTable {
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else {
-            report_near_miss(&self.examined, head, self.routes.keys());
+            report_near_miss(&self.examined, head, self.routes.keys().map(String::as_str));
             return self.otherwise;
         };
         let of = |method| costs.iter().find(|(known, _)| known.as_ref() == method).map(|(_, cost)| *cost);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use smallvec::SmallVec;
 
@@ -9,6 +10,7 @@ use super::extractors::{Matcher, Named, ValueFormat};
 use crate::key::head::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart};
 use crate::limit::{LimitAt, LimitIndex, Match, OnMatch, OnMissingKey, Value, Values};
+use crate::select::when::report_near_miss;
 
 /// All descriptors of a file.
 #[derive(Default)]
@@ -17,6 +19,8 @@ pub(super) struct Tree {
     pub(super) groups: Groups,
     /// In the order of the file.
     pub(super) rules: Vec<TreeRule>,
+    /// The number of requests that were examined for a route that was meant.
+    pub(super) examined: AtomicUsize,
 }
 
 /// A `rate_limit` block.
@@ -119,6 +123,10 @@ impl<'a> Search<'a, '_> {
         for (extractor, group) in groups {
             let format = self.tree.extractors[*extractor].format;
             let selected = self.value(*extractor)?.map(|value| group.select(value, format));
+            if matches!(format, ValueFormat::Path) && selected == Ok(group.any) && !self.finds_all {
+                let path = Some(self.head.path()).filter(|path| group.exact.contains_key(path.as_bytes()));
+                report_near_miss(&self.tree.examined, self.head, path);
+            }
             let key = key.and(selected.map(drop));
             if let Err(KeyError::NotProvided | KeyError::Ambiguous) = selected {
                 // The value may be that of any descriptor: all are misconfigured, or the client has sent several. The

@@ -60,7 +60,7 @@ pub fn route(path: impl Into<String>) -> impl Condition {
     of_head(format!("route is {path}").into(), move |head, _| {
         let matches = head.matched_path().unwrap_or_else(|| head.path()) == path;
         if !matches {
-            report_near_miss(&examined, head, [&path]);
+            report_near_miss(&examined, head, [&*path]);
         }
         matches
     })
@@ -71,7 +71,7 @@ pub fn route(path: impl Into<String>) -> impl Condition {
 pub(crate) fn report_near_miss<'r>(
     examined: &AtomicUsize,
     head: &RequestHead<'_>,
-    routes: impl IntoIterator<Item = &'r String>,
+    routes: impl IntoIterator<Item = &'r str>,
 ) {
     const MAX: usize = 1_024;
     if examined.load(Ordering::Relaxed) < MAX {
@@ -98,7 +98,8 @@ fn resembles(route: &str, head: &RequestHead<'_>) -> bool {
         path.trim_end_matches('/').split('/').map(part).collect()
     };
     match head.matched_path() {
-        Some(matched) => head.path() == route || (route.len() > 1 && parts(matched).ends_with(&parts(route)[1..])),
+        _ if head.path() == route => true,
+        Some(matched) => route.len() > 1 && parts(matched).ends_with(&parts(route)[1..]),
         // Outside a router, parameters match nothing.
         None => route.contains('{') && head.original_uri().is_none(),
     }
