@@ -19,7 +19,7 @@ use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies, UnixPeer};
-use tower_ratelimit::store::{CasStore, CompareAndSwap, KeyHasher, Versioned};
+use tower_ratelimit::store::{Answer, CasStore, Charges, CompareAndSwap, KeyHasher, Purpose, StoreFuture, Versioned};
 use tower_ratelimit::{
     AddressList, CostTable, FixedWindow, HeaderStyle, InFlight, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
     OnStoreError, Penalty, RateLimit, RateLimitLayer, RedisConfig, RequestHead, RequestLimiter, ResetFormat, Share,
@@ -523,6 +523,38 @@ fn an_outage_of_a_store_that_limiters_share_is_reported_once_with_the_limits_of_
     }
 }
 
+/// Otherwise, the outage of one would hide that of another.
+#[test]
+fn outages_of_unknown_stores_are_reported_separately() {
+    /// A store without an identity.
+    #[derive(Debug)]
+    struct Unknown(FaultyStore);
+    impl Store for Unknown {
+        fn hasher(&self) -> KeyHasher {
+            KeyHasher::with_secret([7; 16])
+        }
+
+        fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+            self.0.decide(charges, purpose, longest_wait)
+        }
+
+        fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+            self.0.refund(charges)
+        }
+
+        fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+            self.0.reset(charges)
+        }
+    }
+    let limiters = ["one", "other"].map(|name| Limiter::builder(minutely(name)).store(Unknown(failing())).build());
+    let lines = lines_of(|| {
+        for limiter in &limiters {
+            assert!(limiter.acquire("key", 1).now_or_never().expect("it fails at once").is_err());
+        }
+    });
+    assert!(lines.len() == 2 && lines[1].contains("limits=\"other\""), "{lines:#?}");
+}
+
 #[test]
 fn policies_of_all_limits_are_reported() {
     let limit = |name: &str| Limit::new(name, FixedWindow::per_minute(1));
@@ -756,18 +788,21 @@ fn a_route_with_parameters_outside_the_router_is_reported_once() {
 
 #[test]
 fn a_rule_for_the_path_of_a_request_without_a_route_is_reported_once() {
-    let file = "domain: d\ndescriptors:\n- { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 9 } }";
-    let lines = |extractors: Extractors| {
-        let limiter = RequestLimiter::new(rules::from_yaml(file, &extractors).expect("valid rules"));
+    let lines = |extractors: Extractors, value: &str| {
+        let rule = format!("{{ key: path, value: {value}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}");
+        let file = format!("domain: d\ndescriptors:\n- {rule}");
+        let limiter = RequestLimiter::new(rules::from_yaml(&file, &extractors).expect("valid rules"));
         lines_of(|| {
-            for path in ["/b", "/a", "/a"] {
+            for path in ["/b", "/a/1", "/a/1"] {
                 let request = Request::get(path).body(()).expect("a request");
                 let _ = limiter.decide(&RequestHead::of(&request)).now_or_never().expect("at once");
             }
         })
     };
-    is_one_warning(&lines(Extractors::new()), &["\"/a\""]);
-    assert_eq!(lines(Extractors::new().register("path", key::path())), [] as [&str; 0]);
+    for value in ["/a/1", "/a/*"] {
+        is_one_warning(&lines(Extractors::new(), value), &["\"/a/1\""]);
+        assert_eq!(lines(Extractors::new().register("path", key::path()), value), [] as [&str; 0]);
+    }
 }
 
 #[test]

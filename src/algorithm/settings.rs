@@ -153,7 +153,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the name of the kind, such as `fixed window`, by which a store of some kinds only tells them apart.
+    /// Returns the name of the kind, such as `fixed window`. A store that supports only some kinds can check it.
     #[must_use]
     pub fn name(&self) -> &'static str {
         let (_, name, ..) = self.properties();

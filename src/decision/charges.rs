@@ -89,7 +89,8 @@ impl Charges {
         }
         for charge in others.iter() {
             match self.outcomes.iter_mut().find(|known| known.fingerprint() == charge.fingerprint()) {
-                Some(penalty) if penalty.is_of_penalty() => penalty.charge.cost |= charge.cost,
+                // A denial is one strike.
+                Some(penalty) if penalty.is_of_penalty() => penalty.charge.cost = penalty.cost.max(charge.cost),
                 Some(known) => known.charge.cost = known.cost.saturating_add(charge.cost),
                 None => self.push(charge.charge),
             }

@@ -162,8 +162,8 @@ impl Outcome {
         }
     }
 
-    /// Answers as a store has answered an equal question at the instant `at`, but at a later one, before
-    /// [`sufficient_until`](Self::sufficient_until), if nothing has changed.
+    /// Takes the answer to an equal question at the instant `at`, brought forward to `now`. Requires that nothing has
+    /// changed, and that `now` is before [`sufficient_until`](Self::sufficient_until).
     pub(crate) fn answer_like(&mut self, known: &Self, at: u64, now: u64) {
         let Self { charge: asked, .. } = mem::replace(self, known.clone());
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
@@ -227,7 +227,7 @@ impl Outcome {
         question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 
-    /// Returns the instant, in µs, until which an answer at the instant `at` tells all later ones.
+    /// Returns the instant, in µs, until which later answers follow from this one, of the instant `at`.
     pub(crate) fn sufficient_until(&self, at: u64) -> u64 {
         match &self.reported {
             // A store of another crate sets the answer only, which says when it changes, but not to what.

@@ -47,11 +47,11 @@ struct Outage {
 }
 
 impl OutageLog {
-    /// Returns the log of the store with this [identity](Store::identity).
+    /// Returns the log of the store with this [identity](Store::identity). An unknown store has one for each limiter.
     pub(super) fn of_store(identity: u32) -> Arc<Self> {
         static LOGS: Mutex<BTreeMap<u32, Weak<OutageLog>>> = Mutex::new(BTreeMap::new());
         let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = logs.get(&identity).and_then(Weak::upgrade).unwrap_or_default();
+        let log = logs.get(&identity).filter(|_| identity > 0).and_then(Weak::upgrade).unwrap_or_default();
         logs.retain(|_, log| log.strong_count() > 0);
         logs.insert(identity, Arc::downgrade(&log));
         log

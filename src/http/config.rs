@@ -1,4 +1,4 @@
-//! What the options of a layer and its limits come to: its configuration.
+//! The configuration of a layer, derived from its options and its limits.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,7 @@
 //! The compiled descriptors of a file: a tree in which each request follows the descriptors that match it.
 
 use std::collections::HashMap;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -124,8 +125,12 @@ impl<'a> Search<'a, '_> {
             let format = self.tree.extractors[*extractor].format;
             let selected = self.value(*extractor)?.map(|value| group.select(value, format));
             if matches!(format, ValueFormat::Path) && selected == Ok(group.any) && !self.finds_all {
-                let path = Some(self.head.path()).filter(|path| group.exact.contains_key(path.as_bytes()));
-                report_near_miss(&self.tree.examined, self.head, path);
+                let is_meant = |path: &&str| {
+                    let mut value = KeyBuf::default();
+                    value.push(path.as_bytes());
+                    group.select(&value, format) != group.any
+                };
+                report_near_miss(&self.tree.examined, self.head, iter::once(self.head.path()).filter(is_meant));
             }
             let key = key.and(selected.map(drop));
             if let Err(KeyError::NotProvided | KeyError::Ambiguous) = selected {

@@ -180,10 +180,11 @@ impl Change {
     /// are those of the request, in which the database may have answered.
     pub(super) fn decided(self, answer: &Answer, charges: &[Outcome]) {
         let charges = answer.charges.as_ref().map_or(charges, |charges| charges);
-        self.answered(charges, answer.at.as_micros(), answer.valid_until.as_micros());
+        self.remember(charges, answer.at.as_micros(), answer.valid_until.as_micros());
     }
 
-    fn answered(mut self, charges: &[Outcome], at: u64, until: u64) {
+    /// `until` is the instant (in µs) from which the answer may differ although no charge has changed.
+    fn remember(mut self, charges: &[Outcome], at: u64, until: u64) {
         if self.purpose == Purpose::Preview || until <= at || !charges.iter().any(Outcome::denies) {
             return;
         }
@@ -253,7 +254,7 @@ mod tests {
         let mut charges = charges.to_vec();
         let mut states = vec![KeyState::UNUSED; charges.len()];
         decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
-        change.answered(&charges, NOON, u64::MAX);
+        change.remember(&charges, NOON, u64::MAX);
     }
 
     fn is_denied(denials: &Denials, charges: &[Outcome]) -> bool {
@@ -355,7 +356,7 @@ mod tests {
                     decide(&mut decided, &mut states[..], |_| at, Purpose::Take);
                     decided
                 };
-                denials.begin(&asked, Purpose::Take).answered(&at(now, &states), now, u64::MAX);
+                denials.begin(&asked, Purpose::Take).remember(&at(now, &states), now, u64::MAX);
                 for later in [0, 1, 10_000, 100_000, 399_999, 500_000, 5_000_000] {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
@@ -392,7 +393,7 @@ mod tests {
             let (change, mut charges) = (denials.begin(&charges, Purpose::Take), charges.clone());
             decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
             assert_eq!(charges[0].is_allowed(), is_allowed);
-            change.answered(&charges, NOON, u64::MAX);
+            change.remember(&charges, NOON, u64::MAX);
         }
         let later = |micros| {
             let mut charges = charges.clone();

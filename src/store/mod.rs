@@ -180,7 +180,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the current instant of the clock by which the store decides, if it can be read without waiting. Defaults
-    /// to `None`. [`Remembering`] then works with bounds of it, which requires a clock that runs as the time does.
+    /// to `None`. [`Remembering`] then estimates it, which requires a clock that runs at the rate of real time.
     fn now(&self) -> Option<Timestamp> {
         self.inner()?.now()
     }
@@ -199,12 +199,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.inner()?.node(key)
     }
 
-    /// Returns a number that handles of the same store have in common, and other stores hardly ever: only the store that
-    /// took a charge refunds it, and an outage of a store is logged once. By default, it depends on the
-    /// [name](Self::name) and the secret of the [hasher](Self::hasher).
+    /// Returns a number that tells stores apart. All handles of one store return the same. Limiters refund only receipts
+    /// of their own store, and those of one store log an outage together. Defaults to 0, which stands for an unknown
+    /// store.
     fn identity(&self) -> u32 {
-        let name = || self.name().unwrap_or_default();
-        self.inner().map_or_else(|| self.hasher().hash(name().as_bytes()).as_u128() as u32, Store::identity)
+        self.inner().map_or(0, Store::identity)
     }
 
     /// Returns the name of the store in logs, such as `10.0.0.5:6379`. It must not contain credentials. Defaults to
@@ -368,7 +367,7 @@ impl StoredOverride {
     }
 }
 
-/// Returns the identity of a store in this process.
+/// Creates the identity of a store that only this process knows.
 fn random_identity() -> u32 {
     KeyHasher::random().hash(&[]).as_u128() as u32
 }

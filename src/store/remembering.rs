@@ -16,9 +16,10 @@ use crate::time::Timestamp;
 /// store and its clones take effect at once: a charge, a refund, a reset, an override. Those by other processes take
 /// effect when the database is called again, at most [one second](Self::remember_denials) later.
 ///
-/// Denials that count for a [`Penalty`](crate::Penalty) are not remembered, so without lockouts none by a limit with a
-/// penalty is, nor are those of more than eight limits and penalties. A store that [answers](Outcome::answer) by numbers
-/// is called again once one of them changes. At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits.
+/// Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those of more than eight limits and
+/// penalties. So if the store has no lockouts, a limit with a penalty has no remembered denials. A store that
+/// [answers](Outcome::answer) by numbers is called again when one of them changes. At most 8,192 denials are cached, in
+/// less than 5 MB, or 20 MB if all are of eight limits.
 ///
 /// A `RedisStore` and a [`CasStore`](super::CasStore) have one inside. Wrap a store of your own that calls a database:
 ///

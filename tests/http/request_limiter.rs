@@ -151,7 +151,7 @@ async fn requests_are_charged_together_or_not_at_all() {
     let requests = |users: &[[&str; 2]]| -> Vec<_> {
         users.iter().map(|[user, cost]| with(&[("x-user", user), ("x-cost", cost)])).collect()
     };
-    // What each request is told: whether its own limits have capacity, and what is left of its user's tokens.
+    // For each request: whether its own limits have capacity, and how many tokens its user has left.
     let decide = async |users: &[[&str; 2]]| {
         let requests = requests(users);
         let heads: Vec<_> = requests.iter().map(RequestHead::of).collect();

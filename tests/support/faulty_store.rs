@@ -151,6 +151,10 @@ impl Store for FaultyStore {
         self.memory.hasher()
     }
 
+    fn identity(&self) -> u32 {
+        self.memory.identity()
+    }
+
     fn name(&self) -> Option<String> {
         self.name.map(str::to_owned)
     }

@@ -17,8 +17,6 @@ use crate::time::{Timestamp, ceil_seconds};
 pub(super) struct LimitText {
     /// `"name"`
     pub(super) name: String,
-    /// `"name";r=`
-    remaining: String,
     /// `20`
     pub(super) capacity: HeaderValue,
     algorithm: Algorithm,
@@ -26,9 +24,9 @@ pub(super) struct LimitText {
 
 impl LimitText {
     pub(super) fn new(limit: &Limit) -> Self {
-        let name = format!("\"{}\"", limit.name().replace('\\', r"\\").replace('"', "\\\""));
+        let name = limit.name().replace('\\', r"\\").replace('"', "\\\"");
         let algorithm = *limit.algorithm();
-        Self { remaining: name.clone() + ";r=", name, capacity: number(algorithm.capacity()), algorithm }
+        Self { name: format!("\"{name}\""), capacity: number(algorithm.capacity()), algorithm }
     }
 
     /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
@@ -61,7 +59,8 @@ pub(super) fn quotas<'a>(
     limit_wait: impl Fn(&Outcome, Duration) -> Duration,
 ) -> HeaderValue {
     list(limits, |text, (limit, outcome)| {
-        text.extend_from_slice(limit.remaining.as_bytes());
+        text.extend_from_slice(limit.name.as_bytes());
+        text.extend_from_slice(b";r=");
         push_number(text, outcome.remaining());
         let time = match style {
             HeaderStyle::IetfDraft10 => outcome.more_after(),

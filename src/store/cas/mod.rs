@@ -167,8 +167,7 @@ async fn decide_request<B: CompareAndSwap>(
     purpose: Purpose,
     longest_wait: Duration,
 ) -> Result<Answer, StoreError> {
-    let limits = charges.iter().filter(|outcome| !outcome.is_of_penalty()).count();
-    if purpose != Purpose::Take || limits < 2 {
+    if purpose != Purpose::Take || charges.limits() < 2 {
         return decide_in_turn(store, charges, purpose, longest_wait).await;
     }
     store.inner.writes = Arc::default();

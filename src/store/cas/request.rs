@@ -78,12 +78,11 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
 /// all its rows, decides on copies, and writes the rows that have changed, in the order of their keys, as all processes
 /// do. A denial changes no row but those of strikes.
 ///
-/// If another process has changed a row meanwhile, the request starts again with fresh rows and the present time. It
-/// takes what it has written out of the copies before it decides: a row that is still as the request has left it
-/// becomes as it was before, strikes included; from another one, the charge is refunded, and a strike stays, because
-/// others have been decided by it. So the rows that are written next are those to which the new decision makes a
-/// difference: a charge that still stands is not written twice, and if the request is now denied, its charges are taken
-/// back.
+/// If another process has changed a row meanwhile, the request starts again with fresh rows and the present time. Before
+/// it decides, it removes its own changes from the copies. A row that nobody else has changed becomes as it was before,
+/// strikes included. In other rows, the charge is refunded, and a strike stays, because others have been decided by it.
+/// So the request then writes only the rows that the new decision changes: a charge that still stands is not written
+/// twice, and if the request is now denied, its charges are taken back.
 ///
 /// A denial stands even if nothing can be written: its strikes do not count then.
 struct CasRequest<B> {
@@ -92,7 +91,7 @@ struct CasRequest<B> {
     purpose: Purpose,
     /// What the request has written under each of its keys.
     written: Vec<Option<Written>>,
-    /// The denial by the last attempt, whose strikes could not be written.
+    /// The denial of the last attempt, if its strikes could not be written.
     denial: Option<(Timestamp, Charges)>,
     retries: Retries,
 }
