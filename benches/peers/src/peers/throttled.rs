@@ -67,6 +67,7 @@ impl Shared for Limiter<RedisRateLimiter> {
 }
 
 fn its(quota: Quota) -> throttled::Quota {
-    let rate = NonZeroU32::new(quota.per(Duration::from_secs(3_600))).expect("at least one an hour");
+    // Of a longer period, the lowest rate that it has.
+    let rate = NonZeroU32::new(quota.per(Duration::from_secs(3_600))).unwrap_or(NonZeroU32::MIN);
     throttled::Quota::per_hour(rate).with_burst(NonZeroU32::new(quota.burst).expect("not 0"))
 }
