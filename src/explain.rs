@@ -169,7 +169,7 @@ impl Explanation {
 
     /// Sets the costs and sizes of limits that apply, and their outcomes if the charges are decided.
     fn describe(&mut self, charges: &[Outcome], are_decided: bool) {
-        for outcome in charges.iter().filter(|outcome| !outcome.is_of_penalty()) {
+        for outcome in charges {
             if let Some(LimitStatus::Applies(applied)) =
                 self.limits.get_mut(outcome.limit()).map(|limit| &mut limit.status)
             {

@@ -14,7 +14,7 @@
 use super::log::Log;
 use super::settings::{Algorithm, Kind};
 use super::state::{Attempt, CompactState};
-use super::{bucket, counter, interval_bucket, penalty, window};
+use super::{bucket, counter, interval_bucket, window};
 
 /// The state of a key under any algorithm, and the algorithm's operations on it, from which all decisions follow.
 ///
@@ -32,8 +32,8 @@ impl KeyState {
     pub(crate) const UNUSED: Self = Self::Compact(CompactState::UNUSED);
 
     /// Returns the state of an unused key in the form in which it is encoded: a log for algorithms that keep one.
-    pub(crate) fn unused(algorithm: &Algorithm) -> Self {
-        if algorithm.keeps_log() { Self::Log(Box::default()) } else { Self::UNUSED }
+    pub(crate) fn unused(is_log: bool) -> Self {
+        if is_log { Self::Log(Box::default()) } else { Self::UNUSED }
     }
 
     /// Returns the instant from which the state means the same as that of an unused key, so that a store can drop it
@@ -161,10 +161,10 @@ impl Algorithm {
         self.capacity.saturating_sub(used)
     }
 
-    /// Returns the time until more tokens remain than now that `used` are in use, or `None` if that never happens.
+    /// Returns the time until more tokens remain than now that `used` are in use, or [`NEVER`].
     #[inline]
-    pub(crate) fn more_after(&self, state: &CompactState, now: u64, used: u64) -> Option<u64> {
-        used.min(self.capacity).checked_sub(1).map(|less| state.wait(self, now, less))
+    pub(crate) fn more_after(&self, state: &CompactState, now: u64, used: u64) -> u64 {
+        used.min(self.capacity).checked_sub(1).map_or(NEVER, |less| state.wait(self, now, less))
     }
 
     /// Returns the time until the key is unused again.
@@ -191,7 +191,6 @@ impl CompactState {
             Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
             Kind::Window(_) => window::attempt(algorithm, self, now, cost),
             Kind::Counter(_) => counter::attempt(algorithm, self, now, cost),
-            Kind::Penalty { .. } => penalty::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
             Kind::Log(_) => Attempt { used: self.detail, charged: *self },
         }
@@ -204,7 +203,6 @@ impl CompactState {
             Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
             Kind::Window(_) => window::wait(self, now, most),
             Kind::Counter(_) => counter::wait(algorithm, self, now, most),
-            Kind::Penalty { .. } => penalty::wait(self, now),
             Kind::Log(_) if self.detail <= most => 0,
             Kind::Log(_) => self.at - now,
         }
@@ -216,9 +214,8 @@ impl CompactState {
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
             Kind::Window(_) => window::refund(self, mark, now, cost),
             Kind::Counter(_) => counter::refund(algorithm, self, mark, now, cost),
-            // A strike stays.
             // An unused log has no charges.
-            Kind::Penalty { .. } | Kind::Log(_) => {}
+            Kind::Log(_) => {}
         }
     }
 }
@@ -240,14 +237,14 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{
-        CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, SlidingLog, SlidingWindowCounter,
+        CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Lockout, Penalty, SlidingLog, SlidingWindowCounter,
         TokenBucket,
     };
 
     const NOON: u64 = 1_767_225_600_000_000;
 
     fn charged(algorithm: &Algorithm, charges: u64) -> KeyState {
-        let mut state = KeyState::unused(algorithm);
+        let mut state = KeyState::unused(algorithm.keeps_log());
         for at in 0..charges {
             let charged = state.attempt(algorithm, NOON + at, 1).charged;
             state.charge(algorithm, NOON + at, 1, charged);
@@ -255,9 +252,8 @@ mod tests {
         state
     }
 
-    fn algorithms() -> [Algorithm; 3] {
-        let penalty = Penalty::after(3, Duration::from_secs(3_600)).algorithm();
-        [TokenBucket::per_minute(10).into(), SlidingLog::per_minute(10).into(), penalty]
+    fn algorithms() -> [Algorithm; 2] {
+        [TokenBucket::per_minute(10).into(), SlidingLog::per_minute(10).into()]
     }
 
     #[test]
@@ -303,8 +299,8 @@ mod tests {
 
     #[test]
     fn arbitrary_states_never_panic() {
-        let day = Duration::from_secs(86_400);
-        let algorithms: [Algorithm; 8] = [
+        let penalty = Penalty::after(3, Duration::from_secs(86_400));
+        let algorithms: [Algorithm; 7] = [
             FixedWindow::per_day(10).into(),
             CalendarWindow::daily(10).into(),
             SlidingWindowCounter::per_day(10).into(),
@@ -312,7 +308,6 @@ mod tests {
             TokenBucket::per_day(10).at_intervals().into(),
             LeakyBucket::per_day(10).into(),
             LeakyBucketQueue::per_day(10).into(),
-            Penalty::after(3, day).algorithm(),
         ];
         let numbers = [0, 1, NOON, 1 << 52, (1 << 53) + 1, (1 << 56) - 1, 1 << 56, 1 << 63, u64::MAX];
         let states = || {
@@ -341,6 +336,11 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+        for (state, now) in states().flat_map(|state| [0, NOON, 1 << 52].map(|now| (state, now))) {
+            if KeyState::from_bytes(&KeyState::Compact(state).to_bytes(), false).is_ok() {
+                Lockout::begun(&penalty.strike(&state, now), now);
             }
         }
     }

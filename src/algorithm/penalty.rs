@@ -1,15 +1,12 @@
 //! Penalties for keys that are denied too often.
 //!
-//! A penalty is an algorithm, too: a charge is a strike, and a locked-out key has to wait.
-//!
 //! A key has strikes or a lockout, and in both cases may have a level. There are two instants: when the level is
 //! forgotten, and the end of the strikes or of the lockout. The state's `expires_at` is the later one, and `at` the
 //! earlier one. The lower half of its `detail` is the strikes, the upper half the level, plus [`LEVEL_IS_LATER`].
 
 use std::time::Duration;
 
-use super::settings::{Algorithm, Kind};
-use super::state::{Attempt, CompactState};
+use super::state::CompactState;
 use crate::error::validation::{self, checked};
 use crate::error::{ConfigError, Fault};
 
@@ -73,14 +70,14 @@ use crate::error::{ConfigError, Fault};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
-    denials: u16,
+    pub(crate) denials: u16,
     /// In µs, as all spans.
-    within: u64,
-    first: u64,
+    pub(crate) within: u64,
+    pub(crate) first: u64,
     /// 0 for lockouts that all last as long as the first.
     longest: u64,
     /// 0 for as long as the lockout lasted.
-    remembered: u64,
+    pub(crate) remembered: u64,
 }
 
 const MAX_DENIALS: u32 = 1_000;
@@ -177,10 +174,9 @@ impl Penalty {
         Ok(self)
     }
 
-    /// Returns the algorithm that counts strikes.
-    pub(crate) fn algorithm(&self) -> Algorithm {
-        let kind = Kind::Penalty { longest: self.longest.max(self.first), memory: self.remembered };
-        Algorithm { kind, amount: self.denials.into(), overage: 0, capacity: self.first, span: self.within }
+    /// Returns the length of the longest lockout, in µs.
+    pub(crate) fn longest(&self) -> u64 {
+        self.longest.max(self.first)
     }
 
     const fn checked_order(self) -> Result<Self, Fault> {
@@ -199,39 +195,35 @@ const MAX_LEVEL: u64 = (1 << 6) - 1;
 /// Added to the level if it is forgotten after the strikes.
 const LEVEL_IS_LATER: u64 = MAX_LEVEL + 1;
 
-/// Returns how long a key is still locked out, in µs, or 0.
-pub(super) fn wait(state: &CompactState, now: u64) -> u64 {
-    match state.halves() {
-        [level, 0] if level > 0 => state.at.saturating_sub(now),
-        _ => 0,
+impl Penalty {
+    /// Returns how long a key is still locked out, in µs, or 0.
+    pub(crate) fn lockout_left(state: &CompactState, now: u64) -> u64 {
+        match state.halves() {
+            [level, 0] if level > 0 => state.at.saturating_sub(now),
+            _ => 0,
+        }
     }
-}
 
-/// Counts a denial of a key that is not locked out. All tokens are in use while a key is, and otherwise none.
-pub(super) fn attempt(penalty: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
-    let used = if wait(state, now) > 0 { penalty.capacity } else { 0 };
-    Attempt { used, charged: if penalty.fits(used, cost) { strike(penalty, state, now) } else { *state } }
-}
-
-/// Returns the state after a denial of a key that is not locked out.
-fn strike(penalty: &Algorithm, state: &CompactState, now: u64) -> CompactState {
-    let Kind::Penalty { longest, memory } = penalty.kind else { return *state };
-    let [level, strikes] = state.halves();
-    let (strikes_end, level_end) = match strikes > 0 && level < LEVEL_IS_LATER {
-        true => (state.expires_at, state.at),
-        false => (state.at, state.expires_at),
-    };
-    let level = if now < level_end { level & MAX_LEVEL } else { 0 };
-    let (strikes, strikes_end) = if now < strikes_end { (strikes + 1, strikes_end) } else { (1, now + penalty.span) };
-    if strikes >= penalty.amount.into() {
-        let level = (level + 1).min(MAX_LEVEL);
-        let span = penalty.capacity.saturating_mul(1 << (level - 1)).min(longest);
-        let memory = if memory > 0 { memory } else { span };
-        CompactState { expires_at: now + span + memory, at: now + span, detail: level << 32 }
-    } else if level > 0 && level_end > strikes_end {
-        CompactState { expires_at: level_end, at: strikes_end, detail: (level + LEVEL_IS_LATER) << 32 | strikes }
-    } else {
-        CompactState { expires_at: strikes_end, at: level_end, detail: level << 32 | strikes }
+    /// Returns the state after a denial of a key that is not locked out.
+    pub(crate) fn strike(&self, state: &CompactState, now: u64) -> CompactState {
+        let [level, strikes] = state.halves();
+        let (strikes_end, level_end) = match strikes > 0 && level < LEVEL_IS_LATER {
+            true => (state.expires_at, state.at),
+            false => (state.at, state.expires_at),
+        };
+        let level = if now < level_end { level & MAX_LEVEL } else { 0 };
+        let (strikes, strikes_end) =
+            if now < strikes_end { (strikes + 1, strikes_end) } else { (1, now + self.within) };
+        if strikes >= self.denials.into() {
+            let level = (level + 1).min(MAX_LEVEL);
+            let span = self.first.saturating_mul(1 << (level - 1)).min(self.longest());
+            let memory = if self.remembered > 0 { self.remembered } else { span };
+            CompactState { expires_at: now + span + memory, at: now + span, detail: level << 32 }
+        } else if level > 0 && level_end > strikes_end {
+            CompactState { expires_at: level_end, at: strikes_end, detail: (level + LEVEL_IS_LATER) << 32 | strikes }
+        } else {
+            CompactState { expires_at: strikes_end, at: level_end, detail: level << 32 | strikes }
+        }
     }
 }
 
@@ -246,7 +238,7 @@ pub(crate) struct Lockout {
 impl Lockout {
     /// Returns the lockout that the strike which has left `state` at `now` has begun, if it has.
     pub(crate) fn begun(state: &CompactState, now: u64) -> Option<Self> {
-        let ([level, _], span) = (state.halves(), wait(state, now));
+        let ([level, _], span) = (state.halves(), Penalty::lockout_left(state, now));
         (span > 0).then_some(Self { level: level as u32, span: Duration::from_micros(span) })
     }
 }

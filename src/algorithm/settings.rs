@@ -44,9 +44,6 @@ pub(crate) enum Kind {
     Counter(Rounding),
     /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
-    /// Strikes: `amount` of them within `span` begin a lockout of `capacity` µs, which doubles up to `longest` and is
-    /// remembered for `memory` after its end, or for as long as it lasted if that is 0.
-    Penalty { longest: u64, memory: u64 },
 }
 
 impl Kind {
@@ -68,7 +65,7 @@ pub(crate) enum BucketKind {
     Queue,
 }
 
-/// The algorithms as the script of the Redis store knows them.
+/// The algorithms, and penalties, as the script of the Redis store knows them.
 #[derive(Clone, Copy)]
 pub(crate) enum ScriptTag {
     Bucket,
@@ -79,6 +76,7 @@ pub(crate) enum ScriptTag {
     CounterDown,
     CounterUp,
     Log,
+    #[cfg(feature = "redis")]
     Penalty,
 }
 
@@ -198,10 +196,6 @@ impl Algorithm {
         matches!(self.kind, Kind::Bucket(_) | Kind::IntervalBucket)
     }
 
-    pub(crate) const fn is_penalty(&self) -> bool {
-        matches!(self.kind, Kind::Penalty { .. })
-    }
-
     pub(crate) const fn is_queue(&self) -> bool {
         matches!(self.kind, Kind::Bucket(BucketKind::Queue))
     }
@@ -241,7 +235,6 @@ impl Algorithm {
             }
             Kind::Log(None) => ("sl", "sliding log", ScriptTag::Log, true),
             Kind::Log(Some(_)) => ("sw", "sliding window", ScriptTag::Log, true),
-            Kind::Penalty { .. } => ("p", "penalty", ScriptTag::Penalty, false),
         }
     }
 

@@ -5,8 +5,7 @@ use crate::key::hash::{KeyHash, KeyHasher};
 
 /// What a request asks of one limit, for one key. A [`Store`](crate::Store) answers by an [`Outcome`](super::Outcome).
 ///
-/// A limiter creates the charges of a request. A limit with a [`Penalty`](crate::Penalty) has a second one directly
-/// behind its own, which counts strikes.
+/// A limiter creates the charges of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
     pub(crate) key: KeyHash,
@@ -22,8 +21,6 @@ pub struct Charge {
     pub(crate) limit: u16,
     pub(crate) veto: Veto,
     pub(crate) is_overridable: bool,
-    /// Whether a denial by the limit is a strike, in the charge of a penalty.
-    pub(crate) makes_strikes: bool,
 }
 
 /// The influence of a limit on the decision about a request.
@@ -52,14 +49,12 @@ impl Charge {
             limit,
             veto: Veto::Enforced,
             is_overridable: false,
-            makes_strikes: true,
         }
     }
 
-    /// Returns the charge of this limit's penalty. Its identity is that of the limit with all bits inverted.
-    pub(crate) fn of_penalty(self, penalty: Algorithm) -> Self {
-        let (identity, cost, own_size) = (self.identity.complement(), self.cost.min(1), penalty.size());
-        Self { identity, cost, algorithm: penalty, own_size, overage_percent: 0, is_overridable: false, ..self }
+    /// Returns the fingerprint of the state of the key under the limit's penalty.
+    pub(crate) fn penalty_fingerprint(&self) -> u128 {
+        self.key.under(self.identity.complement()).as_u128()
     }
 
     /// Returns the charge for a key and a cost.
@@ -107,10 +102,8 @@ impl Charge {
     /// Returns one of `parts` of the limit for a store that hashes the hashes of keys again. Its states belong to the
     /// limit, and to the period of the share, which may be longer than that of the limit.
     pub(crate) fn share(mut self, parts: u32, hasher: &KeyHasher) -> Self {
-        if !self.is_of_penalty() {
-            self.resize(self.own_size);
-            self.set_algorithm(self.algorithm.share(parts));
-        }
+        self.resize(self.own_size);
+        self.set_algorithm(self.algorithm.share(parts));
         let period = format!("{} {}", self.algorithm.tag(), self.algorithm.state_period());
         self.identity = hasher.hash(period.as_bytes()).under(self.identity);
         self.key = hasher.hash(&self.key.as_u128().to_le_bytes());
@@ -119,14 +112,15 @@ impl Charge {
 }
 
 impl Charge {
-    /// Returns the hash of the key. Limits of one request with the same key have the same hash.
+    /// Returns the hash of the key. Limits of one request with the same key have the same hash. That of a key of one part is
+    /// the [`KeyHasher::hash`] of its bytes.
     #[must_use]
     #[inline]
     pub fn key(&self) -> KeyHash {
         self.key
     }
 
-    /// Returns the fingerprint that identifies the state of the key under the limit, or that of its penalty.
+    /// Returns the fingerprint that identifies the state of the key under the limit.
     #[must_use]
     #[inline]
     pub fn fingerprint(&self) -> u128 {
@@ -165,12 +159,5 @@ impl Charge {
     #[must_use]
     pub fn is_overridable(&self) -> bool {
         self.is_overridable
-    }
-
-    /// Returns whether this is the charge of the penalty of the limit before.
-    #[must_use]
-    #[inline]
-    pub fn is_of_penalty(&self) -> bool {
-        self.algorithm.is_penalty()
     }
 }

@@ -54,8 +54,7 @@ impl Charges {
         Self { outcomes: charges.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// Returns the charges at these positions, for stores that pass on a part of a request. A penalty needs the charge
-    /// of its limit before it.
+    /// Returns the charges at these positions, for stores that pass on a part of a request.
     ///
     /// # Panics
     ///
@@ -69,7 +68,7 @@ impl Charges {
 
     /// Removes all answers, and the sizes of overrides.
     pub(crate) fn ask_again(&mut self) {
-        self.iter_mut().for_each(|outcome| *outcome = outcome.asked_again(outcome.cost).into());
+        self.iter_mut().for_each(|outcome| *outcome = outcome.unanswered());
     }
 
     #[inline(always)]
@@ -89,20 +88,13 @@ impl Charges {
         }
         for charge in others.iter() {
             match self.outcomes.iter_mut().find(|known| known.fingerprint() == charge.fingerprint()) {
-                // A denial is one strike.
-                Some(penalty) if penalty.is_of_penalty() => penalty.charge.cost = penalty.cost.max(charge.cost),
                 Some(known) => known.charge.cost = known.cost.saturating_add(charge.cost),
-                None => self.push(charge.charge),
+                None => self.push(charge.unanswered()),
             }
             if let Some(detail) = others.detail(charge.limit()).filter(|_| self.detail(charge.limit()).is_none()) {
                 self.set_detail(charge.limit(), detail.to_owned());
             }
         }
-    }
-
-    /// Returns the number of charges without those of penalties.
-    pub(crate) fn limits(&self) -> usize {
-        self.iter().filter(|outcome| !outcome.is_of_penalty()).count()
     }
 
     /// Reserves capacity for more charges if the capacity of the first allocation is used up.
@@ -120,7 +112,7 @@ impl Charges {
 
     /// Excludes denials of these charges from strikes.
     pub(crate) fn disable_strikes(&mut self) {
-        self.iter_mut().for_each(|outcome| outcome.charge.makes_strikes = false);
+        self.iter_mut().for_each(Outcome::disable_strikes);
     }
 
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&mut Outcome) -> bool) {
@@ -137,22 +129,34 @@ impl Charges {
         }
     }
 
-    /// Adds the answers of penalties to those of their limits.
+    /// Returns the only charge, unless its limit has a penalty.
     #[inline]
-    pub(crate) fn merge_penalties(&mut self) {
-        if self.iter().any(|outcome| outcome.is_of_penalty()) {
-            self.merge();
+    pub(crate) fn only_state(&mut self) -> Option<&mut Outcome> {
+        match &mut *self.outcomes {
+            [outcome] if outcome.penalty().is_none() => Some(outcome),
+            _ => None,
         }
     }
 
-    #[cold]
-    fn merge(&mut self) {
-        for position in (1..self.len()).rev() {
-            if self[position].is_of_penalty() {
-                let penalty = self.outcomes.remove(position);
-                self[position - 1].add_penalty(&penalty);
-            }
-        }
+    /// Returns whether a limit has a penalty.
+    pub(crate) fn have_penalties(&self) -> bool {
+        self.iter().any(|outcome| outcome.penalty().is_some())
+    }
+
+    /// Returns the charge of each state that decides the request, and whether the state is that of the limit's penalty,
+    /// which follows the limit's own.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (&Outcome, bool)> {
+        let of_penalty = |outcome: &Outcome| outcome.penalty().is_some();
+        self.iter()
+            .flat_map(move |outcome| (0..1 + u8::from(of_penalty(outcome))).map(move |state| (outcome, state > 0)))
+    }
+
+    /// Returns the fingerprints of these [states](Self::states).
+    pub(crate) fn fingerprints(&self) -> impl Iterator<Item = u128> {
+        self.states().map(|(outcome, is_penalty)| match is_penalty {
+            true => outcome.penalty_fingerprint(),
+            false => outcome.fingerprint(),
+        })
     }
 
     /// Returns the readable name of the charge at a position, such as `daily:fw86400s`, which is as unique among the
@@ -165,9 +169,6 @@ impl Charges {
     #[must_use]
     pub fn readable_name(&self, position: usize) -> Option<Cow<'_, str>> {
         let charge = &self[position];
-        if charge.is_of_penalty() && position > 0 {
-            return Some(self.readable_name(position - 1)? + ":p");
-        }
         let name = self.texts.as_ref()?.names.get(charge.limit())?;
         // Requests may have other sizes, with other periods.
         let is_own = charge.identity == name.identity;

@@ -1,8 +1,6 @@
 //! Decides a request by the states of its keys: all of its limits together, at one instant.
 
-use std::mem;
-
-use super::charge::{Charge, Veto};
+use super::charge::Veto;
 use super::outcome::Outcome;
 use crate::algorithm::KeyState;
 
@@ -19,38 +17,48 @@ pub enum Purpose {
     Preview,
 }
 
-/// Decides a request at one instant, which `now` returns on the clock of a charge: looks at the states of all its keys,
-/// then takes all costs or none, in `states`, which are those of the charges in order.
+/// Decides a request at `now` (in µs): looks at all of its states, which are in the order of their
+/// [fingerprints](super::Charges::fingerprints), then takes all costs or none.
 #[inline]
-pub(crate) fn decide(
-    outcomes: &mut [Outcome],
-    states: &mut [KeyState],
-    now: impl Fn(&Charge) -> u64,
-    purpose: Purpose,
-) {
-    for (outcome, state) in outcomes.iter_mut().zip(&*states) {
-        outcome.peek(state, now(outcome), purpose != Purpose::Peek);
+pub(crate) fn decide(outcomes: &mut [Outcome], states: &mut [KeyState], now: u64, purpose: Purpose) {
+    let mut found = states.iter();
+    for outcome in outcomes.iter_mut() {
+        let Some(state) = found.next() else { return };
+        outcome.peek(state, now, purpose != Purpose::Peek);
+        if outcome.penalty().is_some()
+            && let Some(KeyState::Compact(state)) = found.next()
+        {
+            outcome.peek_penalty(*state, now);
+        }
     }
-    complete(outcomes, purpose, |outcomes, index, charges| outcomes[index].complete(&mut states[index], charges));
+    let mut states = states.iter_mut();
+    complete(outcomes, purpose, |outcome, _, takes| {
+        let Some(state) = states.next() else { return };
+        outcome.complete(state, takes);
+        if outcome.penalty().is_some()
+            && let (Some(state), Some(struck)) = (states.next(), outcome.struck())
+        {
+            *state = KeyState::Compact(struck);
+        }
+    });
 }
 
-/// Decides a request after a [`peek`](Outcome::peek) at all its states. Calls `complete` with the position of each outcome,
-/// and whether it is charged.
+/// Decides a request after a [`peek`](Outcome::peek) at all its states. Calls `complete` with each outcome, its position,
+/// and whether it is charged. Its strike has been counted then.
 #[inline(always)]
 pub(crate) fn complete(
     outcomes: &mut [Outcome],
     purpose: Purpose,
-    mut complete: impl FnMut(&mut [Outcome], usize, bool),
+    mut complete: impl FnMut(&mut Outcome, usize, bool),
 ) {
     let takes = purpose != Purpose::Peek;
     let is_allowed = takes && allows(outcomes);
-    // Whether the outcome before, which is that of the limit of a penalty, has no capacity.
-    let mut is_denied = false;
-    for index in 0..outcomes.len() {
-        let outcome = &outcomes[index];
-        let is_strike = takes && mem::replace(&mut is_denied, !outcome.is_allowed()) && outcome.makes_strikes;
-        let charges = outcome.is_allowed() && if outcome.is_of_penalty() { is_strike } else { is_allowed };
-        complete(outcomes, index, charges);
+    for (index, outcome) in outcomes.iter_mut().enumerate() {
+        let is_charged = is_allowed && outcome.is_allowed();
+        if takes && outcome.penalty().is_some() {
+            outcome.strike();
+        }
+        complete(outcome, index, is_charged);
     }
     enforce_quotas(outcomes);
 }

@@ -5,6 +5,8 @@ mod charges;
 mod decide;
 mod decided_by;
 mod outcome;
+mod outcome_penalty;
+mod penalty;
 mod verdict;
 
 use std::ops::Deref;
@@ -19,6 +21,7 @@ pub(crate) use self::decide::{allows, enforce_quotas};
 pub(crate) use self::decide::{complete, decide};
 pub use self::decided_by::DecidedBy;
 pub use self::outcome::{Outcome, OutcomeKind};
+pub(crate) use self::penalty::PenaltyOutcome;
 pub use self::verdict::Verdict;
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -38,14 +41,11 @@ pub struct Decision {
 impl Decision {
     /// Creates the decision that a limiter makes of a store's answer at an instant, for stores that wrap others and
     /// report their decisions.
-    pub fn new(at: Timestamp, mut charges: Charges) -> Self {
-        charges.merge_penalties();
+    pub fn new(at: Timestamp, charges: Charges) -> Self {
         Self::of(at, DecidedBy::Store, false, 0, charges)
     }
 
-    /// Creates the decision of answered charges. Their penalties must be [merged](Charges::merge_penalties) already: as
-    /// a part of this, that would move them three times, which takes 70 instructions. The request is charged if it is
-    /// allowed and `takes`.
+    /// Creates the decision of answered charges. The request is charged if it is allowed and `takes`.
     #[inline(always)]
     pub(crate) const fn of(at: Timestamp, by: DecidedBy, takes: bool, store: u32, charges: Charges) -> Self {
         Self { at, by, takes, store, charges }

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use super::charge::{Charge, Veto};
+use super::penalty::{PenaltyOutcome, Strike};
 use super::verdict::{UNANSWERED, Verdict};
 use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER};
 use crate::time::ceil_micros;
@@ -17,8 +18,8 @@ use crate::time::ceil_micros;
 #[derive(Clone, Debug)]
 pub struct Outcome {
     // Before the fields that are `Copy`: a clone then copies all these at once.
-    /// The values to report in place of those that follow from the state.
-    reported: Option<Box<Reported>>,
+    /// What only some outcomes have.
+    pub(super) details: Option<Box<Details>>,
     pub(crate) charge: Charge,
     /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
     pub(crate) wait: u64,
@@ -33,17 +34,28 @@ pub struct Outcome {
     /// Whether an allowed request takes a part of its cost from the overage.
     uses_overage: bool,
     is_enforced: bool,
+    pub(super) is_locked_out: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Reported {
-    remaining: u64,
-    more_after: Option<u64>,
-    reset_after: u64,
-    is_locked_out: bool,
-    lockout: Option<Lockout>,
-    /// The fingerprint of the share that answered.
+/// What only some outcomes have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Details {
+    pub(super) penalty: Option<PenaltyOutcome>,
+    /// The lockout that the request has begun.
+    pub(super) lockout: Option<Lockout>,
+    /// The values to report in place of those that follow from the mark.
+    report: Option<Report>,
+    /// The fingerprint of the share that has answered.
     share: Option<u128>,
+}
+
+/// The values that the outcome reports beside its verdict.
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    remaining: u64,
+    /// [`NEVER`] if there never is more.
+    more_after: u64,
+    reset_after: u64,
 }
 
 impl Deref for Outcome {
@@ -60,7 +72,7 @@ impl From<Charge> for Outcome {
     #[inline(always)]
     fn from(charge: Charge) -> Self {
         Self {
-            reported: None,
+            details: None,
             charge,
             wait: UNANSWERED,
             delay: 0,
@@ -69,6 +81,7 @@ impl From<Charge> for Outcome {
             mark: CompactState::UNUSED,
             uses_overage: false,
             is_enforced: charge.veto != Veto::Shadow,
+            is_locked_out: false,
         }
     }
 }
@@ -98,31 +111,38 @@ impl Outcome {
                 (retry_after.map_or(NEVER, |wait| ceil_micros(wait).clamp(1, UNANSWERED - 1)), 0)
             }
         };
-        self.uses_overage = false;
+        (self.uses_overage, self.is_locked_out) = (false, false);
         self.used = self.algorithm.capacity.saturating_sub(remaining);
-        let report = self.report_mut();
-        report.remaining = remaining;
-        (report.more_after, report.reset_after) = (more_after.map(ceil_micros), ceil_micros(reset_after));
+        let more_after = more_after.map_or(NEVER, ceil_micros);
+        self.details_mut().report = Some(Report { remaining, more_after, reset_after: ceil_micros(reset_after) });
     }
 
-    /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice. On the
-    /// outcome of a [penalty](Charge::is_of_penalty), set only the [mark](Self::mark) of a store of this crate, because it
-    /// tells how long the key is locked out.
+    /// Marks that the key is locked out by a [`Penalty`](crate::Penalty), after the [answer](Self::answer), which is that
+    /// of the lockout.
+    pub fn set_locked_out(&mut self) {
+        self.is_locked_out = true;
+        if let Some(penalty) = &mut self.details_mut().penalty {
+            penalty.strike = Strike::No;
+        }
+    }
+
+    /// Marks that this request began a lockout of the key, after the [answer](Self::answer): the number of consecutive
+    /// lockouts, from 1, and the length of this one. It is reported as
+    /// [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
+    pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
+        self.is_locked_out = true;
+        self.details_mut().lockout = Some(Lockout { level: level.max(1), span });
+    }
+
+    /// Sets the mark by which the store recognizes the charge when it is refunded: three numbers of its choice.
     pub fn set_mark(&mut self, [expires_at, at, detail]: [u64; 3]) {
-        self.report_mut();
+        self.details_mut().report = Some(self.report());
         self.mark = CompactState { expires_at, at, detail };
     }
 
     /// Marks that there was capacity in the limit's overage only. A denial uses none.
     pub fn set_uses_overage(&mut self) {
         self.uses_overage = true;
-    }
-
-    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length
-    /// of this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
-    pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
-        let report = self.report_mut();
-        (report.is_locked_out, report.lockout) = (true, Some(Lockout { level: level.max(1), span }));
     }
 
     /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. By default,
@@ -156,10 +176,6 @@ impl Outcome {
             self.used += cost;
         }
         self.mark = state.summary(algorithm, now);
-        if takes && self.is_of_penalty() {
-            self.peek(&KeyState::Compact(self.mark), now, false);
-            self.report_mut().lockout = Lockout::begun(&self.mark, now);
-        }
     }
 
     /// Takes the answer to an equal question at the instant `at`, brought forward to `now`. Requires that nothing has
@@ -171,11 +187,10 @@ impl Outcome {
         }
         let mut state = KeyState::Compact(self.mark);
         let later = |span: u64| if span < NEVER { span.saturating_sub(now.saturating_sub(at)) } else { span };
-        if let Some(report) = &mut self.reported {
+        if let Some(Details { report: Some(report), .. }) = self.details.as_deref_mut() {
             // A store of another crate sets the answer only, from which no state follows.
             self.wait = later(self.wait);
-            report.more_after = report.more_after.map(later);
-            report.reset_after = later(report.reset_after);
+            (report.more_after, report.reset_after) = (later(report.more_after), later(report.reset_after));
             return;
         }
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
@@ -185,6 +200,9 @@ impl Outcome {
             self.peek(&state, now, false);
         }
         self.complete(&mut state, false);
+        if let Some(penalty) = self.penalty() {
+            self.peek_penalty(penalty.state, now);
+        }
     }
 
     /// Marks that no store has answered.
@@ -196,92 +214,83 @@ impl Outcome {
         (self.charge.veto, self.is_enforced) = (veto, veto != Veto::Shadow);
     }
 
-    /// Returns whether a share has answered, as [`take_share`](Self::take_share) has noted.
-    pub(crate) fn is_of_share(&self, share: &Charge) -> bool {
-        self.reported.as_ref().is_some_and(|report| report.share == Some(share.fingerprint()))
-    }
-
     /// Takes the answer of a share.
     pub(crate) fn take_share(&mut self, share: &Self) {
         *self = Self {
             charge: self.charge,
             used: self.algorithm.hard_capacity().saturating_sub(share.available()),
-            reported: Some(Box::new(Reported { share: Some(share.fingerprint()), ..share.report() })),
             ..share.clone()
         };
+        let details = self.details_mut();
+        (details.report, details.share) = (Some(share.report()), Some(share.fingerprint()));
+    }
+
+    /// Returns whether this share has answered.
+    pub(crate) fn is_of_share(&self, share: &Charge) -> bool {
+        self.details.as_ref().is_some_and(|details| details.share == Some(share.fingerprint()))
     }
 
     /// Returns whether the outcome of another charge [follows](Self::answer_like) from this one: all that it depends on is
     /// equal. If this charge was allowed, the limit may be larger, unless it keeps a log, whose summary is of one size, or
     /// can be overridden.
-    pub(crate) fn answers(&self, asked: &Charge) -> bool {
-        let question = |charge: &Charge| {
-            let flags = (charge.veto, charge.is_overridable, charge.makes_strikes, charge.limit);
+    pub(crate) fn answers(&self, asked: &Self) -> bool {
+        let question = |charge: &Self| {
+            let penalty = charge.penalty().map(|asked| (asked.penalty, asked.makes_strikes));
+            let flags = (charge.veto, charge.is_overridable, charge.limit, penalty);
             (charge.key, charge.identity, charge.cost, charge.algorithm.kind, charge.algorithm.span, flags)
         };
         let size = |charge: &Charge| (charge.own_size, charge.overage_percent);
         let (known, new) = (&self.algorithm, &asked.algorithm);
         let is_wider = new.hard_capacity() >= known.hard_capacity() && new.amount >= known.amount;
-        let has_state = self.reported.is_none() && !self.is_overridable && !known.keeps_log();
-        let any_size = is_wider && self.is_allowed() && has_state;
+        let follows = self.given_report().is_none() && !self.is_overridable && !known.keeps_log();
+        let any_size = is_wider && self.is_allowed() && follows;
         question(self) == question(asked) && (any_size || size(self) == size(asked))
     }
 
     /// Returns the instant, in µs, until which later answers follow from this one, of the instant `at`.
     pub(crate) fn sufficient_until(&self, at: u64) -> u64 {
-        match &self.reported {
-            // A store of another crate sets the answer only, which says when it changes, but not to what.
-            Some(report) => {
-                let changes = [report.more_after, Some(report.reset_after)].into_iter().flatten();
-                changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after))
-            }
-            None if self.algorithm.keeps_log() && self.used > 0 => self.mark.at,
-            None => u64::MAX,
+        // A store of another crate sets the answer only, which says when it changes, but not to what.
+        if let Some(report) = self.given_report() {
+            let changes = [report.more_after, report.reset_after].into_iter();
+            return changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after));
         }
-    }
-
-    /// Adds the answer of the limit's penalty. A cost of 0 is always allowed.
-    pub(crate) fn add_penalty(&mut self, penalty: &Self) {
-        // A store of another crate sets the answer only.
-        let left = penalty.mark.wait(&penalty.algorithm, penalty.now, 0).max(penalty.wait);
-        let reset_after = ceil_micros(penalty.reset_after());
-        if left == 0 && reset_after == 0 {
-            return;
-        }
-        let report = self.report_mut();
-        report.reset_after = report.reset_after.max(reset_after);
-        if left > 0 {
-            let more_after = if report.remaining > 0 { Some(0) } else { report.more_after };
-            report.more_after = more_after.map(|after| after.max(left)).filter(|after| *after < NEVER);
-            report.remaining = 0;
-            (report.is_locked_out, report.lockout) = (true, penalty.lockout());
-            if self.cost > 0 {
-                self.wait = self.wait.max(left);
-            }
-        }
+        if self.algorithm.keeps_log() && self.used > 0 { self.mark.at } else { u64::MAX }
     }
 
     /// Returns the largest cost that is available now, with overage.
     pub(crate) fn available(&self) -> u64 {
-        if self.is_locked_out() { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
-    }
-
-    fn report(&self) -> Reported {
-        let (algorithm, state) = (&self.algorithm, &self.mark);
-        self.reported.as_deref().copied().unwrap_or_else(|| Reported {
-            remaining: algorithm.remaining(self.used),
-            more_after: algorithm.more_after(state, self.now, self.used),
-            reset_after: algorithm.reset_after(state, self.now),
-            is_locked_out: false,
-            lockout: None,
-            share: None,
-        })
+        if self.is_locked_out { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }
     }
 
     #[cold]
-    fn report_mut(&mut self) -> &mut Reported {
-        let report = self.report();
-        self.reported.insert(Box::new(report))
+    pub(super) fn details_mut(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    fn given_report(&self) -> Option<&Report> {
+        self.details.as_ref()?.report.as_ref()
+    }
+
+    fn report(&self) -> Report {
+        let (algorithm, state, now) = (&self.algorithm, &self.mark, self.now);
+        let mut report = Report {
+            remaining: algorithm.remaining(self.used),
+            more_after: algorithm.more_after(state, now, self.used),
+            reset_after: algorithm.reset_after(state, now),
+        };
+        let Some(details) = &self.details else { return report };
+        if let Some(given) = details.report {
+            return given;
+        }
+        if let Some(penalty) = &details.penalty {
+            report.reset_after = report.reset_after.max(penalty.forgotten_after());
+            let left = penalty.left();
+            if left > 0 {
+                let more_after = if report.remaining > 0 { left } else { report.more_after.max(left) };
+                (report.remaining, report.more_after) = (0, more_after);
+            }
+        }
+        report
     }
 }
 
@@ -320,11 +329,6 @@ impl OutcomeKind {
 
 /// The outcome of a decision.
 impl Outcome {
-    /// Returns the lockout that the request began, if any.
-    pub(crate) fn lockout(&self) -> Option<Lockout> {
-        self.reported.as_ref()?.lockout
-    }
-
     /// Returns whether a store has answered.
     #[inline]
     pub(crate) fn is_answered(&self) -> bool {
@@ -388,7 +392,7 @@ impl Outcome {
     /// began the lockout. A cost of 0 is allowed nevertheless.
     #[must_use]
     pub fn is_locked_out(&self) -> bool {
-        self.reported.as_ref().is_some_and(|report| report.is_locked_out)
+        self.is_locked_out
     }
 
     /// Returns whether there was capacity in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
@@ -402,9 +406,9 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u64 {
-        match &self.reported {
+        match self.details {
             None => self.algorithm.remaining(self.used),
-            Some(report) => report.remaining,
+            Some(_) => self.report().remaining,
         }
     }
 
@@ -413,20 +417,20 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        let micros = match &self.reported {
+        let micros = match self.details {
             None => self.algorithm.more_after(&self.mark, self.now, self.used),
-            Some(report) => report.more_after,
+            Some(_) => self.report().more_after,
         };
-        micros.map(Duration::from_micros)
+        (micros < NEVER).then(|| Duration::from_micros(micros))
     }
 
     /// Returns the time until the key is as if it had never been used, if no other request arrives.
     #[must_use]
     #[inline]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(match &self.reported {
+        Duration::from_micros(match self.details {
             None => self.algorithm.reset_after(&self.mark, self.now),
-            Some(report) => report.reset_after,
+            Some(_) => self.report().reset_after,
         })
     }
 }

@@ -63,7 +63,6 @@ impl FallbackPolicies {
         let memory = self.memory.get_or_init(|| MemoryStore::new().max_keys(MAX_KEYS));
         let at = memory.decide_now(&mut shares, purpose);
         charges.iter_mut().zip(&*shares).for_each(|(outcome, share)| outcome.take_share(share));
-        charges.merge_penalties();
         let decision = Decision::of(at, DecidedBy::Local, purpose == Purpose::Take, limits.store, charges);
         (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
     }
@@ -115,7 +114,12 @@ impl FallbackPolicies {
 
     /// Returns this process's shares of the limits that it decides.
     fn shares(&self, limits: &Limits, charges: &[Outcome]) -> Charges {
-        Charges::of(charges.iter().filter_map(|charge| self.share(limits, charge)))
+        let share = |outcome: &Outcome| {
+            let mut share = outcome.unanswered();
+            share.charge = self.share(limits, outcome)?;
+            Some(share)
+        };
+        Charges::of(charges.iter().filter_map(share))
     }
 
     fn share(&self, limits: &Limits, charge: &Charge) -> Option<Charge> {

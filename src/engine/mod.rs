@@ -174,7 +174,6 @@ impl Engine {
             let unanswered = StoreFuture::ready(Ok(Answer::new(at)));
             return self.complete(self.guard.breakers.begin(), unanswered, charges, purpose, began, deadline());
         }
-        charges.merge_penalties();
         let takes = purpose == Purpose::Take;
         // Only a decision that is recorded is moved once more, which takes 29 instructions ("token bucket" in
         // `.ci/instructions`).
@@ -311,8 +310,7 @@ impl Engine {
     }
 
     /// Creates the decision of charges that the store has answered at an instant.
-    fn decision(&self, at: Timestamp, by: DecidedBy, mut charges: Charges, purpose: Purpose) -> Decision {
-        charges.merge_penalties();
+    fn decision(&self, at: Timestamp, by: DecidedBy, charges: Charges, purpose: Purpose) -> Decision {
         Decision::of(at, by, purpose == Purpose::Take, self.limits.store, charges)
     }
 }

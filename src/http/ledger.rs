@@ -360,7 +360,7 @@ impl Ledger {
     fn report_shortfall(&self, missing: &Charges, decision: &Decision) -> u64 {
         let engine = self.config.engine();
         let mut shortfall = 0;
-        for asked in missing.iter().filter(|asked| !asked.is_of_penalty() && asked.veto() != Veto::Shadow) {
+        for asked in missing.iter().filter(|asked| asked.veto() != Veto::Shadow) {
             let charged = || outcome(decision, asked.limit()).map_or(asked.cost, |outcome| outcome.cost);
             let tokens = asked.cost.saturating_sub(if decision.is_allowed() { charged() } else { 0 });
             if tokens > 0 {

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::cost::CostRule;
 use super::definition::{IndexPosition, Limit, LimitIndex, OnMatch, Values};
 use crate::algorithm::Algorithm;
-use crate::decision::{Charge, Charges, Outcome, Texts, Veto};
+use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
@@ -169,16 +169,13 @@ impl Limits {
         self.add_completed(charges, charge);
     }
 
-    /// Adds the charge of a limit, with its overage if it is elastic, and that of its penalty.
+    /// Adds the charge of a limit, with its overage if it is elastic, and its penalty.
     fn add_completed(&self, charges: &mut Charges, mut charge: Charge) {
         let limit = &self.limits[charge.limit()];
         if let Some(spare_capacity) = &limit.spare_capacity {
             charge.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
-        charges.push(charge);
-        if let Some(penalty) = limit.enforced_penalty() {
-            charges.push(charge.of_penalty(penalty.algorithm()));
-        }
+        charges.push(Outcome::new(charge, limit.enforced_penalty().copied().map(PenaltyOutcome::new)));
     }
 
     /// Gives the charges of a request the sizes and details that their limits have for it.
@@ -191,9 +188,6 @@ impl Limits {
 
     fn fit_each(&self, charges: &mut Charges, head: &RequestHead<'_>) {
         for index in 0..charges.len() {
-            if charges[index].is_of_penalty() {
-                continue;
-            }
             let limit = &self.limits[charges[index].limit()];
             let size = limit.sizes.iter().find_map(|size| size(head));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
@@ -201,7 +195,7 @@ impl Limits {
                 if !is_known && !limit.algorithm.shares_state_with(&size) {
                     limit.has_several_states.store(true, Ordering::Relaxed);
                 }
-                self.set_size(&mut charges[index..], size);
+                self.set_size(&mut charges[index].charge, size);
             }
             if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
                 charges.set_detail(charges[index].limit(), detail);
@@ -209,17 +203,13 @@ impl Limits {
         }
     }
 
-    /// Gives the first charge another size of its limit, and that of its penalty, which follows, the same state.
-    pub(crate) fn set_size(&self, charges: &mut [Outcome], size: Algorithm) {
-        let Some((Outcome { charge, .. }, rest)) = charges.split_first_mut() else { return };
+    /// Gives a charge another size of its limit.
+    pub(crate) fn set_size(&self, charge: &mut Charge, size: Algorithm) {
         let limit = &self.limits[charge.limit()];
         charge.set_algorithm(size);
         if !limit.algorithm.shares_state_with(&size) {
             // Another algorithm or period has states of its own.
             charge.identity = self.new_charge(charge.limit, limit, size).identity;
-            if let Some(penalty) = rest.first_mut().filter(|next| next.is_of_penalty()) {
-                penalty.charge = charge.of_penalty(penalty.algorithm);
-            }
         }
     }
 

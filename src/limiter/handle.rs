@@ -263,7 +263,7 @@ impl LimitHandle {
             let mut charges = engine.limits.no_charges();
             engine.limits.add(&mut charges, index, named(limit, key)?.hash(engine.hasher()), cost);
             if let Some(size) = self.size {
-                engine.limits.set_size(&mut charges, size);
+                charges.iter_mut().for_each(|outcome| engine.limits.set_size(&mut outcome.charge, size));
             }
             Ok(charges)
         });

@@ -23,7 +23,7 @@ pub(crate) async fn decide(requests: &RequestLimits, heads: &[RequestHead<'_>]) 
     for head in heads {
         let charges = find(requests, head).await.map_err(|reason| reject(reason, head))?;
         all.add(&charges);
-        if all.limits() > MAX_PER_REQUEST {
+        if all.len() > MAX_PER_REQUEST {
             return Err(reject(Reason::TooManyLimits, head));
         }
         asked.push(charges);

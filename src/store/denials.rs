@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::decision::{Outcome, Veto};
+use crate::decision::{Charges, Outcome, Veto};
 use crate::store::{Answer, Purpose};
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -30,8 +30,8 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// calls to the database, but does not lift any limit.
 const SETS: usize = 4_096;
 
-/// The most charges of a request whose denial is remembered.
-const MAX_CHARGES: usize = 8;
+/// The most limits and penalties of a request whose denial is remembered.
+const MAX_STATES: usize = 8;
 
 /// The number of counters of changes. Keys share them, so a change of one key may end the denials of others.
 const COUNTERS: usize = 4_096;
@@ -93,12 +93,12 @@ impl Denials {
 
     /// Begins a request, which may change the states of charges if its purpose is to take, as those of refunds and resets
     /// are.
-    pub(super) fn begin(self: &Arc<Self>, charges: &[Outcome], purpose: Purpose) -> Change {
-        let epoch = |outcome: &Outcome| {
-            let counter = (outcome.fingerprint() >> 64) as usize % COUNTERS;
+    pub(super) fn begin(self: &Arc<Self>, charges: &Charges, purpose: Purpose) -> Change {
+        let epoch = |fingerprint: u128| {
+            let counter = (fingerprint >> 64) as usize % COUNTERS;
             (counter, self.epochs[counter].load(Ordering::Acquire))
         };
-        let epochs = charges.iter().map(epoch).collect();
+        let epochs = charges.fingerprints().map(epoch).collect();
         Change { denials: self.clone(), epochs, sent: self.now(), purpose, changes: purpose == Purpose::Take }
     }
 
@@ -127,6 +127,11 @@ fn set_of(charges: &[Outcome]) -> usize {
     (fingerprint >> 16) as usize % SETS
 }
 
+/// Returns the number of states that decide charges.
+fn states(charges: &[Outcome]) -> usize {
+    charges.iter().map(|outcome| 1 + usize::from(outcome.penalty().is_some())).sum()
+}
+
 impl Denial {
     fn is_of(&self, charges: &[Outcome]) -> bool {
         self.outcomes.len() == charges.len()
@@ -136,12 +141,13 @@ impl Denial {
     /// Returns whether no outcome that matters has changed. Limits that are available may have: otherwise, clients that
     /// share one would end each other's denials.
     fn is_certain(&self, denials: &Denials) -> bool {
-        let has_penalty = |index| self.outcomes.get(index + 1).is_some_and(|outcome: &Outcome| outcome.is_of_penalty());
-        self.outcomes.iter().zip(&self.epochs).enumerate().all(|(index, (outcome, (counter, epoch)))| {
+        let mut epochs = self.epochs.iter();
+        self.outcomes.iter().all(|outcome| {
+            let has_penalty = outcome.penalty().is_some();
             // Limits in quota mode deny only if all of them do.
-            let matters =
-                outcome.denies() || outcome.veto == Veto::Quota || outcome.is_of_penalty() || has_penalty(index);
-            !matters || denials.epochs[*counter].load(Ordering::Acquire) == *epoch
+            let matters = outcome.denies() || outcome.veto == Veto::Quota || has_penalty;
+            let mut own = epochs.by_ref().take(1 + usize::from(has_penalty));
+            own.all(|(counter, epoch)| !matters || denials.epochs[*counter].load(Ordering::Acquire) == *epoch)
         })
     }
 
@@ -167,7 +173,7 @@ impl Denial {
 #[derive(Debug)]
 pub(super) struct Change {
     denials: Arc<Denials>,
-    /// The counter of changes of each outcome, and its epoch when the request was sent.
+    /// The counter of changes of each state, and its epoch when the request was sent.
     epochs: SmallVec<[(usize, u64); 2]>,
     sent: u64,
     purpose: Purpose,
@@ -189,24 +195,20 @@ impl Change {
             return;
         }
         // A store of another crate may leave charges out.
-        if charges.len() != self.epochs.len() || !charges.iter().all(Outcome::is_answered) {
+        if states(charges) != self.epochs.len() || !charges.iter().all(Outcome::is_answered) {
             return;
         }
-        let is_struck = |pair: &[Outcome]| {
-            let [limit, penalty] = pair else { return false };
-            let makes_strike = penalty.is_of_penalty() && penalty.makes_strikes && !limit.is_allowed();
-            makes_strike && (penalty.is_allowed() || penalty.lockout().is_some())
-        };
-        if charges.windows(2).any(is_struck) {
+        if charges.iter().any(Outcome::is_strike) {
             return;
         }
         self.changes = false;
-        if charges.len() > MAX_CHARGES {
+        if states(charges) > MAX_STATES {
             return;
         }
-        let end = |outcome: &Outcome| match outcome.wait {
-            0 => outcome.sufficient_until(at),
-            wait => outcome.sufficient_until(at).min(at.saturating_add(wait)),
+        let end = |outcome: &Outcome| {
+            // When a lockout ends, a denial is a strike again.
+            let waits = [outcome.wait, outcome.lockout_left()].into_iter().filter(|wait| *wait > 0);
+            waits.map(|wait| at.saturating_add(wait)).fold(outcome.sufficient_until(at), u64::min)
         };
         let until = charges.iter().map(end).min().unwrap_or(u64::MAX).min(until);
         self.denials.insert(Denial {
@@ -240,25 +242,25 @@ mod tests {
     const NOON: u64 = 1_767_225_600_000_000;
 
     /// A request of 2 of 1 tokens.
-    fn asked(limit: &str, algorithm: impl Into<Algorithm>, key: u64) -> [Outcome; 1] {
+    fn asked(limit: &str, algorithm: impl Into<Algorithm>, key: u64) -> Charge {
         let hasher = KeyHasher::with_secret([0; 16]);
-        [Charge::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(&key.to_le_bytes()), 2).into()]
+        Charge::new(0, limit, algorithm.into(), &hasher).with_key(hasher.hash(&key.to_le_bytes()), 2)
     }
 
-    fn daily(key: u64) -> [Outcome; 1] {
-        asked("limit", FixedWindow::per_day(1), key)
+    fn daily(key: u64) -> Charges {
+        Charges::of([asked("limit", FixedWindow::per_day(1), key)])
     }
 
     /// The database denies a request at noon. No key has a state.
-    fn deny(change: Change, charges: &[Outcome]) {
-        let mut charges = charges.to_vec();
+    fn deny(change: Change, charges: &Charges) {
+        let mut charges = charges.clone();
         let mut states = vec![KeyState::UNUSED; charges.len()];
-        decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
+        decide(&mut charges, &mut states, NOON, Purpose::Take);
         change.remember(&charges, NOON, u64::MAX);
     }
 
-    fn is_denied(denials: &Denials, charges: &[Outcome]) -> bool {
-        let mut charges = charges.to_vec();
+    fn is_denied(denials: &Denials, charges: &Charges) -> bool {
+        let mut charges = charges.clone();
         denials.answer(&mut charges, Some(NOON)).is_some() && charges.iter().any(Outcome::denies)
     }
 
@@ -274,18 +276,18 @@ mod tests {
         let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
         assert!(held <= 2 * SETS && held > SETS, "{held}");
         let bytes = |charges: usize| {
-            2 * SETS * charges * (size_of::<Outcome>() + size_of::<(usize, u64)>()) + size_of_val(&**sets)
+            2 * SETS * (charges - 1) * (size_of::<Outcome>() + size_of::<(usize, u64)>()) + size_of_val(&**sets)
         };
         assert!(bytes(1) < 4_000_000, "{}", bytes(1));
-        assert!(bytes(MAX_CHARGES) < 20_000_000, "{}", bytes(MAX_CHARGES));
+        assert!(bytes(MAX_STATES) < 20_000_000, "{}", bytes(MAX_STATES));
     }
 
     #[test]
     fn denials_of_many_limits_are_not_cached() {
         for (limits, is_cached) in [(8, true), (9, false)] {
             let denials = Denials::new(Duration::from_secs(600));
-            let charges: Vec<Outcome> =
-                (0..limits).flat_map(|limit| asked(&format!("limit {limit}"), FixedWindow::per_day(1), 1)).collect();
+            let charges =
+                Charges::of((0..limits).map(|limit| asked(&format!("limit {limit}"), FixedWindow::per_day(1), 1)));
             deny(denials.begin(&charges, Purpose::Take), &charges);
             assert_eq!(is_denied(&denials, &charges), is_cached, "of {limits} limits");
         }
@@ -311,15 +313,14 @@ mod tests {
     #[test]
     fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
         let denials = Denials::new(Duration::from_secs(600));
-        let [mut shared] = asked("shared", FixedWindow::per_day(1), 0);
-        shared.charge.cost = 1;
-        let [own] = asked("own", FixedWindow::per_day(1), 1);
-        let charges = [shared, own];
+        let mut shared = asked("shared", FixedWindow::per_day(1), 0);
+        shared.cost = 1;
+        let charges = Charges::of([shared, asked("own", FixedWindow::per_day(1), 1)]);
         deny(denials.begin(&charges, Purpose::Take), &charges);
-        drop(denials.begin(&charges[..1], Purpose::Take));
+        drop(denials.begin(&charges.select([0]), Purpose::Take));
         assert!(is_denied(&denials, &charges));
-        assert!(!is_denied(&denials, &charges[1..]), "the denial is of both limits");
-        drop(denials.begin(&charges[1..], Purpose::Take));
+        assert!(!is_denied(&denials, &charges.select([1])), "the denial is of both limits");
+        drop(denials.begin(&charges.select([1]), Purpose::Take));
         assert!(!is_denied(&denials, &charges));
     }
 
@@ -346,21 +347,22 @@ mod tests {
                 let mut states = [KeyState::UNUSED];
                 let step = 400_000;
                 for number in 0..charges {
-                    let mut charged = [outcome.with_key(KeyHash::ZERO, 1 + number % 3).into()];
-                    decide(&mut charged, &mut states[..], |_| NOON + number * step, Purpose::Take);
+                    let mut charged = Charges::of([outcome.with_key(KeyHash::ZERO, 1 + number % 3)]);
+                    decide(&mut charged, &mut states, NOON + number * step, Purpose::Take);
                 }
                 let now = NOON + charges * step;
-                let asked: [Outcome; 1] = [outcome.with_key(KeyHash::ZERO, cost).into()];
+                let asked = Charges::of([outcome.with_key(KeyHash::ZERO, cost)]);
                 let at = |at, states: &[KeyState]| {
                     let (mut decided, mut states) = (asked.clone(), states.to_vec());
-                    decide(&mut decided, &mut states[..], |_| at, Purpose::Take);
+                    decide(&mut decided, &mut states, at, Purpose::Take);
                     decided
                 };
                 denials.begin(&asked, Purpose::Take).remember(&at(now, &states), now, u64::MAX);
                 for later in [0, 1, 10_000, 100_000, 399_999, 500_000, 5_000_000] {
                     let mut answered = asked.clone();
                     if denials.answer(&mut answered, Some(now + later)).is_some() {
-                        let report = |[outcome]: &[Outcome; 1]| {
+                        let report = |charges: &Charges| {
+                            let outcome = &charges[0];
                             (outcome.verdict(), outcome.remaining(), outcome.more_after(), outcome.reset_after())
                         };
                         let expected = at(now + later, &states);
@@ -377,7 +379,7 @@ mod tests {
     fn a_denial_is_of_one_algorithm() {
         let denials = Denials::new(Duration::from_secs(600));
         let bucket = TokenBucket::per_day(1);
-        let [one, other] = [bucket, bucket.at_intervals()].map(|bucket| asked("limit", bucket, 1));
+        let [one, other] = [bucket, bucket.at_intervals()].map(|bucket| Charges::of([asked("limit", bucket, 1)]));
         deny(denials.begin(&one, Purpose::Take), &one);
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
     }
@@ -386,12 +388,12 @@ mod tests {
     fn a_repeated_denial_has_a_shorter_wait() {
         let denials = Denials::new(Duration::from_secs(600));
         let hasher = KeyHasher::with_secret([0; 16]);
-        let charges: [Outcome; 1] =
-            [Charge::new(0, "limit", TokenBucket::per_second(2).into(), &hasher).with_key(KeyHash::ZERO, 2).into()];
+        let limit = Charge::new(0, "limit", TokenBucket::per_second(2).into(), &hasher);
+        let charges = Charges::of([limit.with_key(KeyHash::ZERO, 2)]);
         let mut states = [KeyState::UNUSED];
         for is_allowed in [true, false] {
             let (change, mut charges) = (denials.begin(&charges, Purpose::Take), charges.clone());
-            decide(&mut charges, &mut states[..], |_| NOON, Purpose::Take);
+            decide(&mut charges, &mut states, NOON, Purpose::Take);
             assert_eq!(charges[0].is_allowed(), is_allowed);
             change.remember(&charges, NOON, u64::MAX);
         }

@@ -150,8 +150,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
     /// [quota mode](Veto::Quota), at least one must have capacity: [`Outcome::is_enforced`] describes which of them count.
-    /// That of a [penalty](Charge::is_of_penalty) denies while the key is locked out; a store without penalties
-    /// answers that it allows the request. If a charge is left without an answer, the decision is an error.
+    /// If a charge is left without an answer, the decision is an error. The stores of this crate lock keys out that have a
+    /// [`Penalty`](crate::Penalty). One that does so itself reports it by [`Outcome::set_locked_out`] or
+    /// [`Outcome::set_new_lockout`].
     ///
     /// `longest_wait` is how long the request may wait for other requests: half of the time until its deadline, so that
     /// the other half is left for the database.

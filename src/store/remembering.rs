@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::denials::Denials;
 use super::{Answer, Override, OverrideOperation, Store, StoreFuture};
-use crate::decision::{Charges, Outcome, Purpose};
+use crate::decision::{Charges, Purpose};
 use crate::key::hash::KeyHasher;
 use crate::time::Timestamp;
 
@@ -16,9 +16,9 @@ use crate::time::Timestamp;
 /// store and its clones take effect at once: a charge, a refund, a reset, an override. Those by other processes take
 /// effect when the database is called again, at most [one second](Self::remember_denials) later.
 ///
-/// Denials that count for a [`Penalty`](crate::Penalty) are not remembered, nor are those of more than eight limits and
-/// penalties. So if the store has no lockouts, a limit with a penalty has no remembered denials. A store that
-/// [answers](Outcome::answer) by numbers is called again when one of them changes. At most 8,192 denials are cached, in
+/// Denials that count for a [`Penalty`](crate::Penalty), including the one that begins a lockout, are not remembered, nor are
+/// those of more than eight limits and penalties. So if the store has no lockouts, a limit with a penalty has no remembered denials. A store that
+/// [answers](super::Outcome::answer) by numbers is called again when one of them changes. At most 8,192 denials are cached, in
 /// less than 5 MB, or 20 MB if all are of eight limits.
 ///
 /// A `RedisStore` and a [`CasStore`](super::CasStore) have one inside. Wrap a store of your own that calls a database:
@@ -85,8 +85,8 @@ impl<S> Remembering<S> {
         Self { inner, denials: Denials::new(Duration::from_secs(1)) }
     }
 
-    /// Sets for how long a denial is repeated without calling the store again. Defaults to one second;
-    /// [`Duration::ZERO`] turns this off.
+    /// Sets for how long a denial is repeated without calling the store again, in real time, even if the store's clock is a
+    /// [`ManualClock`](crate::ManualClock). Defaults to one second; [`Duration::ZERO`] turns this off.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: Denials::new(span), ..self }
@@ -101,7 +101,7 @@ impl<S> Remembering<S> {
     /// Runs an operation of the store inside that may change the states of charges, which ends their denials.
     pub(super) fn change<T: Send + Unpin + 'static>(
         &self,
-        charges: &[Outcome],
+        charges: &Charges,
         operation: impl FnOnce(&S) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let change = self.denials.begin(charges, Purpose::Take);
@@ -154,7 +154,7 @@ impl<S: Store> Store for Remembering<S> {
         if operation == OverrideOperation::Get {
             return self.inner.access_override(charges, operation);
         }
-        self.change(&charges[..1], |inner| inner.access_override(charges, operation))
+        self.change(&charges.select([0]), |inner| inner.access_override(charges, operation))
     }
 }
 

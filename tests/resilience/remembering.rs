@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tower_ratelimit::store::{Answer, Charge, Charges, KeyHasher, Purpose, Remembering, StoreFuture};
 use tower_ratelimit::{
-    Clock, DecidedBy, FixedWindow, Limit, Limiter, ManualClock, SlidingLog, Store, StoreError, Timestamp, Verdict,
+    Clock, DecidedBy, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, SlidingLog, Store, StoreError,
+    Timestamp, TokenBucket, Verdict,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -168,4 +169,55 @@ async fn an_incomplete_answer_is_not_remembered() {
         map.leaves_out.store(false, Ordering::Relaxed);
         assert!(is_allowed(&limiter).await.unwrap());
     }
+}
+
+/// Decides each charge by itself, and copies the outcomes.
+#[derive(Debug)]
+struct OneByOne(MemoryStore);
+
+impl Store for OneByOne {
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher()
+    }
+
+    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
+        let mut at = Timestamp::EPOCH;
+        for position in 0..charges.len() {
+            let mut one = charges.select([position]);
+            let Ok(Ok(answer)) = self.0.decide(&mut one, purpose, longest_wait).into_ready() else { unreachable!() };
+            at = answer.finish(&mut one);
+            charges[position] = one[0].clone();
+        }
+        StoreFuture::ready(Ok(Answer::new(at)))
+    }
+
+    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.refund(charges)
+    }
+
+    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        self.0.reset(charges)
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.0.now()
+    }
+}
+
+#[tokio::test]
+async fn a_lockout_stands_around_a_store_that_copies_outcomes() {
+    let clock = ManualClock::default();
+    let store = Remembering::new(OneByOne(MemoryStore::new().clock(clock.clone()))).remember_denials(10 * MINUTE);
+    let limit = Limit::new("codes", TokenBucket::per_second(1)).penalty(Penalty::after(1, MINUTE));
+    let limiter = Limiter::builder([limit]).store(store).build();
+    assert!(is_allowed(&limiter).await.unwrap());
+    clock.advance(Duration::from_millis(200));
+    for second in 0..60 {
+        let decision = limiter.acquire("key", 1).await.unwrap();
+        let left = MINUTE - Duration::from_secs(second);
+        assert!(!decision.is_allowed() && decision.is_locked_out(), "after {second} s");
+        assert_eq!(decision.retry_after(), Some(left), "after {second} s");
+        clock.advance(Duration::from_secs(1));
+    }
+    assert!(is_allowed(&limiter).await.unwrap(), "the lockout is over");
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::operation::{KeyLocks, Retries, TIMEOUT};
 use crate::algorithm::{DecodeError, KeyState};
-use crate::decision::{Charge, Outcome};
+use crate::decision::{Charge, Charges, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
 use crate::store::{
@@ -72,29 +72,35 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         }
     }
 
-    /// Returns the name of the value that holds the state of a charge.
-    pub(super) fn key(&self, charge: &Charge) -> String {
-        format!("{}:{:032x}", self.prefix, charge.fingerprint())
+    /// Returns the names of the values that hold the states of a request.
+    pub(super) fn keys(&self, charges: &Charges) -> Vec<String> {
+        charges.fingerprints().map(|fingerprint| self.key(fingerprint)).collect()
+    }
+
+    fn key(&self, fingerprint: u128) -> String {
+        format!("{}:{fingerprint:032x}", self.prefix)
     }
 
     /// Returns the name of the value that holds the override of a charge.
     fn override_key(&self, charge: &Charge) -> String {
-        self.key(charge) + ":override"
+        self.key(charge.fingerprint()) + ":override"
     }
 
     /// Reads the rows and the overrides of a request at once, and gives the charges the sizes that apply at `now`. Also
     /// returns the instant (in µs) at which the first of the overrides expires.
-    pub(super) async fn read(&self, charges: &mut [Outcome], now: u64) -> Result<(Vec<Row>, u64), StoreError> {
+    pub(super) async fn read(&self, charges: &mut Charges, now: u64) -> Result<(Vec<Row>, u64), StoreError> {
         let overridable =
             charges.iter().filter(|outcome| outcome.is_overridable()).map(|outcome| self.override_key(outcome));
-        let keys: Vec<String> = charges.iter().map(|outcome| self.key(outcome)).chain(overridable).collect();
+        let mut keys = self.keys(charges);
+        keys.extend(overridable);
         let found = self.backend.get_all(&keys).await?;
         if found.len() != keys.len() {
             let (keys, values) = (keys.len(), found.len());
             return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
         }
         let mut found = keys.into_iter().zip(found);
-        let rows = charges.iter().zip(found.by_ref()).map(|(outcome, (key, found))| Row::decode(key, found, outcome));
+        let are_logs = charges.states().map(|(outcome, is_penalty)| !is_penalty && outcome.algorithm().keeps_log());
+        let rows = are_logs.zip(found.by_ref()).map(|(is_log, (key, found))| Row::decode(key, found, is_log));
         let rows = rows.collect::<Result<_, _>>()?;
         let mut until = u64::MAX;
         for (outcome, (key, found)) in charges.iter_mut().filter(|outcome| outcome.is_overridable()).zip(found) {
@@ -150,9 +156,9 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         loop {
             retries.next_attempt().await?;
             let at = self.current_time().await?;
-            let key = self.key(outcome);
+            let key = self.key(outcome.fingerprint());
             let found = self.backend.get(&key).await?;
-            let row = Row::decode(key, found, outcome)?;
+            let row = Row::decode(key, found, outcome.algorithm().keeps_log())?;
             let state = refunded(&row.state, outcome, at.as_micros());
             if state == row.state || self.write(&row, &state, at).await? {
                 return Ok(());
@@ -181,9 +187,8 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
 }
 
 impl Row {
-    fn decode(key: String, found: Option<Versioned>, charge: &Charge) -> Result<Self, StoreError> {
-        let state = decode(&key, found.as_ref(), charge.algorithm().keeps_log())?;
-        let state = state.unwrap_or_else(|| KeyState::unused(charge.algorithm()));
+    fn decode(key: String, found: Option<Versioned>, is_log: bool) -> Result<Self, StoreError> {
+        let state = decode(&key, found.as_ref(), is_log)?.unwrap_or_else(|| KeyState::unused(is_log));
         Ok(Self { key, version: found.map(|found| found.version), state })
     }
 }

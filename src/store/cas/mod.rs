@@ -167,14 +167,13 @@ async fn decide_request<B: CompareAndSwap>(
     purpose: Purpose,
     longest_wait: Duration,
 ) -> Result<Answer, StoreError> {
-    if purpose != Purpose::Take || charges.limits() < 2 {
+    if purpose != Purpose::Take || charges.len() < 2 {
         return decide_in_turn(store, charges, purpose, longest_wait).await;
     }
     store.inner.writes = Arc::default();
     let (writes, refunding, mut unused) = (store.inner.writes.clone(), store.clone(), charges.clone());
     let refund = async move |answer: Answer| {
         let at = answer.finish(&mut unused);
-        unused.merge_penalties();
         let receipt = Decision::of(at, DecidedBy::Store, true, 0, unused).into_receipt();
         let _ = refunding.refund(&receipt.charged).await;
     };
@@ -197,7 +196,7 @@ async fn decide_in_turn<B: CompareAndSwap>(
         return Ok(Answer::with_charges(at, charges));
     }
     // Without its turn, a request makes no strike, but it is denied. (Denials without strikes are remembered.)
-    if locks.is_err() && charges.iter().any(|outcome| outcome.is_of_penalty()) {
+    if locks.is_err() && charges.have_penalties() {
         let at = store.decide(&mut charges, Purpose::Peek, Duration::ZERO).await?.finish(&mut charges);
         if charges.iter().any(Outcome::denies) {
             return Ok(Answer::with_charges(at, charges));

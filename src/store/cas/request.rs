@@ -26,7 +26,7 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
         let (database, charges) = (self.clone(), charges.clone());
         StoreFuture::pending(async move {
             let retries = Retries::new(longest_wait)?;
-            let written = charges.iter().map(|_| None).collect();
+            let written = charges.states().map(|_| None).collect();
             CasRequest { database, charges, purpose, written, denial: None, retries }.decide().await
         })
     }
@@ -38,7 +38,7 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
         let database = self.clone();
-        let keys: Vec<String> = charges.iter().map(|outcome| database.key(outcome)).collect();
+        let keys = self.keys(charges);
         StoreFuture::pending(async move {
             let mut result = Ok(());
             for key in keys {
@@ -98,7 +98,8 @@ struct CasRequest<B> {
 
 /// The change of a row that a request has made.
 struct Written {
-    outcome: Outcome,
+    /// The charge, unless it is a strike.
+    charged: Option<Outcome>,
     before: KeyState,
     after: KeyState,
 }
@@ -118,8 +119,8 @@ impl<B: CompareAndSwap> CasRequest<B> {
     /// Refunds the charges that were written. Those that cannot be refunded stay, as strikes do, and so does one of
     /// which it is unknown whether it was written.
     async fn take_back(&mut self) {
-        let written = self.written.iter_mut().filter_map(Option::take).map(|written| written.outcome);
-        let charges: Vec<Outcome> = written.filter(|outcome| !outcome.is_of_penalty()).collect();
+        let written = self.written.iter_mut().filter_map(Option::take);
+        let charges: Vec<Outcome> = written.filter_map(|written| written.charged).collect();
         let _ = self.database.refund(&charges).await;
     }
 
@@ -134,7 +135,7 @@ impl<B: CompareAndSwap> CasRequest<B> {
             let before: Vec<KeyState> =
                 rows.iter().zip(&self.written).map(|(row, written)| without(written, &row.state, now)).collect();
             let mut after = before.clone();
-            decide(&mut charges, &mut after[..], |_| now, self.purpose);
+            decide(&mut charges, &mut after, now, self.purpose);
             let is_denied = charges.iter().any(Outcome::denies);
             self.denial = None;
             let had_written = self.written.iter().any(Option::is_some);
@@ -159,8 +160,10 @@ impl<B: CompareAndSwap> CasRequest<B> {
                     }
                 }
                 if left != found {
-                    let (outcome, before, after) = (charges[index].clone(), found.clone(), left.clone());
-                    self.written[index] = Some(Written { outcome, before, after });
+                    let charged = charges.states().nth(index).filter(|(_, is_penalty)| !is_penalty);
+                    let (before, after) = (found.clone(), left.clone());
+                    self.written[index] =
+                        Some(Written { charged: charged.map(|(outcome, _)| outcome.clone()), before, after });
                 }
             }
             // A denial is not remembered if others may have been denied because of a charge that was taken back.
@@ -173,8 +176,8 @@ impl<B: CompareAndSwap> CasRequest<B> {
 /// Returns denied charges as answered for these states if no strike counts.
 fn without_strikes(charges: &Charges, mut states: Vec<KeyState>, now: u64) -> Charges {
     let mut charges = charges.clone();
-    charges.iter_mut().for_each(|outcome| *outcome = outcome.charge.into());
-    decide(&mut charges, &mut states[..], |_| now, Purpose::Peek);
+    charges.iter_mut().for_each(|outcome| *outcome = outcome.unanswered());
+    decide(&mut charges, &mut states, now, Purpose::Peek);
     charges
 }
 
@@ -182,7 +185,7 @@ fn without_strikes(charges: &Charges, mut states: Vec<KeyState>, now: u64) -> Ch
 fn without(written: &Option<Written>, found: &KeyState, now: u64) -> KeyState {
     match written {
         Some(written) if written.after == *found => written.before.clone(),
-        Some(written) => refunded(found, &written.outcome, now),
-        None => found.clone(),
+        Some(Written { charged: Some(charged), .. }) => refunded(found, charged, now),
+        Some(_) | None => found.clone(),
     }
 }

@@ -13,8 +13,8 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::{CasStore, CompareAndSwap, Versioned};
-use crate::algorithm::{Algorithm, FixedWindow, Penalty, SlidingLog, TokenBucket};
-use crate::decision::{Charge, Charges, DecidedBy, Outcome};
+use crate::algorithm::{Algorithm, FixedWindow, Lockout, Penalty, SlidingLog, TokenBucket};
+use crate::decision::{Charge, Charges, DecidedBy, Outcome, PenaltyOutcome};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::limit::{Limit, OnStoreError};
 use crate::limiter::Limiter;
@@ -147,11 +147,18 @@ fn two(algorithm: impl Into<Algorithm>) -> [Charge; 2] {
     charges
 }
 
-/// Returns a limit and its penalty.
-fn punished(limit: &str, algorithm: impl Into<Algorithm>, denials: u32) -> [Charge; 2] {
-    let limit = charge(limit, algorithm);
-    let penalty = limit.of_penalty(Penalty::after(denials, Duration::from_secs(60)).algorithm());
-    [limit, penalty]
+/// Returns a request of these charges, of which the first ones have penalties.
+fn punished(charges: &[Charge], denials: &[u32]) -> Charges {
+    let mut punished = Charges::default();
+    for (position, charge) in charges.iter().enumerate() {
+        let penalty = denials.get(position).map(|denials| Penalty::after(*denials, Duration::from_secs(60)));
+        punished.push(Outcome::new(*charge, penalty.map(PenaltyOutcome::new)));
+    }
+    punished
+}
+
+fn lockouts(charges: &[Outcome]) -> Vec<Lockout> {
+    charges.iter().filter_map(Outcome::lockout).collect()
 }
 
 /// Returns a request of one charge.
@@ -161,7 +168,10 @@ fn one(charge: Charge) -> Charges {
 
 /// Decides a request. Returns the answered charges.
 async fn decide(store: &impl Store, charges: &[Charge], purpose: Purpose) -> Result<Charges, StoreError> {
-    let mut charges = Charges::of(charges.iter().copied());
+    decide_all(store, Charges::of(charges.iter().copied()), purpose).await
+}
+
+async fn decide_all(store: &impl Store, mut charges: Charges, purpose: Purpose) -> Result<Charges, StoreError> {
     let answer = store.decide(&mut charges, purpose, Duration::MAX).await?;
     answer.finish(&mut charges);
     Ok(charges)
@@ -300,15 +310,13 @@ async fn a_remembered_denial_ends_with_the_override_that_denied() {
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_of_another_limit_hides_no_strike() {
     let store = Table::shared().process();
-    let charges: Vec<Charge> = punished("punished", FixedWindow::per_day(2), 1)
-        .into_iter()
-        .chain([charge("other", FixedWindow::per_day(1))])
-        .collect();
-    assert!(is_allowed(&take(&store, &charges).await));
-    assert!(!is_allowed(&take(&store, &charges).await));
+    let limits = [charge("punished", FixedWindow::per_day(2)), charge("other", FixedWindow::per_day(1))];
+    let take_all = async || decide_all(&store, punished(&limits, &[1]), Purpose::Take).await.unwrap();
+    assert!(is_allowed(&take_all().await));
+    assert!(!is_allowed(&take_all().await));
     // A limiter of the same limit has no penalty.
-    assert!(is_allowed(&take(&store, &charges[..1]).await));
-    assert!(take(&store, &charges).await[1].lockout().is_some());
+    assert!(is_allowed(&take(&store, &limits[..1]).await));
+    assert!(!lockouts(&take_all().await).is_empty());
 }
 
 /// How long a log denies depends on which of its charges must expire, which the denial of a larger one does not tell.
@@ -363,15 +371,15 @@ async fn a_denial_is_not_remembered_under_another_prefix() {
 #[tokio::test(start_paused = true)]
 async fn a_preview_and_a_peek_write_nothing() {
     let table = Table::shared();
-    let [outcome, penalty] = punished("limit", FixedWindow::per_day(1), 1);
+    let outcome = charge("limit", FixedWindow::per_day(1));
     let preview = decide(&table.process(), slice::from_ref(&outcome), Purpose::Preview).await.unwrap();
     assert_eq!(preview[0].remaining(), 0);
     take(&table.process(), slice::from_ref(&outcome)).await;
     let writes = table.writes();
-    let preview = decide(&table.process(), &[outcome, penalty], Purpose::Preview).await.unwrap();
-    assert!(!is_allowed(&preview) && preview[1].lockout().is_some());
-    let peek = decide(&table.process(), &[outcome, penalty], Purpose::Peek).await.unwrap();
-    assert!(!is_allowed(&peek) && peek[1].lockout().is_none());
+    for (purpose, begins) in [(Purpose::Preview, true), (Purpose::Peek, false)] {
+        let decided = decide_all(&table.process(), punished(&[outcome], &[1]), purpose).await.unwrap();
+        assert!(!is_allowed(&decided) && lockouts(&decided).is_empty() != begins, "{purpose:?}");
+    }
     assert_eq!(table.writes(), writes);
 }
 
@@ -406,16 +414,17 @@ async fn a_denial_is_repeated_to_those_who_have_waited_for_their_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_strike_is_written() {
     let table = Table::shared();
-    let charges = punished("limit", FixedWindow::new(1, Duration::from_secs(10)), 2);
+    let charges = punished(&[charge("limit", FixedWindow::new(1, Duration::from_secs(10)))], &[2]);
+    let take_all = async || decide_all(&table.process(), charges.clone(), Purpose::Take).await.unwrap();
     for is_new_lockout in [None, Some(false), Some(true), Some(false)] {
-        let decided = take(&table.process(), &charges).await;
+        let decided = take_all().await;
         assert_eq!(is_allowed(&decided), is_new_lockout.is_none());
-        assert_eq!(decided[1].lockout().is_some(), is_new_lockout == Some(true));
+        assert_eq!(lockouts(&decided).len(), usize::from(is_new_lockout == Some(true)));
     }
     assert_eq!(table.writes(), 3, "a charge and two strikes");
     table.clock.advance(Duration::from_secs(10));
-    let decided = take(&table.process(), &charges).await;
-    assert!(decided[0].is_allowed() && !decided[1].is_allowed(), "it is locked out for 60 s");
+    let decided = take_all().await;
+    assert_eq!(decided[0].verdict().retry_after(), Some(Duration::from_secs(50)), "it is locked out for 60 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -437,6 +446,7 @@ async fn a_denial_stands_although_its_strike_cannot_be_written() {
             for decision in join_all(requests).await {
                 let decision = decision.unwrap();
                 assert!(!decision.is_allowed() && !decision.is_locked_out(), "{writing:?}: {decision:?}");
+                assert_eq!(lockouts(decision.outcomes()), [], "{writing:?}");
             }
             assert_eq!(limiter.acquire("new", 1).await.unwrap().decided_by(), DecidedBy::Unlimited, "{writing:?}");
             table.progress.lock().unwrap().writing = Writing::Works;
@@ -466,21 +476,16 @@ async fn a_denial_stands_although_an_earlier_charge_cannot_be_taken_back() {
 #[tokio::test(start_paused = true)]
 async fn a_strike_before_a_lost_race_counts_once() {
     let table = Table::shared();
-    let hour = || FixedWindow::per_hour(1);
-    let charges = [punished("one", hour(), 3), punished("other", hour(), 3)].concat();
-    take(&table.process(), &charges).await;
-    let last = if charges[1].fingerprint() < charges[3].fingerprint() { &charges[2..] } else { &charges[..2] };
-    let intruder = table.process().decide(&mut Charges::of(last.iter().copied()), Purpose::Take, Duration::MAX);
+    let limits = ["one", "other"].map(|limit| charge(limit, FixedWindow::per_hour(1)));
+    let charges = punished(&limits, &[3, 3]);
+    let take_all = async || decide_all(&table.process(), charges.clone(), Purpose::Take).await.unwrap();
+    take_all().await;
+    let is_last = charges[0].penalty_fingerprint() < charges[1].penalty_fingerprint();
+    let mut last = charges.select([usize::from(is_last)]);
+    let intruder = table.process().decide(&mut last, Purpose::Take, Duration::MAX);
     table.interrupt(vec![None, Some(intruder)]);
-    let decided = take(&table.process(), &charges).await;
-    assert!(decided.iter().all(|outcome| outcome.lockout().is_none()));
-    let decided = take(&table.process(), &charges).await;
-    let lockouts = [1, 3].map(|index| decided[index].lockout().is_some());
-    assert_eq!(
-        lockouts.iter().filter(|began| **began).count(),
-        1,
-        "that of the limit with three strikes: {lockouts:?}"
-    );
+    assert_eq!(lockouts(&take_all().await), []);
+    assert_eq!(lockouts(&take_all().await).len(), 1, "that of the limit with three strikes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -541,7 +546,7 @@ async fn a_request_that_is_given_up_after_its_first_write_is_refunded() {
 #[tokio::test(start_paused = true)]
 async fn an_undecodable_value_is_an_error_of_the_request() {
     let (table, outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(5)));
-    let key = table.process().0.inner.key(&outcome);
+    let key = table.process().0.inner.keys(&one(outcome)).remove(0);
     for (value, message) in [(vec![2; 26], "has version 2"), (vec![4; 9], "is malformed")] {
         table.rows.lock().unwrap().insert(key.clone(), Versioned { value, version: 1 });
         let error = decide(&table.process(), slice::from_ref(&outcome), Purpose::Take).await.unwrap_err();
@@ -566,9 +571,9 @@ async fn decisions_with_conflicts_are_those_of_memory() {
         outcome.veto = Veto::Quota;
         outcome
     });
-    let [one, other] =
-        [punished("punished", SlidingLog::per_minute(6), 2), punished("too", TokenBucket::new(6, 1, minute), 3)];
-    let charges: Vec<Charge> = [shadow].into_iter().chain(one).chain(quotas).chain(other).collect();
+    let [one, other] = [charge("punished", SlidingLog::per_minute(6)), charge("too", TokenBucket::new(6, 1, minute))];
+    let charges = [one, other, shadow].into_iter().chain(quotas);
+    let charges: Vec<Charge> = charges.collect();
     let mut random = 1_u64;
     let mut below = |end: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -581,20 +586,19 @@ async fn decisions_with_conflicts_are_those_of_memory() {
         let conflicts = (0..8).map(|_| (below(3) == 0).then(|| StoreFuture::ready(Err(StoreError::new("conflict")))));
         table.interrupt(conflicts.collect());
         let cost = below(3);
-        let charges: Vec<Charge> = charges
-            .iter()
-            .map(|outcome| outcome.asked_again(cost.min(u64::from(!outcome.is_of_penalty()) + 1)))
-            .collect();
-        let [expected, decided] = [take(&memory, &charges).await, take(&store, &charges).await];
+        let charges: Vec<Charge> = charges.iter().map(|outcome| outcome.asked_again(cost)).collect();
+        let charges = punished(&charges, &[2, 3]);
+        let expected = decide_all(&memory, charges.clone(), Purpose::Take).await.unwrap();
+        let decided = decide_all(&store, charges, Purpose::Take).await.unwrap();
         for (expected, decided) in expected.iter().zip(&*decided) {
             let answer = |outcome: &Outcome| {
                 (outcome.verdict(), outcome.remaining(), outcome.more_after(), outcome.reset_after())
             };
             assert_eq!(answer(decided), answer(expected), "in step {step}");
-            assert_eq!(decided.lockout(), expected.lockout(), "in step {step}");
         }
+        assert_eq!(lockouts(&decided), lockouts(&expected), "in step {step}");
         if is_allowed(&expected) && below(4) == 0 {
-            for (store, charged) in [(&memory as &dyn Store, &expected[0]), (&store, &decided[0])] {
+            for (store, charged) in [(&memory as &dyn Store, &expected[2]), (&store, &decided[2])] {
                 store.refund(&Charges::of([charged.clone()])).await.unwrap();
             }
         }

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::MemoryStore;
 use super::shard::{Locked, Shard};
 use super::table::EvictionRank;
-use crate::algorithm::{KeyState, NEVER};
-use crate::decision::{Charge, Outcome, Purpose, complete};
+use crate::algorithm::{CompactState, KeyState, NEVER};
+use crate::decision::{Charge, Charges, Outcome, Purpose, complete};
 use crate::key::hash::KeyHash;
 use crate::time::Timestamp;
 
@@ -17,14 +17,16 @@ impl MemoryStore {
     /// Decides a request. Most requests have one limit, and are decided without loops, which takes fewer instructions
     /// ("token bucket" in `.ci/instructions`).
     #[inline]
-    pub(crate) fn decide_now(&self, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
-        match outcomes {
-            [outcome] if !outcome.is_overridable() && purpose != Purpose::Preview => self.decide_one(outcome, purpose),
-            _ => self.decide_all(outcomes, purpose),
+    pub(crate) fn decide_now(&self, charges: &mut Charges, purpose: Purpose) -> Timestamp {
+        match charges.only_state() {
+            Some(outcome) if !outcome.is_overridable() && purpose != Purpose::Preview => {
+                self.decide_one(outcome, purpose)
+            }
+            _ => self.decide_all(charges, purpose),
         }
     }
 
-    /// Decides a request with a single limit that has no overrides.
+    /// Decides a request with a single limit that has neither overrides nor a penalty.
     #[inline(always)]
     fn decide_one(&self, outcome: &mut Outcome, purpose: Purpose) -> Timestamp {
         let index = self.shard_of(outcome.key());
@@ -42,7 +44,7 @@ impl MemoryStore {
                 if takes || outcome.algorithm().keeps_log() {
                     entry.set_state(state);
                 }
-                if takes && let Some(rank) = rank(slice::from_ref(outcome), 0) {
+                if takes && let Some(rank) = rank(outcome) {
                     entry.set_rank(rank);
                 }
             }
@@ -51,7 +53,7 @@ impl MemoryStore {
                 outcome.peek(&state, now, takes);
                 outcome.complete(&mut state, takes && outcome.is_allowed());
                 if takes {
-                    self.add(&mut locked, slice::from_mut(outcome), [(0, state)], now);
+                    self.add(&mut locked, slice::from_ref(outcome), &[outcome.fingerprint()], [(0, state)]);
                 }
             }
         }
@@ -59,29 +61,29 @@ impl MemoryStore {
     }
 
     /// Decides a request of any limits.
-    fn decide_all(&self, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
+    fn decide_all(&self, charges: &mut Charges, purpose: Purpose) -> Timestamp {
         // All limits of one key are in one shard.
-        if let [first, others @ ..] = &*outcomes
+        if let [first, others @ ..] = &**charges
             && others.iter().all(|outcome| outcome.key() == first.key())
         {
             let shard = self.shard_of(first.key());
-            return self.decide_locked(&mut [(shard, self.lock(shard))], outcomes, purpose);
+            return self.decide_locked(&mut [(shard, self.lock(shard))], charges, purpose);
         }
-        self.decide_locked(&mut self.lock_all(outcomes), outcomes, purpose)
+        self.decide_locked(&mut self.lock_all(charges), charges, purpose)
     }
 
     /// Decides a request whose shards are locked.
     #[inline(always)]
-    fn decide_locked(&self, locked: &mut Locked<'_>, outcomes: &mut [Outcome], purpose: Purpose) -> Timestamp {
+    fn decide_locked(&self, locked: &mut Locked<'_>, charges: &mut Charges, purpose: Purpose) -> Timestamp {
         self.sweep_if_due(locked);
         let now = self.clock.now().as_micros();
-        let calendar_charge = outcomes.iter().find(|outcome| outcome.algorithm().is_calendar());
+        let calendar_charge = charges.iter().find(|outcome| outcome.algorithm().is_calendar());
         // The same instant, but on the wall clock.
         let at = calendar_charge.map_or(Timestamp::from_micros(now), |outcome| self.now_of(outcome));
         let now_of = |outcome: &Charge| if outcome.algorithm().is_calendar() { at.as_micros() } else { now };
         let takes = purpose != Purpose::Peek;
         let mut slots: SmallVec<[_; 8]> = SmallVec::new();
-        for outcome in outcomes.iter_mut() {
+        for outcome in charges.iter_mut() {
             if outcome.is_overridable()
                 && let Some(kept) = self.override_of(outcome, now)
             {
@@ -97,30 +99,69 @@ impl MemoryStore {
                 }
                 None => outcome.peek(&KeyState::UNUSED, now_of(outcome), takes),
             }
+            if outcome.penalty().is_some() {
+                self.peek_penalty(locked, outcome, now);
+            }
             slots.push(slot);
         }
         let mut new: SmallVec<[_; 2]> = SmallVec::new();
-        complete(outcomes, purpose, |outcomes, index, charges| {
+        complete(charges, purpose, |outcome, index, takes| {
             let Some(slot) = slots[index] else {
                 let mut state = KeyState::UNUSED;
-                outcomes[index].complete(&mut state, charges);
+                outcome.complete(&mut state, takes);
                 return new.push((index, state));
             };
-            let entry = &mut self.shard_among(locked, outcomes[index].key()).table.slots[slot];
+            let entry = &mut self.shard_among(locked, outcome.key()).table.slots[slot];
             let mut state = entry.take_state();
             let before = (purpose == Purpose::Preview).then(|| state.clone());
-            outcomes[index].complete(&mut state, charges);
+            outcome.complete(&mut state, takes);
             entry.set_state(before.unwrap_or(state));
             if purpose == Purpose::Take
-                && let Some(rank) = rank(outcomes, index)
+                && let Some(rank) = rank(outcome)
             {
                 entry.set_rank(rank);
             }
         });
         if purpose == Purpose::Take && !new.is_empty() {
-            self.add(locked, outcomes, new, now);
+            self.add(locked, charges, &own_fingerprints(charges), new);
+        }
+        if purpose == Purpose::Take && charges.have_penalties() {
+            self.keep_strikes(locked, charges);
         }
         at
+    }
+
+    /// Looks at the state of a penalty.
+    #[cold]
+    fn peek_penalty(&self, locked: &mut Locked<'_>, outcome: &mut Outcome, now: u64) {
+        let table = &mut self.shard_among(locked, outcome.key()).table;
+        let slot = table.find(outcome.penalty_fingerprint());
+        let state = slot.map_or(CompactState::UNUSED, |slot| table.slots[slot].compact_state());
+        outcome.peek_penalty(state, now);
+    }
+
+    /// Keeps the strikes of a request. One for which there is no room has no effect.
+    #[cold]
+    fn keep_strikes(&self, locked: &mut Locked<'_>, charges: &mut Charges) {
+        let own = own_fingerprints(charges);
+        for outcome in charges.iter_mut().filter(|outcome| outcome.penalty().is_some() && !outcome.is_allowed()) {
+            let (fingerprint, rank) = (outcome.penalty_fingerprint(), rank(outcome));
+            let struck = outcome.struck().map(KeyState::Compact);
+            let shard = self.shard_among(locked, outcome.key());
+            match (shard.table.find(fingerprint), struck) {
+                (Ok(slot), struck) => {
+                    let entry = &mut shard.table.slots[slot];
+                    struck.into_iter().for_each(|state| entry.set_state(state));
+                    rank.into_iter().for_each(|rank| entry.set_rank(rank));
+                }
+                (Err(_), Some(state)) => {
+                    if !shard.add(fingerprint, state, rank, &own, self.max_keys, || self.expiry_limit()) {
+                        outcome.undo_strike();
+                    }
+                }
+                (Err(_), None) => {}
+            }
+        }
     }
 
     /// Locks the shards of a request's keys.
@@ -155,23 +196,20 @@ impl MemoryStore {
     fn add(
         &self,
         locked: &mut Locked<'_>,
-        outcomes: &mut [Outcome],
+        outcomes: &[Outcome],
+        own: &[u128],
         new: impl IntoIterator<Item = (usize, KeyState)>,
-        now: u64,
     ) {
-        // A request never evicts its own keys.
-        let own: SmallVec<[u128; 8]> = outcomes.iter().map(|outcome| outcome.fingerprint()).collect();
         for (index, state) in new.into_iter().filter(|(_, state)| state.expires_at() > 0) {
-            let (rank, outcome) = (rank(outcomes, index), &mut outcomes[index]);
-            let is_kept =
-                self.shard_among(locked, outcome.key())
-                    .add(own[index], state, rank, &own, self.max_keys, || self.expiry_limit());
-            if !is_kept && outcome.is_of_penalty() {
-                // A strike that is not kept has no effect.
-                *outcome = outcome.asked_again(outcome.cost).into();
-                outcome.peek(&KeyState::UNUSED, now, false);
-                outcome.complete(&mut KeyState::UNUSED.clone(), false);
-            }
+            let outcome = &outcomes[index];
+            self.shard_among(locked, outcome.key()).add(
+                outcome.fingerprint(),
+                state,
+                rank(outcome),
+                own,
+                self.max_keys,
+                || self.expiry_limit(),
+            );
         }
     }
 
@@ -187,6 +225,11 @@ impl MemoryStore {
     }
 }
 
+/// Returns the fingerprints of all states of a request, which it never evicts.
+fn own_fingerprints(charges: &Charges) -> SmallVec<[u128; 8]> {
+    charges.fingerprints().collect()
+}
+
 /// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
 /// about how much the key has used.
 ///
@@ -194,14 +237,9 @@ impl MemoryStore {
 /// strikes are evicted first and displace no denied key: otherwise, a flood of such requests would lift the limits of
 /// other keys.
 #[inline]
-fn rank(outcomes: &[Outcome], index: usize) -> Option<EvictionRank> {
-    let outcome = &outcomes[index];
-    let is_strike = outcome.is_of_penalty();
-    // A store that wraps this one may leave out the limit of a penalty.
-    match if is_strike && index > 0 { &outcomes[index - 1] } else { outcome }.wait {
-        0 if outcome.cost > 0 && !is_strike => {
-            Some(EvictionRank::new(outcome.used, outcome.algorithm().hard_capacity()))
-        }
+fn rank(outcome: &Outcome) -> Option<EvictionRank> {
+    match outcome.wait {
+        0 if outcome.cost > 0 => Some(EvictionRank::new(outcome.used, outcome.algorithm().hard_capacity())),
         0 | NEVER => None,
         _ => Some(EvictionRank::DENIED),
     }

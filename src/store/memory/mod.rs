@@ -244,13 +244,17 @@ impl Store for MemoryStore {
     }
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
-        for charge in charges.iter() {
+        for ((charge, _), fingerprint) in charges.states().zip(charges.fingerprints()) {
             let table = &mut self.lock(self.shard_of(charge.key())).table;
-            if let Ok(slot) = table.find(charge.fingerprint()) {
+            if let Ok(slot) = table.find(fingerprint) {
                 table.remove(slot);
             }
         }
         StoreFuture::ready(Ok(()))
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        Some(self.clock.now())
     }
 
     fn identity(&self) -> u32 {

@@ -92,13 +92,21 @@ impl Entry {
         }
     }
 
+    /// Returns the state, unless it is a log.
+    pub(super) fn compact_state(&self) -> CompactState {
+        match &self.state {
+            Stored::Compact { expires_at, at, detail } => {
+                CompactState { expires_at: expires_at.get(), at: *at, detail: *detail }
+            }
+            Stored::Log(_) => CompactState::UNUSED,
+        }
+    }
+
     /// Takes the state, which is to be [set](Self::set_state) again: without its log, an entry is an empty slot.
     #[inline]
     pub(super) fn take_state(&mut self) -> KeyState {
         match &mut self.state {
-            Stored::Compact { expires_at, at, detail } => {
-                KeyState::Compact(CompactState { expires_at: expires_at.get(), at: *at, detail: *detail })
-            }
+            Stored::Compact { .. } => KeyState::Compact(self.compact_state()),
             Stored::Log(log) => KeyState::Log(log.take().unwrap_or_default()),
         }
     }

@@ -252,8 +252,7 @@ impl CrossSlotRequest {
                 Ok(answer) => {
                     denied = answer.charges.iter().any(Outcome::denies).then_some(slot);
                     if denied.is_none() {
-                        let is_charged =
-                            |outcome: &&Outcome| outcome.cost() > 0 && outcome.is_allowed() && !outcome.is_of_penalty();
+                        let is_charged = |outcome: &&Outcome| outcome.cost() > 0 && outcome.is_allowed();
                         answer.charges.iter().filter(is_charged).for_each(|charged| reserved.push(charged.clone()));
                     }
                     self.record(answer);
@@ -296,8 +295,7 @@ impl CrossSlotRequest {
         if self.splits_quotas {
             asked.iter_mut().filter(|charge| charge.veto == Veto::Quota).for_each(|quota| quota.set_veto(Veto::Shadow));
         }
-        let makes_strikes = asked.iter().any(|outcome| outcome.is_of_penalty());
-        let answer = if task == Task::Peek || task == Task::PeekWithStrikes && !makes_strikes {
+        let answer = if task == Task::Peek || task == Task::PeekWithStrikes && !asked.have_penalties() {
             self.store.inner.run(Task::Peek, Purpose::Peek, &asked)
         } else {
             self.store.change(&asked, |store| store.run(task, Purpose::Take, &asked))

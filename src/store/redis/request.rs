@@ -8,8 +8,8 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::error::Fault;
-use crate::algorithm::{Algorithm, CompactState, KeyState, Kind, Log};
-use crate::decision::{Charge, Charges, Outcome, Purpose, decide};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Kind, Log, ScriptTag};
+use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Purpose, Veto, decide};
 use crate::store::{Override, StoredOverride};
 use crate::time::{Timestamp, ceil_micros};
 
@@ -46,14 +46,14 @@ const SAME: u8 = b'=';
 const HEADER: usize = 5;
 
 impl Request {
-    pub(super) fn new(task: Task, charges: usize) -> Self {
+    pub(super) fn new(task: Task, cells: usize) -> Self {
         // At most 64 limits apply to a request, each with a penalty.
-        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, charges as u8, 0, HEADER as u8, 0]) }
+        Self { keys: SmallVec::new(), body: SmallVec::from_slice(&[task as u8, cells as u8, 0, HEADER as u8, 0]) }
     }
 
     /// Encodes the decision on charges at about `now` (in µs).
     pub(super) fn decide(prefix: &str, task: Task, now: u64, charges: &Charges) -> Self {
-        let mut request = Self::new(task, charges.len());
+        let mut request = Self::new(task, charges.states().count());
         for (position, charge) in charges.iter().enumerate() {
             request.key(name(prefix, charges, position));
             let (tag, veto) = (tag(charge.algorithm()), charge.veto() as u8);
@@ -62,6 +62,10 @@ impl Request {
             if charge.is_overridable() {
                 request.key(name_of_override(prefix, charges, position));
                 request.numbers([charge.overage_percent.into()]);
+            }
+            if let Some(penalty) = charge.penalty() {
+                request.key(name_of_penalty(prefix, charges, position));
+                request.penalty(penalty, charge.cost);
             }
         }
         request
@@ -84,7 +88,12 @@ impl Request {
     /// Encodes the removal of the states of the charges at these positions.
     pub(super) fn reset(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
         let mut request = Self::new(Task::Reset, positions.len());
-        positions.iter().for_each(|&position| request.key(name(prefix, charges, position)));
+        for &position in positions {
+            request.key(name(prefix, charges, position));
+            if charges[position].penalty().is_some() {
+                request.key(name_of_penalty(prefix, charges, position));
+            }
+        }
         request
     }
 
@@ -126,9 +135,7 @@ impl Request {
         let hard = algorithm.hard_capacity();
         // Or a smaller cost that exceeds the capacity as well.
         let cost = charge.cost().min(MAX_COST.max(hard + 1));
-        // Zero strikes stand for denials that do not count.
-        let amount = if algorithm.is_penalty() && !charge.makes_strikes { 0 } else { algorithm.amount };
-        self.numbers([cost, algorithm.capacity, hard, amount.into(), algorithm.span]);
+        self.numbers([cost, algorithm.capacity, hard, algorithm.amount.into(), algorithm.span]);
         match algorithm.kind {
             Kind::Window(Some(calendar)) => {
                 // The edges, in seconds, of the window that contains `now`, the one before and the two after.
@@ -141,9 +148,18 @@ impl Request {
                 }
             }
             Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))]),
-            Kind::Penalty { longest, memory } => self.numbers([longest, memory]),
             _ => {}
         }
+    }
+
+    /// Appends the cell of a penalty, for a charge of its limit.
+    fn penalty(&mut self, asked: &PenaltyOutcome, cost: u64) {
+        let penalty = &asked.penalty;
+        // Zero strikes stand for denials that do not count.
+        let strikes = if asked.makes_strikes { penalty.denials.into() } else { 0 };
+        self.extend(&[ScriptTag::Penalty as u8, Veto::Enforced as u8, 0]);
+        self.numbers([cost.min(1), penalty.first, penalty.first, strikes, penalty.within]);
+        self.numbers([penalty.longest(), penalty.remembered]);
     }
 
     /// Appends numbers, which are exact under 2^53.
@@ -165,8 +181,7 @@ fn tag(algorithm: &Algorithm) -> u8 {
     tag as u8
 }
 
-/// Returns the name `prefix:{hash}:limit:rule` of the key that holds the state of a charge, or
-/// `prefix:{hash}:limit:rule:p` for a penalty.
+/// Returns the name `prefix:{hash}:limit:rule` of the key that holds the state of a charge.
 ///
 /// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have
 /// different names, because their states are incompatible. A store that wraps a Redis store and has another hasher gives
@@ -179,6 +194,11 @@ pub(super) fn name(prefix: &str, charges: &Charges, position: usize) -> String {
     let mut key = String::with_capacity(prefix.len() + name.len() + 48);
     let _ = write!(key, "{prefix}:{{{:032x}}}:{name}", charge.key().as_u128());
     key
+}
+
+/// Returns the name of the key that holds the state of a charge's penalty.
+fn name_of_penalty(prefix: &str, charges: &Charges, position: usize) -> String {
+    name(prefix, charges, position) + ":p"
 }
 
 /// Returns the name of the key that holds the override of a charge.
@@ -268,12 +288,16 @@ impl Reply {
             }
             let state = found.next().ok_or(Fault::Reply("expected a state"))?;
             states.push(decode_key(outcome.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?);
+            if outcome.penalty().is_some() {
+                let state = found.next().ok_or(Fault::Reply("expected a state"))?;
+                states.push(KeyState::Compact(decode_compact(state).ok_or(Fault::Reply("an invalid state"))?));
+            }
         }
         if found.next().is_some() {
             return Err(Fault::Reply("another number of keys"));
         }
         let charges_nothing = self.lost_strikes || task == Task::PeekWithStrikes && self.is_allowed;
-        decide(charges, &mut states[..], |_| now, if charges_nothing { Purpose::Peek } else { purpose });
+        decide(charges, &mut states, now, if charges_nothing { Purpose::Peek } else { purpose });
         // Script and crate decide by the same states. If they disagree, one of them is of another version or damaged.
         if charges.iter().any(Outcome::denies) == self.is_allowed {
             return Err(Fault::Reply("a verdict that contradicts its states"));
@@ -414,18 +438,16 @@ mod tests {
     fn penalties_and_overrides_have_keys_beside_that_of_their_limit() {
         let minute = Duration::from_secs(60);
         let limit = charge("limit", minute);
-        let penalty = limit.of_penalty(Penalty::after(1, minute).algorithm());
-        let charges = named("limit", &[limit, penalty]);
-        assert_eq!(name("t", &charges, 1), name("t", &charges, 0) + ":p");
+        let mut charges = named("limit", &[limit]);
+        charges[0] = Outcome::new(limit, Some(PenaltyOutcome::new(Penalty::after(1, minute))));
+        let keys = |charges| Request::reset("t", charges, &[0]).keys.into_vec();
+        assert_eq!(keys(&charges), [name("t", &charges, 0), name("t", &charges, 0) + ":p"]);
         assert_eq!(name_of_override("t", &charges, 0), name("t", &charges, 0) + ":override");
         // A request may have another size, with another period.
         let mut sized = charges.clone();
         sized[0].charge.identity = KeyHash::ZERO;
         sized[0].charge.algorithm = FixedWindow::per_hour(1).into();
-        for position in [0, 1] {
-            let name = |charges: &Charges| name("t", charges, position);
-            assert_eq!(name(&sized), name(&charges).replace("fw60s", "fw3600s"));
-        }
+        assert_eq!(keys(&sized), keys(&charges).iter().map(|key| key.replace("fw60s", "fw3600s")).collect::<Vec<_>>());
     }
 
     #[test]
@@ -456,7 +478,7 @@ mod tests {
     /// Returns the answer to a request of one limit, of 1 token per minute, whose keys held these states.
     fn answer(is_allowed: bool, states: &[&[u8]]) -> Result<u64, Fault> {
         let (hasher, window) = (KeyHasher::with_secret([0; 16]), FixedWindow::per_minute(1).into());
-        let mut charges = [Charge::new(0, "limit", window, &hasher).with_key(hasher.hash(b"key"), 1).into()];
+        let mut charges = Charges::of([Charge::new(0, "limit", window, &hasher).with_key(hasher.hash(b"key"), 1)]);
         let states = states.iter().map(|state| SmallVec::from_slice(state)).collect();
         Reply { is_allowed, lost_strikes: false, states }.answer(Task::Acquire, Purpose::Take, &mut charges, 1)
     }

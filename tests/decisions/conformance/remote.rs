@@ -26,15 +26,14 @@ impl Remote {
         let at = store.decide(&mut answered, purpose, Duration::MAX).await?.finish(&mut answered);
         // Creates the answers from the public parts of others.
         for (outcome, known) in charges.iter_mut().zip(&*answered) {
-            if !known.is_of_penalty() {
-                outcome.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
-                outcome.set_enforced(known.is_enforced());
-                outcome.set_mark(known.mark());
-                if known.uses_overage() {
-                    outcome.set_uses_overage();
-                }
-            } else {
-                *outcome = known.clone();
+            outcome.answer(known.verdict(), known.remaining(), known.more_after(), known.reset_after());
+            outcome.set_enforced(known.is_enforced());
+            outcome.set_mark(known.mark());
+            if known.uses_overage() {
+                outcome.set_uses_overage();
+            }
+            if known.is_locked_out() {
+                outcome.set_locked_out();
             }
         }
         Ok(Answer::with_charges(at, charges))
@@ -93,7 +92,7 @@ async fn a_store_of_another_crate_whose_futures_wait_conforms() {
 
 /// A store that locks every key out.
 #[derive(Debug)]
-struct LocksOut(MemoryStore);
+struct LocksOut(MemoryStore, Option<Duration>);
 
 impl Store for LocksOut {
     fn hasher(&self) -> KeyHasher {
@@ -102,7 +101,7 @@ impl Store for LocksOut {
 
     fn decide(&self, charges: &mut Charges, _: Purpose, _: Duration) -> StoreFuture<Answer> {
         for outcome in charges.iter_mut() {
-            outcome.answer(Verdict::Deny { retry_after: Some(LOCKOUT) }, 0, None, LOCKOUT);
+            outcome.answer(Verdict::Deny { retry_after: self.1 }, 0, None, LOCKOUT);
             outcome.set_new_lockout(2, LOCKOUT);
         }
         StoreFuture::ready(Ok(Answer::new(Timestamp::EPOCH)))
@@ -119,37 +118,11 @@ impl Store for LocksOut {
 
 const LOCKOUT: Duration = Duration::from_secs(30);
 
-/// A store that denies by the charges of penalties.
-#[derive(Debug)]
-struct LocksOutByPenalty(MemoryStore, Option<Duration>);
-
-impl Store for LocksOutByPenalty {
-    fn hasher(&self) -> KeyHasher {
-        self.0.hasher()
-    }
-
-    fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        let answer = self.0.decide(charges, purpose, longest_wait);
-        for penalty in charges.iter_mut().filter(|outcome| outcome.is_of_penalty()) {
-            penalty.answer(Verdict::Deny { retry_after: self.1 }, 0, None, LOCKOUT);
-        }
-        answer
-    }
-
-    fn refund(&self, charges: &Charges) -> StoreFuture<()> {
-        self.0.refund(charges)
-    }
-
-    fn reset(&self, charges: &Charges) -> StoreFuture<()> {
-        self.0.reset(charges)
-    }
-}
-
 #[tokio::test]
-async fn a_store_of_another_crate_denies_by_the_cell_of_a_penalty() {
+async fn a_store_of_another_crate_denies_by_a_lockout() {
     for wait in [Some(LOCKOUT), None] {
         let limit = Limit::new("mails", FixedWindow::per_day(20)).penalty(Penalty::after(5, LOCKOUT));
-        let limiter = Limiter::builder([limit]).store(LocksOutByPenalty(MemoryStore::new(), wait)).build();
+        let limiter = Limiter::builder([limit]).store(LocksOut(MemoryStore::new(), wait)).build();
         let decision = limiter.acquire("ann@example.org", 1).await.unwrap();
         assert!(!decision.is_allowed() && decision.is_locked_out());
         assert_eq!(decision.retry_after(), wait);
@@ -173,7 +146,7 @@ async fn a_lockout_that_a_store_of_another_crate_begins_is_reported() {
     let lockouts = Arc::new(Mutex::new(Vec::new()));
     let reported = lockouts.clone();
     let limiter = Limiter::builder(Limit::new("mails", FixedWindow::per_day(20)))
-        .store(LocksOut(MemoryStore::new()))
+        .store(LocksOut(MemoryStore::new(), Some(LOCKOUT)))
         .observe(move |event| {
             if let Event::PenaltyBegan { limit, level, span, .. } = event {
                 reported.lock().unwrap().push(((*limit).to_owned(), *level, *span));

@@ -37,8 +37,8 @@ enum Mistake {
     PeeksOnly,
     /// Remembers denials, but answers no outcome.
     RemembersNothing,
-    /// Has the limits decided without their penalties.
-    LeavesOutPenalties,
+    /// Asks again after it was answered.
+    AsksTwice,
     /// Sets the answers without the marks of charges.
     LosesMarks,
 }
@@ -63,7 +63,7 @@ const MISTAKES: [(Mistake, Check, &str); 10] = [
     (Mistake::ReversesCharges, Check::SeveralLimits, UNANSWERED),
     (Mistake::PeeksOnly, Check::Algorithms, "\nexpected"),
     (Mistake::RemembersNothing, Check::Algorithms, UNANSWERED),
-    (Mistake::LeavesOutPenalties, Check::Penalties, UNANSWERED),
+    (Mistake::AsksTwice, Check::Penalties, "\nexpected"),
     (Mistake::LosesMarks, Check::Algorithms, "\nexpected"),
 ];
 
@@ -89,12 +89,9 @@ impl Wrapper {
                 charges[0] = first[0].clone();
                 at
             }
-            Mistake::LeavesOutPenalties => {
-                let positions = (0..charges.len()).filter(|position| !asked[*position].is_of_penalty());
-                let mut limits = charges.select(positions.clone());
-                let at = inner.decide(&mut limits, purpose, Duration::MAX).await?.finish(&mut limits);
-                positions.zip(&*limits).for_each(|(position, answered)| charges[position] = answered.clone());
-                at
+            Mistake::AsksTwice => {
+                inner.decide(&mut charges.clone(), purpose, Duration::MAX).await?;
+                inner.decide(&mut charges, purpose, Duration::MAX).await?.finish(&mut charges)
             }
             _ => inner.decide(&mut charges, purpose, Duration::MAX).await?.finish(&mut charges),
         };

@@ -11,7 +11,7 @@ use http::{Request, StatusCode, Version};
 use tokio::sync::Semaphore;
 use tower_ratelimit::{
     AcquireError, Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Limiter, Penalty, Permit, ResetFormat,
-    SlidingLog, TokenBucket, when,
+    SlidingLog, TokenBucket, key, when,
 };
 
 use support::answer::ask;
@@ -28,6 +28,7 @@ on_both_stores!(
     grpc_clients_are_told_to_retry_after_the_lockout,
     valid_logins_at_once_lock_nobody_out,
     failed_logins_lock_their_client_out,
+    a_penalty_stays_with_its_limit_although_the_key_of_an_earlier_limit_is_known_later,
 );
 
 fn layer(fixture: &StoreFixture, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
@@ -215,4 +216,22 @@ async fn failed_logins_lock_their_client_out(fixture: StoreFixture) {
     assert_eq!(events.take(), ["failures 1 300s"]);
     fixture.advance(5 * MINUTE);
     assert_eq!(log_in(app, "right").await, 200);
+}
+
+async fn a_penalty_stays_with_its_limit_although_the_key_of_an_earlier_limit_is_known_later(fixture: StoreFixture) {
+    let tenant = key::from_async_fn(|_| async {
+        tokio::task::yield_now().await;
+        Some("tenant")
+    });
+    let limits = [
+        Limit::new("tenant", FixedWindow::new(3, DAY)).by(tenant),
+        Limit::new("codes", FixedWindow::new(1, MINUTE)).by(user_key()).penalty(Penalty::after(1, HOUR)),
+    ];
+    let (limits, events) = layer(&fixture, limits);
+    let app = Router::new().route("/", get(async || "hello")).layer(limits.build());
+    check(&app, &events, &[("/", 200, None), ("/", 429, Some("codes 1 3600s")), ("/", 429, None)]).await;
+    for (user, status) in [("bob", 200), ("eve", 200), ("joe", 429)] {
+        let answer = visit(&app, "/", user).await;
+        assert_eq!((answer.status.as_u16(), events.take()), (status, vec![]), "{user}: a denial by the tenant's limit");
+    }
 }

@@ -9,7 +9,8 @@ use super::Redis;
 use super::fake::Held;
 use super::random::Random;
 use super::trace::Done;
-use crate::decision::{Charge, Charges, Outcome, Verdict, Veto};
+use crate::algorithm::Penalty;
+use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Verdict, Veto};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::request::{self, Reply, Request, Task};
@@ -73,8 +74,8 @@ pub(super) struct Batches<'a> {
     redis: &'a Redis,
     memory: MemoryStore,
     clock: ManualClock,
-    /// The charges of each limiter's limits and penalties.
-    limiters: Vec<Vec<Charge>>,
+    /// The charges of each limiter's limits, with their penalties.
+    limiters: Vec<Vec<(Charge, Option<Penalty>)>>,
     keys: Vec<KeyHash>,
     /// Refunds to come.
     receipts: Vec<Ask>,
@@ -110,8 +111,7 @@ impl<'a> Batches<'a> {
                     2 | 3 => outcome.veto = Veto::Quota,
                     _ => {}
                 }
-                let penalty = (mode == 1).then(|| outcome.of_penalty(random.penalty().algorithm()));
-                charges.extend([Some(outcome), penalty].into_iter().flatten());
+                charges.push((outcome, (mode == 1).then(|| random.penalty())));
             }
             charges
         };
@@ -163,10 +163,8 @@ impl<'a> Batches<'a> {
             return;
         }
         let (limiter, limit) = self.limit();
-        let outcome = &mut self.limiters[limiter][limit];
-        if !outcome.is_of_penalty() {
-            outcome.set_algorithm(self.random.resized(outcome.algorithm()));
-        }
+        let (charge, _) = &mut self.limiters[limiter][limit];
+        charge.set_algorithm(self.random.resized(charge.algorithm()));
     }
 
     fn limit(&mut self) -> (usize, usize) {
@@ -180,7 +178,7 @@ impl<'a> Batches<'a> {
         let (limiter, limit) = self.limit();
         let key = self.keys[self.random.below(KEYS) as usize];
         let name =
-            request::name(PREFIX, &Charges::of([self.limiters[limiter][limit].with_key(key, 0)]), 0).into_bytes();
+            request::name(PREFIX, &Charges::of([self.limiters[limiter][limit].0.with_key(key, 0)]), 0).into_bytes();
         let text = b"broken".to_vec();
         let held = if self.random.one_in(2) { Held::Text(text) } else { Held::List([text].into()) };
         let held = fake.keys.borrow_mut().insert(name.clone(), (held, Some(u64::MAX)));
@@ -234,7 +232,7 @@ impl<'a> Batches<'a> {
                 self.memory.decide_now(&mut expected, purpose);
                 let is_allowed = self.compare(ask, &charges, &expected);
                 if is_allowed && purpose == Purpose::Take {
-                    expected.retain(|outcome| outcome.is_allowed() && outcome.cost() > 0 && !outcome.is_of_penalty());
+                    expected.retain(|outcome| outcome.is_allowed() && outcome.cost() > 0);
                     self.receipts.push(Ask::Refund { limiter: *limiter, key: *key, charged: expected });
                 }
             }
@@ -273,7 +271,7 @@ impl<'a> Batches<'a> {
             6..9 => Task::Peek,
             9 => {
                 let limit = random.below(self.limiters[limiter].len() as u64) as usize;
-                let outcome = &self.limiters[limiter][limit];
+                let (outcome, _) = &self.limiters[limiter][limit];
                 if outcome.is_overridable() {
                     let expires_after = random.one_in(2).then(|| Duration::from_micros(random.up_to(1 << 40)));
                     let size = Override { algorithm: random.override_of(outcome.algorithm()), expires_after };
@@ -285,12 +283,8 @@ impl<'a> Batches<'a> {
         };
         let ones = random.one_in(2);
         let mut costs = SmallVec::<[u64; 3]>::new();
-        for outcome in &self.limiters[limiter] {
-            costs.push(match costs.last() {
-                Some(last) if outcome.is_of_penalty() => *last.min(&1),
-                _ if ones => 1,
-                _ => random.cost(outcome.algorithm().capacity()),
-            });
+        for (charge, _) in &self.limiters[limiter] {
+            costs.push(if ones { 1 } else { random.cost(charge.algorithm().capacity()) });
         }
         Ask::Decide { task, limiter, key, costs }
     }
@@ -315,7 +309,11 @@ impl<'a> Batches<'a> {
         }
         let (limiter, key) = ask.of();
         let cost = |index: usize| if let Ask::Decide { costs, .. } = ask { costs[index] } else { 0 };
-        Charges::of(self.limiters[limiter].iter().enumerate().map(|(index, charge)| charge.with_key(key, cost(index))))
+        let mut charges = Charges::default();
+        for (index, (charge, penalty)) in self.limiters[limiter].iter().enumerate() {
+            charges.push(Outcome::new(charge.with_key(key, cost(index)), penalty.map(PenaltyOutcome::new)));
+        }
+        charges
     }
 
     /// Compares the answers, and returns whether the request was allowed.
@@ -323,7 +321,7 @@ impl<'a> Batches<'a> {
         let is_allowed = !expected.iter().any(Outcome::denies);
         let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire, .. });
         let reported = |outcome: &Outcome| {
-            let is_charged = takes && outcome.is_allowed() && outcome.cost() > 0 && !outcome.is_of_penalty();
+            let is_charged = takes && outcome.is_allowed() && outcome.cost() > 0;
             let flags = (outcome.uses_overage(), outcome.is_enforced(), outcome.lockout(), outcome.algorithm().size());
             let quota = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
             (outcome.verdict(), flags, quota, is_charged.then_some(outcome.mark))

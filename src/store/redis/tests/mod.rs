@@ -27,7 +27,7 @@ use super::connector::Connector;
 use super::error::Fault;
 use super::request::{self, INSTANT, Reply, Request, STATE, Task, parse_replies};
 use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, ScriptTag, SlidingLog, TokenBucket};
-use crate::decision::{Charge, Charges, Purpose, Texts};
+use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Purpose, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::{Override, escape};
 
@@ -37,7 +37,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Returns the charges of a limit and of its penalty, with the name that a limiter gives them.
+/// Returns charges of a limit, with the name that a limiter gives it.
 pub(super) fn named(name: &str, charges: &[Charge]) -> Charges {
     let mut named = Charges::new(&Some(Texts::new([escape(name)].into_iter(), charges.iter())));
     charges.iter().for_each(|charge| named.push(*charge));
@@ -164,6 +164,11 @@ fn all(charges: &[Charge]) -> Charges {
     Charges::of(charges.iter().copied())
 }
 
+/// Returns a charge with a penalty.
+pub(super) fn punished(charge: Charge, penalty: Penalty) -> Charges {
+    Charges::of([Outcome::new(charge, Some(PenaltyOutcome::new(penalty)))])
+}
+
 /// Returns the name of the key of a charge.
 fn name(charge: Charge) -> String {
     request::name("t", &all(&[charge]), 0)
@@ -175,7 +180,10 @@ fn decide(task: Task, charges: &[Charge]) -> Request {
 
 /// Runs a request that charges, and returns the reply.
 fn charge(fake: &Fake, charges: &[Charge]) -> Result<Reply, Fault> {
-    let request = decide(Task::Acquire, charges);
+    run(fake, decide(Task::Acquire, charges))
+}
+
+fn run(fake: &Fake, request: Request) -> Result<Reply, Fault> {
     parse_replies(fake.run(&request::encode_clock(NOON), &[request]), 1).unwrap().1.remove(0)
 }
 
@@ -349,14 +357,13 @@ fn a_lockout_has_at_most_level_63() {
     let fake = Fake::new();
     let (hasher, minute) = (KeyHasher::with_secret([0; 16]), Duration::from_secs(60));
     let limit = Charge::new(0, "limit", FixedWindow::new(1, minute).into(), &hasher).with_key(hasher.hash(b"key"), 2);
-    let penalty = limit.of_penalty(Penalty::after(1, minute).locked_out_for(minute).algorithm());
-    let charges = [limit, penalty.with_key(limit.key(), 1)];
+    let charges = punished(limit, Penalty::after(1, minute).locked_out_for(minute));
     // The last lockout has ended, and is remembered.
     let [expires_at, at] = [NOON + 1_000_000, NOON - 1].map(|instant| instant.to_le_bytes()[..7].to_vec());
     let held = [expires_at, at, 0_u32.to_le_bytes().to_vec(), 63_u32.to_le_bytes().to_vec()].concat();
-    let name = name(charges[1]).into_bytes();
+    let name = (name(limit) + ":p").into_bytes();
     fake.keys.borrow_mut().insert(name.clone(), (Held::Text(held), Some(u64::MAX)));
-    assert!(!charge(&fake, &charges).unwrap().is_allowed);
+    assert!(!run(&fake, Request::decide("t", Task::Acquire, NOON, &charges)).unwrap().is_allowed);
     let keys = fake.keys.borrow();
     let (Held::Text(held), _) = &keys[&name] else { panic!("{keys:?}") };
     assert_eq!((held[14..18].to_vec(), held[18..22].to_vec()), (vec![0; 4], vec![63, 0, 0, 0]), "{held:?}");
@@ -397,8 +404,7 @@ fn arbitrary_values_never_panic() {
         for _ in 0..20 {
             let limit = Charge::new(0, "limit", random.algorithm(kind), &hasher);
             let cost = random.cost(limit.algorithm().capacity());
-            let penalty = limit.of_penalty(random.penalty().algorithm()).with_key(key, cost.min(1));
-            let mut charges = all(&[limit.with_key(key, cost), penalty]);
+            let mut charges = punished(limit.with_key(key, cost), random.penalty());
             now += random.up_to(1 << 40);
             let request = Request::decide("t", Task::Acquire, now, &charges);
             if !changes {

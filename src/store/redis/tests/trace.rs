@@ -7,8 +7,8 @@ use bytes::Buf;
 use super::fake::Held;
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, Size};
-use crate::decision::{Charge, Charges, Decision, Outcome, Verdict, Veto};
+use crate::algorithm::{Algorithm, CompactState, KeyState, Lockout, NEVER, Penalty, Size};
+use crate::decision::{Charge, Charges, Decision, Outcome, PenaltyOutcome, Verdict, Veto};
 use crate::key::hash::KeyHasher;
 use crate::store::redis::request::{self, INSTANT, Request, STATE, Task};
 use crate::store::{Override, Purpose};
@@ -22,7 +22,7 @@ fn limit_and_ceiling(algorithm: Algorithm) -> [Algorithm; 2] {
 /// A request, and its expected decision.
 #[derive(Debug)]
 enum Step {
-    Decide { task: Task, charges: Vec<Charge>, expected: Vec<Expected> },
+    Decide { task: Task, charges: Box<Charges>, expected: Vec<Expected> },
     Change,
 }
 
@@ -32,7 +32,7 @@ struct Expected {
     is_over: bool,
     mark: CompactState,
     /// The remaining tokens, and the spans until there are more and until the key is unused, in µs.
-    standing: (u64, Option<u64>, u64),
+    standing: (u64, u64, u64),
     begun: Option<Lockout>,
     size: Size,
 }
@@ -47,9 +47,11 @@ pub(super) struct Trace<'a> {
     /// The random numbers of overrides, in every fifth trace.
     sizes_of_keys: Option<Random>,
     redis: &'a Redis,
-    /// The limits, each followed by its penalty.
     charges: Vec<Charge>,
     memories: Vec<KeyState>,
+    /// The penalty of each limit, and whether denials are strikes.
+    penalties: Vec<Option<(Penalty, bool)>>,
+    strikes: Vec<CompactState>,
     /// The override of each limit, and when it expires.
     overrides: Vec<Option<(Size, Option<u64>)>>,
     /// Charges that can be refunded, with their positions.
@@ -92,6 +94,7 @@ impl<'a> Trace<'a> {
         let mut penalties = Random(seed << 32);
         let key = hasher.hash(&seed.to_le_bytes());
         let mut charges = Vec::new();
+        let mut of_limits = Vec::new();
         for (index, algorithm) in algorithms.iter().enumerate() {
             let mut outcome =
                 Charge::new(index as u16, &format!("limit {index}"), *algorithm, &hasher).with_key(key, 0);
@@ -105,12 +108,8 @@ impl<'a> Trace<'a> {
                 outcome.veto = Veto::Shadow;
             }
             let has_penalty = seed % 4 >= 2 && outcome.veto() == Veto::Enforced && !penalties.one_in(3);
-            let penalty = has_penalty.then(|| {
-                let mut penalty = outcome.of_penalty(penalties.penalty().algorithm());
-                penalty.makes_strikes = !penalties.one_in(8);
-                penalty
-            });
-            charges.extend([Some(outcome), penalty].into_iter().flatten());
+            of_limits.push(has_penalty.then(|| (penalties.penalty(), !penalties.one_in(8))));
+            charges.push(outcome);
         }
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
@@ -124,6 +123,8 @@ impl<'a> Trace<'a> {
             redis,
             memories: vec![KeyState::UNUSED; charges.len()],
             overrides: vec![None; charges.len()],
+            penalties: of_limits,
+            strikes: vec![CompactState::UNUSED; charges.len()],
             charges,
             receipts: Vec::new(),
             now,
@@ -184,8 +185,7 @@ impl<'a> Trace<'a> {
             if variable("TWIN_SEED").is_some() {
                 println!("{now} {step:?} {found:?}");
             }
-            let Step::Decide { task, charges, expected } = step else { continue };
-            let mut charges = Charges::of(charges);
+            let Step::Decide { task, mut charges, expected } = step else { continue };
             let purpose = if task == Task::Peek { Purpose::Peek } else { Purpose::Take };
             found.answer(task, purpose, &mut charges, now).unwrap();
             self.compare(&charges, &expected);
@@ -198,12 +198,9 @@ impl<'a> Trace<'a> {
             let flags = (outcome.uses_overage(), outcome.lockout(), outcome.algorithm().size());
             assert_eq!((outcome.verdict(), flags), (verdict, (is_over, begun, size)), "{outcome:?}");
             let (remaining, more_after, reset_after) = standing;
+            let micros = |span| (span < NEVER).then(|| Duration::from_micros(span));
             let reported = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
-            assert_eq!(
-                reported,
-                (remaining, more_after.map(Duration::from_micros), Duration::from_micros(reset_after)),
-                "{outcome:?}"
-            );
+            assert_eq!(reported, (remaining, micros(more_after), Duration::from_micros(reset_after)), "{outcome:?}");
             self.done.begun += u64::from(begun.is_some());
             if mark != CompactState::UNUSED {
                 assert_eq!(outcome.mark, mark, "{outcome:?}");
@@ -249,9 +246,21 @@ impl<'a> Trace<'a> {
         }
         let limit = sizes.below(self.charges.len() as u64) as usize;
         let outcome = &mut self.charges[limit];
-        if !outcome.is_of_penalty() {
-            outcome.set_algorithm(sizes.resized(outcome.algorithm()));
+        outcome.set_algorithm(sizes.resized(outcome.algorithm()));
+    }
+
+    /// Returns a request of all limits with these costs, and their penalties.
+    fn charges(&self, mut cost: impl FnMut(&Charge) -> u64) -> Charges {
+        let mut charges = Charges::default();
+        for (charge, penalty) in self.charges.iter().zip(&self.penalties) {
+            let charge = charge.with_key(charge.key(), cost(charge));
+            let mut outcome = Outcome::new(charge, penalty.map(|(penalty, _)| PenaltyOutcome::new(penalty)));
+            if penalty.is_some_and(|(_, makes_strikes)| !makes_strikes) {
+                outcome.disable_strikes();
+            }
+            charges.push(outcome);
         }
+        charges
     }
 
     fn step(&mut self) -> (Request, Step) {
@@ -262,8 +271,9 @@ impl<'a> Trace<'a> {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
                 self.memories = vec![KeyState::UNUSED; self.charges.len()];
+                self.strikes = vec![CompactState::UNUSED; self.charges.len()];
                 let all: Vec<usize> = (0..self.charges.len()).collect();
-                (Request::reset("t", &Charges::of(self.charges.iter().copied()), &all), Step::Change)
+                (Request::reset("t", &self.charges(|_| 0), &all), Step::Change)
             }
             4 => self.decide(Task::Peek),
             5 if self.random.one_in(4) => self.decide(Task::PeekWithStrikes),
@@ -315,14 +325,9 @@ impl<'a> Trace<'a> {
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
         let sender_clock = self.sender_clock();
-        let mut charges = Charges::default();
-        for outcome in &self.charges {
-            let cost = match charges.last() {
-                Some(limit) if outcome.is_of_penalty() => limit.cost.min(1),
-                _ => self.random.cost(outcome.algorithm().capacity()),
-            };
-            charges.push(outcome.with_key(outcome.key(), cost));
-        }
+        let costs: Vec<u64> =
+            self.charges.iter().map(|charge| self.random.cost(charge.algorithm().capacity())).collect();
+        let charges = self.charges(|charge| costs[charge.limit()]);
         let request = Request::decide("t", task, sender_clock, &charges);
 
         // At the size that applies to the key.
@@ -341,29 +346,24 @@ impl<'a> Trace<'a> {
                 algorithm.delay(memory, now, cost),
             )
         };
-        let room = |(outcome, memory): (&Outcome, &KeyState)| {
+        let verdict_of = |(outcome, memory): (&Outcome, &KeyState)| {
             verdict(&limit_and_ceiling(*outcome.algorithm())[1], memory, outcome.cost)
         };
-        let mut rooms: Vec<Verdict> = sized.iter().zip(&self.memories).map(room).collect();
-        let is_denied = |(outcome, room): (&Outcome, &Verdict)| outcome.veto() != Veto::Shadow && !room.is_allowed();
-        let takes = task == Task::Acquire && !sized.iter().zip(&rooms).any(is_denied);
+        let verdicts: Vec<Verdict> = sized.iter().zip(&self.memories).map(verdict_of).collect();
+        let left: Vec<u64> = self.strikes.iter().map(|state| Penalty::lockout_left(state, now)).collect();
+        let is_denied = |(index, outcome): (usize, &Outcome)| {
+            outcome.veto() != Veto::Shadow && !verdicts[index].is_allowed() || outcome.cost > 0 && left[index] > 0
+        };
+        let takes = task == Task::Acquire && !sized.iter().enumerate().any(is_denied);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (index, outcome) in sized.iter_mut().enumerate() {
             let algorithm = *outcome.algorithm();
             let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), &mut self.memories[index]);
-            let is_over = rooms[index].is_allowed() && !verdict(&limited, memory, outcome.cost).is_allowed();
+            let is_over = verdicts[index].is_allowed() && !verdict(&limited, memory, outcome.cost).is_allowed();
             let mut mark = CompactState::UNUSED;
             let mut begun = None;
-            if outcome.is_of_penalty() {
-                let is_strike = task != Task::Peek && outcome.makes_strikes && !rooms[index - 1].is_allowed();
-                if is_strike && rooms[index].is_allowed() {
-                    let charged = memory.attempt(&algorithm, self.now, 1).charged;
-                    memory.charge(&algorithm, self.now, 1, charged);
-                    begun = Lockout::begun(&memory.summary(&algorithm, self.now), self.now);
-                    rooms[index] = verdict(&algorithm, memory, outcome.cost);
-                }
-            } else if takes && rooms[index].is_allowed() && outcome.cost > 0 {
+            if takes && verdicts[index].is_allowed() && outcome.cost > 0 {
                 let charged = memory.attempt(&ceiling, self.now, outcome.cost).charged;
                 memory.charge(&ceiling, self.now, outcome.cost, charged);
                 mark = memory.summary(&algorithm, self.now);
@@ -374,13 +374,33 @@ impl<'a> Trace<'a> {
             let summary = memory.summary(&limited, now);
             let (more_after, reset_after) =
                 (limited.more_after(&summary, now, used), limited.reset_after(&summary, now));
-            let standing = (limited.remaining(used), more_after, reset_after);
-            let (verdict, size) = (rooms[index], algorithm.size());
+            let strikes = &mut self.strikes[index];
+            if let Some((penalty, true)) = self.penalties[index]
+                && task != Task::Peek
+                && left[index] == 0
+                && !verdicts[index].is_allowed()
+            {
+                *strikes = penalty.strike(strikes, now);
+                begun = Lockout::begun(strikes, now);
+            }
+            let mut standing =
+                (limited.remaining(used), more_after, reset_after.max(strikes.expires_at.saturating_sub(now)));
+            let mut verdict = verdicts[index];
+            let left = Penalty::lockout_left(strikes, now);
+            if left > 0 {
+                standing.1 = if standing.0 > 0 { left } else { more_after.max(left) };
+                standing.0 = 0;
+                if outcome.cost > 0 {
+                    verdict =
+                        if verdict.is_allowed() { Verdict::of(left, 0) } else { verdict.and(Verdict::of(left, 0)) };
+                }
+            }
+            let (is_over, size) = (is_over && verdict.is_allowed(), algorithm.size());
             expected.push(Expected { verdict, is_over, mark, standing, begun, size });
         }
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
-        (request, Step::Decide { task, charges: charges.iter().map(|outcome| outcome.charge).collect(), expected })
+        (request, Step::Decide { task, charges: Box::new(charges), expected })
     }
 }
