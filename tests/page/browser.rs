@@ -36,7 +36,7 @@ impl Browser {
         let turn = TURNS.acquire().await.expect("an open semaphore");
         let driver = Driver::start();
         let options = json!({
-            // Chromium refuses to run as root with its sandbox.
+            // Chromium does not run as root with its sandbox.
             "args": ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1280,1000"],
         });
         let capabilities = json!({

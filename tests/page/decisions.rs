@@ -191,8 +191,8 @@ async fn an_empty_page_says_which_button_to_press() {
     let browser = Browser::open("show=token-bucket").await;
     for width in [1440, 390, 320] {
         browser.resize(width, 640, width < 400).await;
-        let is_first = "const said = document.querySelector('.intro');
-            return said.innerText.startsWith('Press Burst') && said.getBoundingClientRect().bottom < 320;";
+        let is_first = "const first = document.querySelector('.intro');
+            return first.innerText.startsWith('Press Burst') && first.getBoundingClientRect().bottom < 320;";
         assert_eq!(browser.evaluate(is_first).await, json!(true), "{width} px");
     }
     // Without a lane, no button has an effect.
@@ -203,7 +203,7 @@ async fn an_empty_page_says_which_button_to_press() {
 }
 
 #[tokio::test]
-async fn a_number_out_of_range_is_refused_before_anything_is_sent() {
+async fn a_number_out_of_range_is_rejected_before_anything_is_sent() {
     let browser = Browser::open("show=token-bucket&token-bucket.interval=3600").await;
     let set = |id: &str, value: &str| {
         format!(
@@ -217,12 +217,12 @@ async fn a_number_out_of_range_is_refused_before_anything_is_sent() {
         let usual = browser.evaluate(&format!("return document.getElementById('{field}').value;")).await;
         browser.evaluate(&set(field, invalid)).await;
         browser.click(button).await;
-        let is_refused = format!(
+        let is_rejected = format!(
             "return document.getElementById('status').textContent.startsWith('Nothing was sent. {name}: ')
                 && document.activeElement.id === '{field}'
                 && getComputedStyle(document.getElementById('status')).color === 'rgb(185, 40, 28)';"
         );
-        browser.wait_until("it is refused", &is_refused).await;
+        browser.wait_until("it is rejected", &is_rejected).await;
         browser.evaluate(&set(field, usual.as_str().expect("text"))).await;
     }
     browser.click("one").await;

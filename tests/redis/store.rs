@@ -447,7 +447,7 @@ async fn connection_errors_state_the_reason() {
         assert!(text.contains("127.0.0.1:1, 127.0.0.1:2 can't be used: "), "{text}");
         assert!(!text.contains("h1dden"), "{text}");
     }
-    let error = RedisConfig::node("redis://127.0.0.1:1").connections(0).connect_lazily().expect_err("refused");
+    let error = RedisConfig::node("redis://127.0.0.1:1").connections(0).connect_lazily().expect_err("rejected");
     assert!(error.to_string().starts_with("the rate limit store can't be used: "), "{error}");
 }
 

@@ -9,16 +9,16 @@ fn one() -> [Limit; 1] {
 }
 
 #[track_caller]
-fn refused<T>(built: Result<T, ConfigError>, text: &str) {
+fn rejected<T>(built: Result<T, ConfigError>, text: &str) {
     let Err(error) = built else { panic!("it was built") };
     assert_eq!(error.to_string(), text);
 }
 
 #[test]
 fn values_of_zero_are_errors() {
-    refused(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
-    refused(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
-    refused(
+    rejected(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
+    rejected(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
+    rejected(
         Share::try_one_of(0),
         "a limit is shared by 0 processes: count all processes that share it, including this one",
     );

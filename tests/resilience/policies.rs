@@ -180,14 +180,14 @@ async fn responses_reveal_nothing_about_the_store() {
 async fn a_limiter_reports_who_decided() {
     let store = FaultyStore::new(Mode::Works);
     let builder = without_breaker(&store);
-    let refusing = builder.clone().build();
+    let rejecting = builder.clone().build();
     let decided = async |limiter: &Limiter| {
         let decision = limiter.acquire("key", 1).await;
         decision.map(|decision| (decision.decided_by(), decision.outcomes().len())).map_err(|error| error.kind())
     };
-    assert_eq!(decided(&refusing).await, Ok((DecidedBy::Store, 1)));
+    assert_eq!(decided(&rejecting).await, Ok((DecidedBy::Store, 1)));
     store.set(Mode::Fails);
-    assert_eq!(decided(&refusing).await, Err(StoreErrorKind::Failed));
+    assert_eq!(decided(&rejecting).await, Err(StoreErrorKind::Failed));
     let allowing = builder.clone().on_store_error(OnStoreError::Allow).build();
     assert_eq!(decided(&allowing).await, Ok((DecidedBy::Unlimited, 0)));
     assert!(allowing.allows("key", 11).await);

@@ -220,7 +220,7 @@ async fn thresholds_apply_to_shares() {
         Limit::new("shadow", FixedWindow::per_minute(4))
             .shadow()
             .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
-        Limit::new("refusing", FixedWindow::per_minute(4)).shadow(),
+        Limit::new("rejecting", FixedWindow::per_minute(4)).shadow(),
     ]);
     let limiter = limiter.store(FaultyStore::new(Mode::FailsAtOnce)).build();
     for used in 1..=7 {

@@ -16,7 +16,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// With paths relative to the folder of the file.
-fn said(file: &Path) -> String {
+fn reported(file: &Path) -> String {
     let extractors = Extractors::new().register("plan", key::header("x-plan"));
     let error = rules::from_file(file, &extractors).expect_err(&format!("{file:?} is right"));
     let folder = format!("{}/", file.parent().unwrap().display());
@@ -29,14 +29,14 @@ fn a_problem_of_each_invalid_descriptor_is_reported() {
     assert!(files.len() >= 30, "only {} files were found", files.len());
     let mut wrong = String::new();
     for file in files {
-        let said = said(&file);
+        let reported = reported(&file);
         let expected = file.with_extension("txt");
         if env::var_os("UPDATE_EXPECTED").is_some() {
-            fs::write(&expected, &said).unwrap();
+            fs::write(&expected, &reported).unwrap();
         }
         let expected = fs::read_to_string(&expected).unwrap_or_default();
-        if said != expected {
-            wrong += &format!("{}\nexpected:\n{expected}said:\n{said}\n", file.display());
+        if reported != expected {
+            wrong += &format!("{}\nexpected:\n{expected}reported:\n{reported}\n", file.display());
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -23,7 +23,7 @@ descriptors:
     );
     let limited = Limited::by(&yaml).store(MemoryStore::new().clock(clock.clone()));
     let denied = || limited.send(from("192.0.2.1")).status == StatusCode::TOO_MANY_REQUESTS;
-    let refusal = |_| {
+    let denial = |_| {
         assert!(!denied() && denied(), "one a second");
         // From now on, the limit alone would deny for less than a second.
         assert!(denied());
@@ -39,7 +39,7 @@ descriptors:
         clock.advance(SECOND);
         seconds
     };
-    (0..4).map(refusal).collect()
+    (0..4).map(denial).collect()
 }
 
 #[test]

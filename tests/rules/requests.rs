@@ -37,9 +37,9 @@ descriptors:
 - { key: remote_address, value: '2001:db8::1', rate_limit: { unit: second, requests_per_unit: 0 } }
 ",
     );
-    let refused = limited.send(from("192.0.2.9"));
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    let left: Vec<_> = refused.left.iter().map(|(name, left)| (name.as_str(), *left)).collect();
+    let denied = limited.send(from("192.0.2.9"));
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    let left: Vec<_> = denied.left.iter().map(|(name, left)| (name.as_str(), *left)).collect();
     assert_eq!(left, [("shop.remote_address_192.0.2.9", 0)]);
     assert!(limited.allows(from("192.0.2.90")));
     // An IPv6 address has the bucket of its network of 64 bits, as everywhere.

@@ -1,4 +1,4 @@
-//! The permissions that `src/guide/redis.md` grants to the user of a store, and the calls that servers refused.
+//! The permissions that `src/guide/redis.md` grants to the user of a store, and the calls that servers rejected.
 
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
@@ -31,8 +31,8 @@ pub fn each_missing(rules: &[&'static str]) -> Vec<(&'static str, Vec<&'static s
     grants.map(|grant| (*grant, rules.iter().copied().filter(|rule| rule != grant).collect())).collect()
 }
 
-/// Returns the commands and keys that a server refused, from its `ACL LOG`.
-pub fn refused(log: &[Value]) -> Vec<String> {
+/// Returns the commands and keys that a server rejected, from its `ACL LOG`.
+pub fn rejected(log: &[Value]) -> Vec<String> {
     log.iter().map(|entry| format!("{entry:?}")).collect()
 }
 

@@ -92,7 +92,7 @@ fn lenient(store: RedisStore) -> Limiter {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_stands_in_a_cluster_that_refuses_its_strike() {
+async fn a_denial_stands_in_a_cluster_that_rejects_its_strike() {
     let cluster = RedisCluster::start(0);
     let limiter = lenient(store(&cluster).await);
     let ask = async |user: u32| limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
@@ -105,7 +105,7 @@ async fn a_denial_stands_in_a_cluster_that_refuses_its_strike() {
         assert_eq!(decision.decided_by(), DecidedBy::Store);
         assert!(!decision.is_allowed() && !decision.is_locked_out(), "{decision:?}");
     }
-    assert_eq!(ask(20).await.decided_by(), DecidedBy::Unlimited, "a charge is refused");
+    assert_eq!(ask(20).await.decided_by(), DecidedBy::Unlimited, "a charge is rejected");
     (0..3).for_each(|node| cluster.run(node, "CONFIG SET maxmemory 0"));
     assert!(ask(0).await.is_locked_out());
 }
@@ -287,7 +287,7 @@ async fn denials_in_another_slot_are_strikes() {
     assert!(ask(3).await.is_locked_out());
     assert!(ask(4).await.is_locked_out());
     assert_eq!(began.load(Ordering::Relaxed), 1);
-    assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
+    assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is denied takes nothing from others");
     // Each of the two limits alone has one slot, and is decided there.
     let alone = limiter.acquire_charges(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
     assert!(alone.is_locked_out());

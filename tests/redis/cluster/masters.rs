@@ -1,4 +1,4 @@
-//! Masters that die, hang, or refuse access.
+//! Masters that die, hang, or reject access.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tower_ratelimit::{Limit, Limiter, RedisConfig};
 use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
 use support::patient::connected;
-use support::permissions::{documented, documented_for, names_the_remedy, refused};
+use support::permissions::{documented, documented_for, names_the_remedy, rejected};
 use support::redis_cluster::RedisCluster;
 use support::redis_server::{RedisServer, wait_until};
 
@@ -201,7 +201,7 @@ async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let masters: Vec<_> = cluster.keys().into_iter().map(|(node, _)| node).collect();
     assert!((0..3).all(|node| masters.contains(&node)), "all masters took part");
     for node in 0..3 {
-        assert_eq!(refused(&cluster.ask::<Vec<_>>(node, "ACL LOG")), [""; 0]);
+        assert_eq!(rejected(&cluster.ask::<Vec<_>>(node, "ACL LOG")), [""; 0]);
     }
     let error = RedisConfig::cluster([url("limiter:wrong@")]).connect().await.expect_err("a wrong password");
     assert!(format!("{error:?}").to_lowercase().contains("password"), "{error:?}");
@@ -253,7 +253,7 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
         let store = config(user).connect_lazily().expect("a store");
         Limiter::builder([daily("limit", 10)]).patient().store(store).build()
     };
-    let (allowed, refused) = (limiter("all"), limiter("+asking"));
+    let (allowed, rejected) = (limiter("all"), limiter("+asking"));
     assert!(allowed.allows("key", 1).await);
     let (from, slot, key) = slot(&cluster, "limit");
     let to = (from + 1) % 3;
@@ -261,7 +261,7 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
     cluster.run(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
     cluster.run(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
     assert!(allowed.allows("key", 1).await);
-    let error = refused.acquire("key", 1).await.expect_err("it may not ask");
+    let error = rejected.acquire("key", 1).await.expect_err("it may not ask");
     assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
 }
 

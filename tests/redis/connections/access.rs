@@ -13,7 +13,7 @@ use tower_ratelimit::{
 
 use crate::connections::{DEADLINE, charge, limiter, resume, until};
 use support::patient::Patient;
-use support::permissions::{documented, documented_for, each_missing, names_the_remedy, refused, set_user};
+use support::permissions::{documented, documented_for, each_missing, names_the_remedy, rejected, set_user};
 use support::redis_server::RedisServer;
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -23,11 +23,11 @@ fn user(server: &RedisServer, name: &str, rules: &[&str]) -> RedisConfig {
     RedisConfig::node(server.url()).patient().credentials(name, "s3cret")
 }
 
-/// Returns the commands and keys that a server has refused since the last call.
-fn refused_by(server: &RedisServer) -> Vec<String> {
-    let refused = refused(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG")));
+/// Returns the commands and keys that a server has rejected since the last call.
+fn rejected_by(server: &RedisServer) -> Vec<String> {
+    let rejected = rejected(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG")));
     let () = server.ask(cmd("ACL").arg(&["LOG", "RESET"]));
-    refused
+    rejected
 }
 
 /// Calls every operation of a store, on a server that does not know the script.
@@ -98,7 +98,7 @@ async fn documented_permissions_suffice() {
     let server = RedisServer::start();
     let config = user(&server, "limits", &documented());
     use_all(&server, config).await.unwrap_or_else(|error| panic!("{error:?}"));
-    assert_eq!(refused_by(&server), [""; 0]);
+    assert_eq!(rejected_by(&server), [""; 0]);
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn documented_permissions_suffice_in_another_database() {
     let () = server.ask(&set_user("limits", &rules));
     let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
     assert_eq!(charge(&limiter(config.connect().await.expect("a connection")).build()).await, 1);
-    assert_eq!(refused_by(&server), [""; 0]);
+    assert_eq!(rejected_by(&server), [""; 0]);
     let () = server.ask(&set_user("limits", &documented()));
     let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
     let error = format!("{:?}", config.connect().await.expect_err("it may not select a database"));
@@ -139,7 +139,7 @@ async fn passwords_are_renewed_for_each_connection() {
         resume(&limiter).await;
     }
     assert!(charge(&limiter).await >= before + 3);
-    assert_eq!(refused_by(&server), [""; 0]);
+    assert_eq!(rejected_by(&server), [""; 0]);
 
     let config = RedisConfig::node(server.url()).before_connect(async |_| Err("the token service is down".into()));
     assert!(!format!("{config:?}").contains("token"), "{config:?}");
@@ -176,7 +176,7 @@ async fn documented_permissions_suffice_to_check_a_connection() {
     for _ in 0..10 {
         charge(&limiter).await;
     }
-    assert_eq!(refused_by(&server), [""; 0]);
+    assert_eq!(rejected_by(&server), [""; 0]);
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn documented_permissions_suffice_with_another_prefix() {
     let rules: Vec<_> = rules.iter().map(String::as_str).collect();
     let store = user(&server, "limits", &rules).prefix("mails").connect().await.expect("a connection");
     assert_eq!(charge(&limiter(store).build()).await, 1);
-    assert_eq!(refused_by(&server), [""; 0]);
+    assert_eq!(rejected_by(&server), [""; 0]);
 }
 
 /// Returns the commands that are documented, without their subcommands.
@@ -284,12 +284,12 @@ async fn a_wrong_password_is_reported_and_never_printed() {
         RedisConfig::node(format!("redis://:correct@{address}")).patient().credentials("default", "h1dden"),
     ] {
         assert!(!format!("{config:?}").contains("h1dden"), "{config:?}");
-        let error = config.clone().connect().await.expect_err("refused");
+        let error = config.clone().connect().await.expect_err("rejected");
         assert!(format!("{error:?}").contains("rejected the user or the password"), "{error:?}");
         let all = format!("{error} {error:?}");
         assert!(!all.contains("h1dden") && !all.contains("correct"), "{all}");
         let lazy = limiter(config.connect_lazily().expect("a store")).build();
-        let error = lazy.acquire("key", 1).await.expect_err("refused");
+        let error = lazy.acquire("key", 1).await.expect_err("rejected");
         assert!(format!("{error:?}").contains("rejected the user or the password"), "{error:?}");
     }
     let error = RedisConfig::node("redis://:h1dden@:::").connect_lazily().expect_err("unreadable");
@@ -310,7 +310,7 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (RedisConfig::sentinel("limits", none), "there is no URL"),
         (RedisConfig::sentinel("limits", ["redis://a/1"]), "master_database"),
     ] {
-        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
+        let text = format!("{:?}", config.connect_lazily().expect_err("rejected"));
         assert!(text.contains(reported), "{text}");
     }
 }
@@ -323,7 +323,7 @@ fn tls_needs_a_feature() {
         RedisConfig::sentinel("limits", ["valkeys://127.0.0.1"]),
         RedisConfig::sentinel("limits", ["redis://127.0.0.1"]).master_tls(true),
     ] {
-        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
+        let text = format!("{:?}", config.connect_lazily().expect_err("rejected"));
         assert!(text.contains("enable its feature `redis-tls`"), "{text}");
     }
 }

@@ -4,7 +4,7 @@ mod access;
 mod breaks;
 mod forgotten;
 mod proxy;
-mod refusals;
+mod rejections;
 mod sentinels;
 #[cfg(target_os = "linux")]
 mod sockets;

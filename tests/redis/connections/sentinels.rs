@@ -9,7 +9,7 @@ use tower_ratelimit::RedisConfig;
 
 use crate::connections::{charge, charged, limiter, resume};
 use support::patient::{LONG, Patient, connected};
-use support::permissions::{documented, documented_for, each_missing, refused as refused_by, set_user};
+use support::permissions::{documented, documented_for, each_missing, rejected as rejected_by, set_user};
 use support::redis_server::RedisServer;
 use support::sentinel::{MASTER, NEVER, SOON, Sentinels};
 
@@ -20,10 +20,10 @@ fn is(server: &RedisServer, role: &str) -> bool {
 }
 
 /// The error of a failed connection contains the cause as soon as a Sentinel has replied in time.
-async fn refused(config: &RedisConfig, why: &str) {
+async fn rejected(config: &RedisConfig, why: &str) {
     let begun = Instant::now();
     loop {
-        let text = format!("{:?}", config.clone().connect().await.expect_err("it is refused"));
+        let text = format!("{:?}", config.clone().connect().await.expect_err("it is rejected"));
         if text.contains(why) {
             return;
         }
@@ -120,7 +120,7 @@ async fn a_sentinel_without_the_master_is_the_error_if_others_hang_or_are_gone()
     sentinels.servers[0].pause();
     sentinels.servers[1].stop();
     let config = RedisConfig::sentinel("unknown", urls).connect_timeout(Duration::from_millis(500));
-    refused(&config, "knows no available master of this name").await;
+    rejected(&config, "knows no available master of this name").await;
 }
 
 /// A Sentinel that replies to a login, and hangs then.
@@ -168,7 +168,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     let () = sentinel.ask(cmd("SENTINEL").arg(&["SET", "guarded", "auth-pass", "masters"]));
 
     let config = RedisConfig::sentinel("guarded", sentinels.urls()).patient();
-    refused(&config, "rejected the user or the password").await;
+    rejected(&config, "rejected the user or the password").await;
     let config = config.credentials("default", "masters");
     // Sentinel needs some time to log in.
     assert_eq!(charge(&limiter(connected(config.clone()).await).build()).await, 1);
@@ -182,7 +182,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
         "+sentinel|get-master-addr-by-name",
     ]));
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
-    refused(&config, "rejected the user or the password").await;
+    rejected(&config, "rejected the user or the password").await;
     connected(config.clone().sentinel_credentials("asker", "asks")).await;
     let renewed = config.before_connect(async |config| Ok(config.sentinel_credentials("asker", "asks")));
     connected(renewed).await;
@@ -196,7 +196,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
 async fn an_unknown_master_name_is_an_error() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
-    refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "knows no available master of this name")
+    rejected(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "knows no available master of this name")
         .await;
 }
 
@@ -217,17 +217,17 @@ async fn documented_permissions_suffice_for_sentinels_and_masters() {
     let () = sentinel.ask(&set_user("limits", &at_sentinel));
     assert_eq!(charge(&limiter(connected(config("limits")).await).build()).await, 1);
     for server in [&master, sentinel] {
-        assert_eq!(refused_by(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG"))), [""; 0]);
+        assert_eq!(rejected_by(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG"))), [""; 0]);
     }
     for (without, rules) in each_missing(&documented_for("a master behind Sentinel")) {
         let () = master.ask(&set_user(without, &[&documented()[..], &rules].concat()));
         let () = sentinel.ask(&set_user(without, &at_sentinel));
-        refused(&config(without), "ACL SETUSER").await;
+        rejected(&config(without), "ACL SETUSER").await;
     }
     for (without, rules) in each_missing(&at_sentinel) {
         let user = format!("sentinel {without}").replace(' ', "-");
         let () = master.ask(&set_user(&user, &at_master));
         let () = sentinel.ask(&set_user(&user, &rules));
-        refused(&config(&user), "ACL SETUSER").await;
+        rejected(&config(&user), "ACL SETUSER").await;
     }
 }

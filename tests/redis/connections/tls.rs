@@ -119,13 +119,13 @@ async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority(
 #[test]
 fn unusable_certificates_are_errors() {
     let authority = Authority::new();
-    let refused = |config: RedisConfig| format!("{:?}", config.connect_lazily().expect_err("refused"));
-    let text = refused(RedisConfig::node("redis://127.0.0.1").ca_certificates(&*authority.pem));
+    let rejected = |config: RedisConfig| format!("{:?}", config.connect_lazily().expect_err("rejected"));
+    let text = rejected(RedisConfig::node("redis://127.0.0.1").ca_certificates(&*authority.pem));
     assert!(text.contains("write rediss://"), "{text}");
-    let text = refused(RedisConfig::node("rediss://127.0.0.1").ca_certificates("a path?"));
+    let text = rejected(RedisConfig::node("rediss://127.0.0.1").ca_certificates("a path?"));
     assert!(text.contains("ca_certificates holds no certificate"), "{text}");
-    let text = refused(RedisConfig::node("rediss://127.0.0.1").client_certificate(&*authority.pem, "no key"));
+    let text = rejected(RedisConfig::node("rediss://127.0.0.1").client_certificate(&*authority.pem, "no key"));
     assert!(text.contains("private key"), "{text}");
-    let text = refused(RedisConfig::sentinel("limits", ["rediss://127.0.0.1"]).ca_certificates("-----"));
+    let text = rejected(RedisConfig::sentinel("limits", ["rediss://127.0.0.1"]).ca_certificates("-----"));
     assert!(text.contains("ca_certificates holds no certificate"), "{text}");
 }

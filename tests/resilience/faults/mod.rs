@@ -4,5 +4,5 @@ mod load;
 
 mod cluster;
 mod node;
-mod refusals;
+mod rejections;
 mod replicas;

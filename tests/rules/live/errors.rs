@@ -16,16 +16,16 @@ fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
 }
 
-async fn rules_that_are_refused_change_nothing(fixture: StoreFixture) {
+async fn rules_that_are_rejected_change_nothing(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 20)]);
     let limits = by(&rules, &fixture).build();
     let (app, big) = (app(limits.clone()), app(limits.cost(10)));
-    let refused = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
-    assert_eq!(refused(vec![daily("a", 1), daily("a", 2)]), "two limits are named \"a\": give each a name of its own");
+    let rejected = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
+    assert_eq!(rejected(vec![daily("a", 1), daily("a", 2)]), "two limits are named \"a\": give each a name of its own");
     let many = (0..65).map(|number| daily(&number.to_string(), 9)).collect();
-    assert_eq!(refused(many), "65 limits for one request are too many: use at most 64");
+    assert_eq!(rejected(many), "65 limits for one request are too many: use at most 64");
     assert_eq!(
-        refused(vec![daily("b", 9)]),
+        rejected(vec![daily("b", 9)]),
         "a cost of 10 can never pass the limit \"b\", which holds 9: lower the cost, raise the limit, or \
                 give the limit a cost of its own with `Limit::cost`"
     );
@@ -53,7 +53,7 @@ async fn limits_are_the_previous_ones_after_a_replacement_fails(fixture: StoreFi
     assert_eq!(left(&visit(&later, "/", "ann").await), are(&[("a", 8)]), "a layer that is built later");
 }
 
-on_both_stores!(rules_that_are_refused_change_nothing, limits_are_the_previous_ones_after_a_replacement_fails);
+on_both_stores!(rules_that_are_rejected_change_nothing, limits_are_the_previous_ones_after_a_replacement_fails);
 
 #[test]
 fn a_limiter_rejects_limits_that_need_a_request() {
@@ -124,9 +124,9 @@ async fn cached_denials_survive_a_switch_of_rules() {
     assert!(visit(&app, "/", "ann").await.is_denied());
     fixture.server.as_mut().unwrap().stop();
     rules.replace([daily("a", 1), daily("b", 20)]).unwrap();
-    let refused = visit(&app, "/", "ann").await;
-    assert!(refused.is_denied());
-    assert_eq!(left(&refused), are(&[("a", 0), ("b", 19)]));
+    let denied = visit(&app, "/", "ann").await;
+    assert!(denied.is_denied());
+    assert_eq!(left(&denied), are(&[("a", 0), ("b", 19)]));
     assert_eq!(visit(&app, "/", "bob").await.status, StatusCode::SERVICE_UNAVAILABLE);
     // After the limit is raised, Redis decides.
     rules.replace([daily("a", 2), daily("b", 20)]).unwrap();

@@ -39,7 +39,7 @@ impl Watched {
         let (report, within) = (reported.clone(), format!("{}/", folder.path().display()));
         let rules = rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
             report.lock().unwrap().push(match event {
-                Event::LimitsRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
+                Event::LimitsRejected { error, .. } => format!("rejected: {}", error.to_string().replace(&within, "")),
                 other => format!("{other:?}"),
             });
         });
@@ -80,17 +80,17 @@ async fn a_file_is_reloaded_when_it_changes() {
 async fn an_invalid_file_changes_nothing_and_is_reported_once() {
     let watched = Watched::start(&yaml("a", 9));
     fs::write(&watched.path, "domain: shop\ndescriptors: 5\n").unwrap();
-    let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, with a dash before each item";
-    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 8".to_owned()));
+    let rejected = "rejected: limits.yaml:2:14: `descriptors` is \"5\": write a list, with a dash before each item";
+    assert_eq!(watched.later().await, (vec![rejected.to_owned()], "a 8".to_owned()));
     assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
     fs::write(&watched.path, "domain: shop\ndescriptors: 6\n").unwrap();
-    assert_eq!(watched.later().await, (vec![refused.replace('5', "6")], "a 6".to_owned()));
+    assert_eq!(watched.later().await, (vec![rejected.replace('5', "6")], "a 6".to_owned()));
     // A file that can be parsed, but not applied, changes nothing, either.
     let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
     let many: String = (0..65).map(rule).collect();
     fs::write(&watched.path, format!("domain: shop\ndescriptors:\n{many}")).unwrap();
-    let refused = "refused: limits.yaml: 65 limits for one request are too many: use at most 64";
-    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 5".to_owned()));
+    let rejected = "rejected: limits.yaml: 65 limits for one request are too many: use at most 64";
+    assert_eq!(watched.later().await, (vec![rejected.to_owned()], "a 5".to_owned()));
     fs::write(&watched.path, yaml("a", 9)).unwrap();
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 4".to_owned()));
 }
@@ -102,9 +102,9 @@ async fn a_limit_that_is_too_small_for_a_route_is_rejected_with_its_position() {
     fs::write(&watched.path, yaml("a", 4)).unwrap();
     let (reported, limits) = watched.later().await;
     assert_eq!((reported.len(), limits.as_str()), (1, "a 8"), "{reported:?}");
-    let refused = "refused: limits.yaml:3:37: a cost of 5 can never pass the limit \"a\", which holds 4: lower the cost, \
+    let rejected = "rejected: limits.yaml:3:37: a cost of 5 can never pass the limit \"a\", which holds 4: lower the cost, \
                    raise the limit, or set its field `cost`";
-    assert_eq!(reported[0], refused);
+    assert_eq!(reported[0], rejected);
     drop(route);
 }
 
@@ -117,7 +117,7 @@ async fn a_file_may_be_replaced_and_deleted_and_return() {
     fs::remove_file(&watched.path).unwrap();
     let (reported, limits) = watched.later().await;
     assert_eq!((reported.len(), limits.as_str()), (1, "b 7"), "{reported:?}");
-    assert!(reported[0].starts_with("refused: limits.yaml: the file can't be read: "), "{reported:?}");
+    assert!(reported[0].starts_with("rejected: limits.yaml: the file can't be read: "), "{reported:?}");
     assert_eq!(watched.later().await, (vec![], "b 6".to_owned()));
     watched.folder.write("limits.yaml", yaml("c", 9));
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
@@ -244,20 +244,20 @@ fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
             });
             make_fifo(&format!("{path}.next"));
             fs::rename(format!("{path}.next"), &path).unwrap();
-            let refused = tokio::time::timeout(Duration::from_secs(20), reported.recv()).await;
+            let rejected = tokio::time::timeout(Duration::from_secs(20), reported.recv()).await;
             // The file may return.
             fs::rename(folder.write("next", yaml("b", 9)), &path).unwrap();
             let replaced = tokio::time::timeout(Duration::from_secs(20), reported.recv()).await;
-            (refused, replaced)
+            (rejected, replaced)
         });
         drop(runtime);
         let _ = done.send(reported);
     });
     let reported = is_done.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
-    let (Ok(Some(refused)), Ok(Some(replaced))) = reported else { panic!("nothing was reported: {reported:?}") };
+    let (Ok(Some(rejected)), Ok(Some(replaced))) = reported else { panic!("nothing was reported: {reported:?}") };
     let expected =
         "limits.yaml: the file can't be read: it is a pipe or a device: use a regular file, or a link to one";
-    assert!(refused.ends_with(expected), "{refused}");
+    assert!(rejected.ends_with(expected), "{rejected}");
     assert_eq!(replaced, REPLACED);
 }
 

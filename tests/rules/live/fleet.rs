@@ -37,7 +37,7 @@ impl Machine {
         let report = reported.clone();
         let rules = rules.observe(move |event| {
             report.lock().unwrap().push(match event {
-                Event::LimitsRejected { error, .. } => format!("refused: {error}"),
+                Event::LimitsRejected { error, .. } => format!("rejected: {error}"),
                 other => format!("{other:?}"),
             });
         });
@@ -144,8 +144,8 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     put("domain: shop\ndescriptors: 5", "1");
     let new = Machine::start(&store).await;
     join(old.wait_for_reports(1), new.wait_for_reports(1)).await;
-    let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
-    assert_eq!((old.reported(), new.reported()), (vec![refused.to_owned()], vec![refused.to_owned()]));
+    let rejected = "rejected: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
+    assert_eq!((old.reported(), new.reported()), (vec![rejected.to_owned()], vec![rejected.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
     // Valid rules that are written by hand are applied, too.
     put(&yaml("b"), "2");
@@ -153,7 +153,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     new.wait_for_limit("b").await;
     server.ask::<()>(cmd("DEL").arg("ratelimit:rules").arg("ratelimit:rules:version"));
     old.wait_for_reports(3).await;
-    assert!(old.reported()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.reported());
+    assert!(old.reported()[2].starts_with("rejected: the rules were deleted from Redis"), "{:?}", old.reported());
     assert_eq!(old.limit().await, "b");
 }
 

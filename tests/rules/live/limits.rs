@@ -46,9 +46,9 @@ async fn a_changed_limit_keeps_its_usage(fixture: StoreFixture) {
         assert_eq!(left(&visit(&app, "/", "bob").await), are(&[(name, 199)]));
         // Lower than the usage: no tokens remain until the limit is raised again.
         rules.replace(of(50)).unwrap();
-        let refused = visit(&app, "/", "ann").await;
-        assert!(refused.is_denied());
-        assert_eq!(left(&refused), are(&[(name, 0)]));
+        let denied = visit(&app, "/", "ann").await;
+        assert!(denied.is_denied());
+        assert_eq!(left(&denied), are(&[(name, 0)]));
         rules.replace(of(82)).unwrap();
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 0)]));
         assert!(visit(&app, "/", "ann").await.is_denied());
@@ -210,9 +210,9 @@ async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
     let answer = visit(&reported, "/", "ann").await;
     assert_eq!(answer.header("x-ratelimit-remaining"), Some("1"));
     assert_eq!(answer.header("ratelimit"), None);
-    let refused = visit(&reported, "/", "ann").await;
-    assert!(refused.is_denied());
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    let denied = visit(&reported, "/", "ann").await;
+    assert!(denied.is_denied());
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     for _ in 0..5 {
         let answer = visit(&shadow, "/", "bob").await;
         assert!(!answer.is_denied() && answer.standings().is_empty());

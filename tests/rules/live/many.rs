@@ -157,16 +157,16 @@ fn at_most_64_may_apply_to_one_request() {
     assert_eq!(keys(64, "").len(), 128);
     assert!(LiveLimits::try_new(keys(64, "")).is_ok());
     assert!(RateLimitLayer::builder(keys(64, "")).try_build().is_ok());
-    let refused = "65 limits for one request are too many: use at most 64";
-    assert_eq!(LiveLimits::try_new(keys(65, "")).unwrap_err().to_string(), refused);
-    assert_eq!(RateLimitLayer::builder(keys(65, "")).try_build().unwrap_err().to_string(), refused);
+    let rejected = "65 limits for one request are too many: use at most 64";
+    assert_eq!(LiveLimits::try_new(keys(65, "")).unwrap_err().to_string(), rejected);
+    assert_eq!(RateLimitLayer::builder(keys(65, "")).try_build().unwrap_err().to_string(), rejected);
     let within = "- key: header.h0
   value: y
   descriptors:
   - { key: header.a, rate_limit: { unit: day, requests_per_unit: 9 } }
   - { key: header.b, rate_limit: { unit: day, requests_per_unit: 9 } }
 ";
-    assert_eq!(LiveLimits::try_new(keys(64, within)).unwrap_err().to_string(), refused);
+    assert_eq!(LiveLimits::try_new(keys(64, within)).unwrap_err().to_string(), rejected);
     // Limits that do not apply do not count.
     assert!(LiveLimits::try_new(keys(64, within).into_iter().take(129)).is_ok());
     // Limits that exclude each other count once.

@@ -61,9 +61,9 @@ async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture)
     rules.replace([old()]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("old", 40)]));
     rules.replace([old()]).unwrap();
-    let refused = visit(&app, "/big", "ann").await;
-    assert!(refused.is_denied());
-    assert_eq!(left(&refused), are(&[("old", 40)]));
+    let denied = visit(&app, "/big", "ann").await;
+    assert!(denied.is_denied());
+    assert_eq!(left(&denied), are(&[("old", 40)]));
     fixture.wait_for_remaining(&old(), "ann", 40).await;
 }
 

@@ -1,4 +1,4 @@
-//! Faults of a single node that is reached, but refuses to decide, and of the line to it.
+//! Faults of a single node that is reached, but rejects to decide, and of the line to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ async fn loading_its_data() {
 }
 
 /// Changes a setting under which no new connection works, cuts all others, and changes it back.
-async fn refusing_connections(fault: &str, setting: &str, during: &str, after: &str) {
+async fn rejecting_connections(fault: &str, setting: &str, during: &str, after: &str) {
     let server = RedisServer::start();
     let load = Load::start(&store(&server).await);
     load.run(BEFORE).await;
@@ -74,12 +74,12 @@ async fn refusing_connections(fault: &str, setting: &str, during: &str, after: &
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_clients_than_it_accepts() {
-    refusing_connections("maxclients reached", "maxclients", "1", "10000").await;
+    rejecting_connections("maxclients reached", "maxclients", "1", "10000").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_password() {
-    refusing_connections("another password", "requirepass", "secret", "").await;
+    rejecting_connections("another password", "requirepass", "secret", "").await;
 }
 
 /// A line to a server that can lose what the server answers.
