@@ -107,14 +107,12 @@ pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, R
 pub use engine::CircuitBreaker;
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    BodyPolicy, ChargeError, HeaderStyle, HttpOptions, IntoRejectionResponse, KeepBody, Permit, RateLimit,
-    RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture, Settled, WrapBody,
+    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlight, InFlightFuture, InFlightGuard,
+    IntoRejectionResponse, KeepBody, Permit, RateLimit, RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture,
+    Settled, WrapBody,
 };
 pub use key::head::{RequestHead, ResponseHead};
-pub use limit::{
-    CostTable, CountInFlight, InFlight, InFlightFuture, InFlightGuard, Limit, LiveLimits, OnMissingKey, OnStoreError,
-    Share, SpareCapacity,
-};
+pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
 pub use recorder::*;
 pub use request::{RequestLimiter, RequestOptions, dry_run};

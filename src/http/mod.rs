@@ -11,12 +11,14 @@
 //! | Reject | [`rejection`], [`grpc`], [`error_response`] (errors that handlers return) |
 //! | Charge more or less later | [`ledger`], [`permit`] |
 //! | Respond | [`headers`], [`text`], [`body`] |
+//! | Count requests inside the layer | [`in_flight`] |
 
 mod body;
 mod config;
 mod error_response;
 mod grpc;
 mod headers;
+mod in_flight;
 mod ledger;
 mod nested;
 mod options;
@@ -34,6 +36,7 @@ use tower_layer::Layer;
 pub use self::body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
 use self::config::LayerConfig;
 pub use self::headers::{HeaderStyle, ResetFormat};
+pub use self::in_flight::{CountInFlight, InFlight, InFlightFuture, InFlightGuard};
 pub use self::options::HttpOptions;
 pub use self::permit::{ChargeError, Permit, Settled};
 pub use self::service::{RateLimit, ResponseFuture};

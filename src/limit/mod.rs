@@ -22,4 +22,4 @@ pub(crate) use self::definition::{Match, Values};
 pub(crate) use self::limits::{IndexedLimits, Limits, MAX_PER_REQUEST};
 pub(crate) use self::live::Live;
 pub use self::live::LiveLimits;
-pub use self::spare_capacity::{CountInFlight, InFlight, InFlightFuture, InFlightGuard, SpareCapacity};
+pub use self::spare_capacity::SpareCapacity;

@@ -70,14 +70,8 @@ const LEVELS: &[&str] = &[
 ];
 
 /// The files that hold the rule of an algorithm.
-const ALGORITHMS: &[&str] = &[
-    "algorithm::bucket",
-    "algorithm::counter",
-    "algorithm::interval_bucket",
-    "algorithm::log",
-    "algorithm::penalty",
-    "algorithm::window",
-];
+const ALGORITHMS: &[&str] =
+    &["algorithm::bucket", "algorithm::counter", "algorithm::interval_bucket", "algorithm::log", "algorithm::window"];
 
 fn sources() -> Vec<Source> {
     let root = support::repository("src");

@@ -117,7 +117,7 @@ impl Cluster {
     /// It is sent to another master only if the first one redirected it or it could not be sent, so that it cannot have
     /// run.
     pub(super) async fn send(self: &Arc<Self>, slot: u16, command: Command) -> Result<CommandReply, Fault> {
-        let mut in_flight = InFlightGuard { cluster: Some(self) };
+        let mut in_flight = UnansweredCall { cluster: Some(self) };
         let (mut master, mut asking) = (self.find_owner(slot).await?, false);
         let mut redirects = 0..MAX_REDIRECTS;
         let answer = loop {
@@ -305,11 +305,11 @@ fn parse_ranges(slots: Value, host: &str) -> Option<Vec<SlotRange>> {
 }
 
 /// Loads the slots if a request is dropped before its reply: its master may hang, and a replica may have taken over.
-struct InFlightGuard<'a> {
+struct UnansweredCall<'a> {
     cluster: Option<&'a Arc<Cluster>>,
 }
 
-impl Drop for InFlightGuard<'_> {
+impl Drop for UnansweredCall<'_> {
     fn drop(&mut self) {
         if let Some(cluster) = self.cluster {
             cluster.refresh();
