@@ -89,6 +89,12 @@ impl Outcome {
         !self.is_allowed() && self.penalty().is_some_and(counts)
     }
 
+    /// Returns the wait by the limit alone, whether or not the key is locked out.
+    #[inline]
+    pub(crate) fn limit_wait(&self) -> u64 {
+        self.penalty().map_or(self.wait, |penalty| penalty.limit_wait)
+    }
+
     /// Returns how long the key is locked out, in µs, or 0.
     pub(crate) fn lockout_left(&self) -> u64 {
         self.penalty().map_or(0, PenaltyOutcome::left)

@@ -144,7 +144,7 @@ impl MemoryStore {
     #[cold]
     fn keep_strikes(&self, locked: &mut Locked<'_>, charges: &mut Charges) {
         let own = own_fingerprints(charges);
-        for outcome in charges.iter_mut().filter(|outcome| outcome.penalty().is_some() && !outcome.is_allowed()) {
+        for outcome in charges.iter_mut().filter(|outcome| outcome.penalty().is_some() && outcome.limit_wait() > 0) {
             let (fingerprint, rank) = (outcome.penalty_fingerprint(), rank(outcome));
             let struck = outcome.struck().map(KeyState::Compact);
             let shard = self.shard_among(locked, outcome.key());
@@ -238,7 +238,7 @@ fn own_fingerprints(charges: &Charges) -> SmallVec<[u128; 8]> {
 /// other keys.
 #[inline]
 fn rank(outcome: &Outcome) -> Option<EvictionRank> {
-    match outcome.wait {
+    match outcome.limit_wait() {
         0 if outcome.cost > 0 => Some(EvictionRank::new(outcome.used, outcome.algorithm().hard_capacity())),
         0 | NEVER => None,
         _ => Some(EvictionRank::DENIED),

@@ -79,6 +79,22 @@ fn a_request_over_the_capacity_evicts_no_denied_key() {
     assert!(["ann", "bob"].iter().all(|key| !ask(&denied, key, 1).is_allowed()));
 }
 
+/// Lockouts that cost a flood of keys nothing evict each other, although they deny requests that the limit would allow.
+#[test]
+fn lockouts_by_requests_over_the_capacity_evict_no_denied_key() {
+    let store = Memory::new(1_000);
+    let limit = Limit::new("one", FixedWindow::new(1, DAY));
+    let denied = store.limiter(limit.clone());
+    let punished = store.limiter(limit.penalty(Penalty::after(1, DAY).locked_out_for(DAY)));
+    for key in 0..100 {
+        assert!(ask(&denied, key, 1).is_allowed() && !ask(&denied, key, 1).is_allowed());
+    }
+    for n in 0..20_000 {
+        assert!([2, 1].iter().all(|cost| ask(&punished, ("other", n), *cost).is_locked_out()));
+    }
+    assert!((0..100).all(|key| !ask(&denied, key, 1).is_allowed()));
+}
+
 /// A lockout that cannot be stored is not announced, as in a store full of denied keys.
 #[test]
 fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
