@@ -102,7 +102,10 @@ mod select;
 pub mod store;
 mod time;
 
-pub use algorithm::*;
+pub use algorithm::{
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
+};
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
 pub use engine::CircuitBreaker;
 pub use error::{ConfigError, StoreError, StoreErrorKind};
@@ -114,7 +117,13 @@ pub use http::{
 pub use key::head::{RequestHead, ResponseHead};
 pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
 pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
-pub use recorder::*;
+#[cfg(feature = "metrics")]
+pub use recorder::MetricsRecorder;
+#[cfg(feature = "tracing")]
+pub use recorder::TraceRecorder;
+pub use recorder::{
+    BreakerState, DecisionRecord, Event, Fallback, LimitRecord, LimitStats, Reason, Recorder, Rejection, Stats, TopKey,
+};
 pub use request::{RequestLimiter, RequestOptions, dry_run};
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};

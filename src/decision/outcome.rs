@@ -44,14 +44,14 @@ pub(super) struct Details {
     /// The lockout that the request has begun.
     pub(super) lockout: Option<Lockout>,
     /// The values to report in place of those that follow from the mark.
-    report: Option<Report>,
+    report: Option<ReportedValues>,
     /// The fingerprint of the share that has answered.
     share: Option<u128>,
 }
 
 /// The values that the outcome reports beside its verdict.
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct ReportedValues {
     remaining: u64,
     /// [`NEVER`] if there never is more.
     more_after: u64,
@@ -114,7 +114,8 @@ impl Outcome {
         (self.uses_overage, self.is_locked_out) = (false, false);
         self.used = self.algorithm.capacity.saturating_sub(remaining);
         let more_after = more_after.map_or(NEVER, ceil_micros);
-        self.details_mut().report = Some(Report { remaining, more_after, reset_after: ceil_micros(reset_after) });
+        self.details_mut().report =
+            Some(ReportedValues { remaining, more_after, reset_after: ceil_micros(reset_after) });
     }
 
     /// Marks that the key is locked out by a [`Penalty`](crate::Penalty), after the [answer](Self::answer), which is that
@@ -267,13 +268,13 @@ impl Outcome {
         self.details.get_or_insert_default()
     }
 
-    fn given_report(&self) -> Option<&Report> {
+    fn given_report(&self) -> Option<&ReportedValues> {
         self.details.as_ref()?.report.as_ref()
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> ReportedValues {
         let (algorithm, state, now) = (&self.algorithm, &self.mark, self.now);
-        let mut report = Report {
+        let mut report = ReportedValues {
             remaining: algorithm.remaining(self.used),
             more_after: algorithm.more_after(state, now, self.used),
             reset_after: algorithm.reset_after(state, now),

@@ -132,7 +132,7 @@ impl Limits {
         Charges::new(&self.texts)
     }
 
-    /// Adds the charges of a limit to those of a request.
+    /// Adds the charge of a limit to those of a request.
     #[inline]
     pub(crate) fn add(&self, charges: &mut Charges, index: usize, key: KeyHash, cost: u64) {
         charges.reserve(self.limits.len().min(MAX_RESERVED));
@@ -159,7 +159,7 @@ impl Limits {
         charges
     }
 
-    /// Adds the charges of a limit to those of a request, as an earlier request was asked, with another cost.
+    /// Adds the charge of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
         let mut charge = earlier.asked_again(cost);
         // A cost of 0 always fits, so as a quota it would allow the request for the others: it has no say.

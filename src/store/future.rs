@@ -1,4 +1,4 @@
-//! The future that a store returns.
+//! What a store returns: the answer to a request, and the future of a result.
 
 use std::fmt;
 use std::future::Future;
@@ -65,9 +65,9 @@ impl Answer {
 /// # });
 /// ```
 #[must_use = "futures do nothing unless polled"]
-pub struct StoreFuture<T>(State<T>);
+pub struct StoreFuture<T>(Readiness<T>);
 
-enum State<T> {
+enum Readiness<T> {
     /// `None` once the result was taken.
     Ready(Option<Result<T, StoreError>>),
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
@@ -76,12 +76,12 @@ enum State<T> {
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready.
     pub fn ready(result: Result<T, StoreError>) -> Self {
-        Self(State::Ready(Some(result)))
+        Self(Readiness::Ready(Some(result)))
     }
 
     /// Creates a future that has yet to be polled. It is boxed.
     pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
-        Self(State::Pending(Box::pin(future)))
+        Self(Readiness::Pending(Box::pin(future)))
     }
 
     /// Returns a reference to the result if it is ready and was not taken, or `None` if the future has to be awaited.
@@ -101,8 +101,8 @@ impl<T> StoreFuture<T> {
     /// Returns an error if the store has failed.
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
-            State::Ready(result) => result.as_ref().map(Result::as_ref),
-            State::Pending(_) => None,
+            Readiness::Ready(result) => result.as_ref().map(Result::as_ref),
+            Readiness::Pending(_) => None,
         }
     }
 
@@ -113,7 +113,7 @@ impl<T> StoreFuture<T> {
     /// Returns the future itself if it has to be awaited, or if its result was already taken.
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            State::Ready(Some(result)) => Ok(result),
+            Readiness::Ready(Some(result)) => Ok(result),
             state => Err(Self(state)),
         }
     }
@@ -131,8 +131,8 @@ impl<T: Unpin> Future for StoreFuture<T> {
     /// Panics if polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Pending(future) => future.as_mut().poll(context),
-            State::Ready(result) => {
+            Readiness::Pending(future) => future.as_mut().poll(context),
+            Readiness::Ready(result) => {
                 ready!(poll_proceed(context)).made_progress();
                 Poll::Ready(result.take().expect("a `StoreFuture` is not polled after it was ready"))
             }

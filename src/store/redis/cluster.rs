@@ -92,7 +92,7 @@ impl Cluster {
         let opened = join_all(masters.iter().map(|master| master.open())).await;
         let faults: Vec<_> = opened.into_iter().filter_map(Result::err).collect();
         let is_down = 2 * faults.len() >= masters.len();
-        match faults.into_iter().find(|(_, fault)| is_down || fault.is_denied()) {
+        match faults.into_iter().find(|(_, fault)| is_down || fault.lacks_permission()) {
             None => Ok(()),
             Some((node, fault)) => {
                 let is_unreachable = fault.is_unreachable();

@@ -153,7 +153,7 @@ impl Connector {
         // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
         // text.
         let is_loaded = self.check(connection).await;
-        if is_loaded.as_ref().is_err_and(Fault::is_denied)
+        if is_loaded.as_ref().is_err_and(Fault::lacks_permission)
             && let Ok(Role::Sentinel { .. }) = cmd("ROLE").query_async(connection).await
         {
             return Err(Fault::setting(

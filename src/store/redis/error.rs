@@ -89,9 +89,9 @@ impl Fault {
     }
 
     /// Returns whether the server denied a command, so that requests fail until an operator permits it.
-    pub(super) fn is_denied(&self) -> bool {
+    pub(super) fn lacks_permission(&self) -> bool {
         match self {
-            Self::Connect(fault) => fault.is_denied(),
+            Self::Connect(fault) => fault.lacks_permission(),
             _ => matches!(self, Self::Permission(_)),
         }
     }

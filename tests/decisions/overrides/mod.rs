@@ -15,8 +15,8 @@ use tower_ratelimit::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, LimitHandle, Limiter, Timestamp, TokenBucket,
 };
 
-/// Returns the same limit with another capacity. The rate of a bucket stays the same, because a change of the rate
-/// converts its backlog.
+/// Returns the same limit with another capacity, and a bucket with the same rate, because another rate converts its
+/// backlog.
 fn holding(limit: Algorithm, tokens: u32) -> Algorithm {
     let window = limit.window_at(Timestamp::EPOCH);
     let (_, size) = all(tokens, window).into_iter().find(|(_, of)| kind(of) == kind(&limit)).unwrap();

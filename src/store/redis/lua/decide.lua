@@ -71,7 +71,7 @@ for done = progress.done, same do
     end
   end
   is_allowed = is_allowed and quota_has_room ~= false
-  reply[verdict] = char(is_allowed and 121 or 110, keys_read)
+  reply[verdict] = char(is_allowed and 121 or 110, keys_read) -- y or n
 
   -- Charge all or none. A denial by a limit is a strike for the penalty behind it.
   local is_denied = false
