@@ -21,10 +21,13 @@ pub mod patient;
 pub mod permissions;
 pub mod recording;
 pub mod redis_cluster;
+// In the package of the crate, whose unit tests need them, too.
+#[path = "../../src/store/redis/tests/redis_server.rs"]
 pub mod redis_server;
 pub mod rule;
 pub mod sentinel;
 pub mod server;
+#[path = "../../src/store/redis/tests/split_mix.rs"]
 pub mod split_mix;
 pub mod store_fixture;
 pub mod time;

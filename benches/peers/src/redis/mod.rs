@@ -3,7 +3,7 @@
 mod bare;
 mod call;
 mod load;
-#[path = "../../../../tests/support/redis_server.rs"]
+#[path = "../../../../src/store/redis/tests/redis_server.rs"]
 mod server;
 mod sizes;
 mod speed;

@@ -4,9 +4,7 @@
 mod batches;
 mod fake;
 mod random;
-#[path = "../../../../tests/support/redis_server.rs"]
 mod redis_server;
-#[path = "../../../../tests/support/split_mix.rs"]
 mod split_mix;
 mod trace;
 
