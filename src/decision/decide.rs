@@ -90,3 +90,26 @@ pub(crate) fn enforce_quotas(outcomes: &mut [Outcome]) {
         outcome.set_enforced(if has_capacity { outcome.is_allowed() } else { index == first });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{FixedWindow, Penalty};
+    use crate::decision::{Charge, PenaltyOutcome};
+    use crate::key::hash::{KeyHash, KeyHasher};
+
+    /// A store that wraps another one may ask again in place.
+    #[test]
+    fn only_the_denial_that_begins_a_lockout_reports_it() {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let charge = Charge::new(0, "limit", FixedWindow::per_day(1).into(), &hasher).with_key(KeyHash::ZERO, 2);
+        let penalty = PenaltyOutcome::new(Penalty::after(2, Duration::from_secs(60)));
+        let (mut outcomes, mut states) = ([Outcome::new(charge, Some(penalty))], [KeyState::UNUSED, KeyState::UNUSED]);
+        for (begins, is_locked_out) in [(false, false), (true, true), (false, true)] {
+            decide(&mut outcomes, &mut states, 1, Purpose::Take);
+            assert_eq!((outcomes[0].lockout().is_some(), outcomes[0].is_locked_out()), (begins, is_locked_out));
+        }
+    }
+}

@@ -146,8 +146,10 @@ fn ready<T>(answer: StoreFuture<T>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::algorithm::{FixedWindow, SlidingLog};
+    use crate::algorithm::{FixedWindow, Penalty, SlidingLog};
     use crate::key::hash::KeyHash;
     use crate::limit::Share;
 
@@ -193,6 +195,20 @@ mod tests {
         let decision = decision.unwrap();
         let [outcome] = decision.outcomes() else { panic!("{decision:?}") };
         assert_eq!((outcome.algorithm().capacity(), outcome.remaining(), outcome.is_enforced()), (10, 8, true));
+    }
+
+    #[test]
+    fn a_local_denial_of_a_request_without_strikes_begins_no_lockout() {
+        let penalty = Penalty::after(1, Duration::from_secs(60));
+        let local = Local::new(vec![Limit::new("window", FixedWindow::per_day(1)).penalty(penalty)]);
+        for makes_strikes in [false, true] {
+            let mut charges = local.limits.charges_of(KeyHasher::with_secret([0; 16]).hash(b"key"), 2);
+            if !makes_strikes {
+                charges.disable_strikes();
+            }
+            let (_, decision) = local.policies.decide(&local.limits, Purpose::Take, charges);
+            assert_eq!(decision.unwrap().is_locked_out(), makes_strikes);
+        }
     }
 
     /// NexaSphere#1056: the map that replaced a failing store grew until no memory was left.

@@ -324,6 +324,21 @@ mod tests {
         assert!(!is_denied(&denials, &charges));
     }
 
+    /// What a key with an override has left does not follow from the size of the limit.
+    #[test]
+    fn a_denial_is_repeated_for_a_larger_limit_that_has_capacity_unless_it_can_be_overridden() {
+        for is_overridable in [false, true] {
+            let denials = Denials::new(Duration::from_secs(600));
+            let mut shared = asked("shared", FixedWindow::per_day(5), 0);
+            shared.is_overridable = is_overridable;
+            let mut charges = Charges::of([shared, asked("own", FixedWindow::per_day(1), 1)]);
+            deny(denials.begin(&charges, Purpose::Take), &charges);
+            assert!(is_denied(&denials, &charges));
+            charges[0].charge.set_algorithm(FixedWindow::per_day(6).into());
+            assert_eq!(is_denied(&denials, &charges), !is_overridable);
+        }
+    }
+
     #[test]
     fn after_a_clock_step_back_the_database_decides() {
         let denials = Denials::new(Duration::from_secs(600));
