@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::database::{CompareAndSwap, Database, refunded};
+use super::database::{CompareAndSwap, Database, Row, refunded};
 use super::operation::Retries;
 use crate::algorithm::KeyState;
 use crate::decision::{Charges, Outcome, Purpose, decide};
@@ -23,7 +23,8 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
     }
 
     fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
-        let (database, charges) = (self.clone(), charges.clone());
+        let (database, mut charges) = (self.clone(), charges.clone());
+        charges.ask_again();
         StoreFuture::pending(async move {
             let retries = Retries::new(longest_wait)?;
             let written = charges.states().map(|_| None).collect();
@@ -104,6 +105,13 @@ struct Written {
     after: KeyState,
 }
 
+impl Written {
+    /// Returns whether this is a strike in a row that others have changed since: it stays, and is not made again.
+    fn is_strike_of_others(&self, row: &Row) -> bool {
+        self.charged.is_none() && self.after != row.state
+    }
+}
+
 impl<B: CompareAndSwap> CasRequest<B> {
     async fn decide(mut self) -> Result<Answer, StoreError> {
         let decided = self.attempt().await;
@@ -132,13 +140,21 @@ impl<B: CompareAndSwap> CasRequest<B> {
             let now = at.as_micros();
             let mut charges = self.charges.clone();
             let (rows, until) = self.database.read(&mut charges, now).await?;
+            let had_written = self.written.iter().any(Option::is_some);
+            for (index, row) in rows.iter().enumerate() {
+                if self.written[index].take_if(|written| written.is_strike_of_others(row)).is_some() {
+                    let limits = self.charges.states().take(index).filter(|(_, is_penalty)| !is_penalty).count();
+                    for charges in [&mut self.charges, &mut charges] {
+                        charges[limits - 1].disable_strikes();
+                    }
+                }
+            }
             let before: Vec<KeyState> =
                 rows.iter().zip(&self.written).map(|(row, written)| without(written, &row.state, now)).collect();
             let mut after = before.clone();
             decide(&mut charges, &mut after, now, self.purpose);
             let is_denied = charges.iter().any(Outcome::denies);
             self.denial = None;
-            let had_written = self.written.iter().any(Option::is_some);
             let mut order: Vec<usize> = (0..rows.len()).filter(|_| self.purpose == Purpose::Take).collect();
             order.sort_unstable_by_key(|index| &rows[*index].key);
             for index in order {

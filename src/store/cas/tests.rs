@@ -488,6 +488,32 @@ async fn a_strike_before_a_lost_race_counts_once() {
     assert_eq!(lockouts(&take_all().await).len(), 1, "that of the limit with three strikes");
 }
 
+/// Another request has struck both limits meanwhile, so the first strike stays when this one starts again.
+#[tokio::test(start_paused = true)]
+async fn a_strike_in_a_row_that_others_have_changed_is_not_made_again() {
+    let table = Table::shared();
+    let charges = punished(&["one", "other"].map(|limit| charge(limit, FixedWindow::per_hour(1))), &[3, 3]);
+    let take_all = async || decide_all(&table.process(), charges.clone(), Purpose::Take).await.unwrap();
+    take_all().await;
+    let intruder = table.process().decide(&mut charges.clone(), Purpose::Take, Duration::MAX);
+    table.interrupt(vec![None, Some(intruder)]);
+    assert_eq!(lockouts(&take_all().await), [], "two requests were denied");
+    assert_eq!(lockouts(&take_all().await).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_by_an_override_stands_although_its_strike_cannot_be_written() {
+    let table = Table::shared();
+    let limit = Limit::new("limit", FixedWindow::per_day(5)).overridable();
+    let limit = limit.penalty(Penalty::after(1, Duration::from_secs(60)));
+    let limiter = Limiter::builder([limit]).store(table.process()).build();
+    limiter.limit("limit").unwrap().set_override("key", FixedWindow::per_day(1), None).await.unwrap();
+    assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+    table.progress.lock().unwrap().writing = Writing::Fails;
+    let decision = limiter.acquire("key", 1).await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.outcomes()[0].remaining()), (false, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_override_applies_until_it_expires() {
     let (table, mut outcome) = (Table::shared(), charge("limit", FixedWindow::per_day(1)));
