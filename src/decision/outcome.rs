@@ -155,6 +155,9 @@ impl Outcome {
     /// Answers whether the cost is available. Prepares its charge if `takes`.
     #[inline(always)]
     pub(crate) fn peek(&mut self, state: &KeyState, now: u64, takes: bool) {
+        if self.details.is_some() {
+            self.forget_answer();
+        }
         self.now = now;
         let (algorithm, cost) = (&self.charge.algorithm, self.charge.cost);
         let attempt = state.attempt(algorithm, now, if takes { cost } else { 0 });
@@ -163,6 +166,14 @@ impl Outcome {
         if self.wait == 0 {
             self.delay = algorithm.delay(state, now, cost);
         }
+    }
+
+    /// Forgets what a store has set. A store that wraps others may ask several of them.
+    #[cold]
+    fn forget_answer(&mut self) {
+        let penalty = self.details_mut().penalty;
+        *self.details_mut() = Details { penalty, ..Details::default() };
+        self.is_locked_out = false;
     }
 
     /// Completes the answer after a [`peek`](Self::peek). Makes the charge that it has prepared if `takes`, which requires
@@ -179,21 +190,22 @@ impl Outcome {
         self.mark = state.summary(algorithm, now);
     }
 
-    /// Takes the answer to an equal question at the instant `at`, brought forward to `now`. Requires that nothing has
-    /// changed, and that `now` is before [`sufficient_until`](Self::sufficient_until).
-    pub(crate) fn answer_like(&mut self, known: &Self, at: u64, now: u64) {
+    /// Takes the answer to an equal question, brought forward by so many µs. Requires that nothing has changed, and that
+    /// this is before [`sufficient_until`](Self::sufficient_until).
+    pub(crate) fn answer_like(&mut self, known: &Self, elapsed: u64) {
         let Self { charge: asked, .. } = mem::replace(self, known.clone());
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
             self.charge = asked;
         }
-        let mut state = KeyState::Compact(self.mark);
-        let later = |span: u64| if span < NEVER { span.saturating_sub(now.saturating_sub(at)) } else { span };
+        let later = |span: u64| if span < NEVER { span.saturating_sub(elapsed) } else { span };
         if let Some(Details { report: Some(report), .. }) = self.details.as_deref_mut() {
             // A store of another crate sets the answer only, from which no state follows.
             self.wait = later(self.wait);
             (report.more_after, report.reset_after) = (later(report.more_after), later(report.reset_after));
             return;
         }
+        // Its own clock may be another one than that of the decision: the wall clock of a calendar.
+        let (mut state, now) = (KeyState::Compact(self.mark), self.now + elapsed);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = later(self.wait);
             self.now = now;
@@ -202,7 +214,7 @@ impl Outcome {
         }
         self.complete(&mut state, false);
         if let Some(penalty) = self.penalty() {
-            self.peek_penalty(penalty.state, now);
+            self.peek_penalty(penalty.state, penalty.now + elapsed);
         }
     }
 
@@ -255,7 +267,10 @@ impl Outcome {
             let changes = [report.more_after, report.reset_after].into_iter();
             return changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after));
         }
-        if self.algorithm.keeps_log() && self.used > 0 { self.mark.at } else { u64::MAX }
+        if self.algorithm.keeps_log() && self.used > 0 {
+            return at.saturating_add(self.mark.at.saturating_sub(self.now));
+        }
+        u64::MAX
     }
 
     /// Returns the largest cost that is available now, with overage.

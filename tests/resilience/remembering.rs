@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tower_ratelimit::store::{Answer, Charge, Charges, KeyHasher, Purpose, Remembering, StoreFuture};
 use tower_ratelimit::{
-    Clock, DecidedBy, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, SlidingLog, Store, StoreError,
-    Timestamp, TokenBucket, Verdict,
+    CalendarWindow, Clock, DecidedBy, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, SlidingLog,
+    Store, StoreError, Timestamp, TokenBucket, Verdict,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -173,18 +173,23 @@ async fn an_incomplete_answer_is_not_remembered() {
 
 /// Decides each charge by itself, and copies the outcomes.
 #[derive(Debug)]
-struct OneByOne(MemoryStore);
+struct OneByOne {
+    store: MemoryStore,
+    has_clock: bool,
+}
 
 impl Store for OneByOne {
     fn hasher(&self) -> KeyHasher {
-        self.0.hasher()
+        self.store.hasher()
     }
 
     fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let mut at = Timestamp::EPOCH;
         for position in 0..charges.len() {
             let mut one = charges.select([position]);
-            let Ok(Ok(answer)) = self.0.decide(&mut one, purpose, longest_wait).into_ready() else { unreachable!() };
+            let Ok(Ok(answer)) = self.store.decide(&mut one, purpose, longest_wait).into_ready() else {
+                unreachable!()
+            };
             at = answer.finish(&mut one);
             charges[position] = one[0].clone();
         }
@@ -192,22 +197,23 @@ impl Store for OneByOne {
     }
 
     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
-        self.0.refund(charges)
+        self.store.refund(charges)
     }
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
-        self.0.reset(charges)
+        self.store.reset(charges)
     }
 
     fn now(&self) -> Option<Timestamp> {
-        self.0.now()
+        self.store.now().filter(|_| self.has_clock)
     }
 }
 
 #[tokio::test]
 async fn a_lockout_stands_around_a_store_that_copies_outcomes() {
     let clock = ManualClock::default();
-    let store = Remembering::new(OneByOne(MemoryStore::new().clock(clock.clone()))).remember_denials(10 * MINUTE);
+    let store = OneByOne { store: MemoryStore::new().clock(clock.clone()), has_clock: true };
+    let store = Remembering::new(store).remember_denials(10 * MINUTE);
     let limit = Limit::new("codes", TokenBucket::per_second(1)).penalty(Penalty::after(1, MINUTE));
     let limiter = Limiter::builder([limit]).store(store).build();
     assert!(is_allowed(&limiter).await.unwrap());
@@ -220,4 +226,35 @@ async fn a_lockout_stands_around_a_store_that_copies_outcomes() {
         clock.advance(Duration::from_secs(1));
     }
     assert!(is_allowed(&limiter).await.unwrap(), "the lockout is over");
+}
+
+/// A clock that steps, and a wall clock that is ahead of it.
+#[derive(Debug)]
+struct Behind(ManualClock);
+
+impl Clock for Behind {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    fn wall_time(&self) -> Timestamp {
+        self.0.now().saturating_add(60 * MINUTE)
+    }
+}
+
+#[tokio::test]
+async fn a_denial_is_repeated_by_the_clock_of_each_limit() {
+    for has_clock in [true, false] {
+        let store = OneByOne { store: MemoryStore::new().clock(Behind(ManualClock::default())), has_clock };
+        let limits = [
+            Limit::new("minute", FixedWindow::per_minute(1)).penalty(Penalty::after(2, MINUTE)),
+            Limit::new("daily", CalendarWindow::daily(1_000)),
+        ];
+        let limiter = Limiter::builder(limits).store(Remembering::new(store)).deadline(MINUTE).build();
+        for request in 0..6 {
+            let decision = limiter.acquire("key", 1).await.unwrap();
+            let expected = (request == 0, request > 1);
+            assert_eq!((decision.is_allowed(), decision.is_locked_out()), expected, "{has_clock}, {request}");
+        }
+    }
 }
