@@ -94,6 +94,11 @@ impl Charge {
         resized.is_some()
     }
 
+    /// Gives the limit the size of an override, or its own.
+    pub(crate) fn apply_override(&mut self, size: Option<Size>) {
+        self.resize(size.unwrap_or(self.own_size));
+    }
+
     /// Returns whether the size is that of an override.
     pub(crate) fn is_resized(&self) -> bool {
         self.algorithm.size() != self.own_size

@@ -68,7 +68,7 @@ impl Charges {
 
     /// Removes all answers, and the sizes of overrides.
     pub(crate) fn ask_again(&mut self) {
-        self.iter_mut().for_each(|outcome| *outcome = outcome.unanswered());
+        self.iter_mut().for_each(Outcome::ask_again);
     }
 
     #[inline(always)]

@@ -15,9 +15,15 @@ impl Outcome {
         outcome
     }
 
-    /// Returns the outcome of an equal question, without an answer, at the limit's own size.
+    /// Returns the outcome of the same charge without an answer.
     pub(crate) fn unanswered(&self) -> Self {
-        Self::new(self.charge.asked_again(self.charge.cost), self.penalty().map(PenaltyOutcome::unanswered))
+        Self::new(self.charge, self.penalty().map(PenaltyOutcome::unanswered))
+    }
+
+    /// Removes the answer, and the size of an override.
+    pub(crate) fn ask_again(&mut self) {
+        self.charge = self.asked_again(self.cost);
+        *self = self.unanswered();
     }
 
     /// Returns the penalty of the limit.

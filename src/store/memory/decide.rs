@@ -84,10 +84,9 @@ impl MemoryStore {
         let takes = purpose != Purpose::Peek;
         let mut slots: SmallVec<[_; 8]> = SmallVec::new();
         for outcome in charges.iter_mut() {
-            if outcome.is_overridable()
-                && let Some(kept) = self.override_of(outcome, now)
-            {
-                outcome.charge.resize(kept.size);
+            if outcome.is_overridable() {
+                let size = self.override_of(outcome, now).map(|kept| kept.size);
+                outcome.charge.apply_override(size);
             }
             let table = &mut self.shard_among(locked, outcome.key()).table;
             let slot = table.find(outcome.fingerprint()).ok();

@@ -124,6 +124,7 @@ impl SlotStore {
     /// Runs a task of the script on the charges of one slot.
     fn run(&self, task: Task, purpose: Purpose, charges: &Charges) -> StoreFuture<Answer> {
         let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
+        charges.ask_again();
         StoreFuture::pending(async move {
             let [at, until] = store.ask(task, purpose, &mut charges).await?.map(Timestamp::from_micros);
             Ok(Answer::with_charges(at, charges).valid_until(until))
