@@ -15,7 +15,7 @@ pub struct Charge {
     /// The limit with its overage, at the size that applies to the key.
     pub(crate) algorithm: Algorithm,
     /// The size of the limit without an override.
-    pub(super) own_size: Size,
+    pub(crate) own_size: Size,
     pub(crate) cost: u64,
     pub(crate) overage_percent: u32,
     pub(crate) limit: u16,
@@ -94,11 +94,6 @@ impl Charge {
         resized.is_some()
     }
 
-    /// Gives the limit the size of an override, or its own.
-    pub(crate) fn apply_override(&mut self, size: Option<Size>) {
-        self.resize(size.unwrap_or(self.own_size));
-    }
-
     /// Returns whether the size is that of an override.
     pub(crate) fn is_resized(&self) -> bool {
         self.algorithm.size() != self.own_size
@@ -117,8 +112,8 @@ impl Charge {
 }
 
 impl Charge {
-    /// Returns the hash of the key. Limits of one request with the same key have the same hash. That of a key of one part is
-    /// the [`KeyHasher::hash`] of its bytes.
+    /// Returns the hash of the key. Limits of one request with the same key have the same hash. The hash of a key of
+    /// one part is the [`KeyHasher::hash`] of its bytes.
     #[must_use]
     #[inline]
     pub fn key(&self) -> KeyHash {

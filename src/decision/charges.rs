@@ -1,6 +1,7 @@
 //! The charges of a request.
 
 use std::borrow::Cow;
+use std::iter;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -68,7 +69,10 @@ impl Charges {
 
     /// Removes all answers, and the sizes of overrides.
     pub(crate) fn ask_again(&mut self) {
-        self.iter_mut().for_each(Outcome::ask_again);
+        for outcome in self.iter_mut() {
+            outcome.charge = outcome.asked_again(outcome.cost);
+            *outcome = outcome.unanswered();
+        }
     }
 
     #[inline(always)]
@@ -143,19 +147,20 @@ impl Charges {
         self.iter().any(|outcome| outcome.penalty().is_some())
     }
 
-    /// Returns the charge of each state that decides the request, and whether the state is that of the limit's penalty,
-    /// which follows the limit's own.
-    pub(crate) fn states(&self) -> impl Iterator<Item = (&Outcome, bool)> {
-        let of_penalty = |outcome: &Outcome| outcome.penalty().is_some();
-        self.iter()
-            .flat_map(move |outcome| (0..1 + u8::from(of_penalty(outcome))).map(move |state| (outcome, state > 0)))
+    /// Returns the states that decide the request: of each charge that of the limit, then that of its penalty. Each is
+    /// the position of the charge, and whether it is the penalty's.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (usize, bool)> {
+        self.iter().enumerate().flat_map(|(position, outcome)| {
+            let of_penalty = outcome.penalty().map(|_| (position, true));
+            iter::once((position, false)).chain(of_penalty)
+        })
     }
 
     /// Returns the fingerprints of these [states](Self::states).
     pub(crate) fn fingerprints(&self) -> impl Iterator<Item = u128> {
-        self.states().map(|(outcome, is_penalty)| match is_penalty {
-            true => outcome.penalty_fingerprint(),
-            false => outcome.fingerprint(),
+        self.states().map(|(position, is_penalty)| match is_penalty {
+            true => self[position].penalty_fingerprint(),
+            false => self[position].fingerprint(),
         })
     }
 

@@ -43,8 +43,8 @@ pub(crate) fn decide(outcomes: &mut [Outcome], states: &mut [KeyState], now: u64
     });
 }
 
-/// Decides a request after a [`peek`](Outcome::peek) at all its states. Calls `complete` with each outcome, its position,
-/// and whether it is charged. Its strike has been counted then.
+/// Decides a request after a [`peek`](Outcome::peek) at all its states. Calls `complete` with each outcome, its
+/// position, and whether it is charged. Its strike has been counted then.
 #[inline(always)]
 pub(crate) fn complete(
     outcomes: &mut [Outcome],

@@ -118,8 +118,8 @@ impl Outcome {
             Some(ReportedValues { remaining, more_after, reset_after: ceil_micros(reset_after) });
     }
 
-    /// Marks that the key is locked out by a [`Penalty`](crate::Penalty), after the [answer](Self::answer), which is that
-    /// of the lockout.
+    /// Marks that the key is locked out by a [`Penalty`](crate::Penalty). Call it after [`answer`](Self::answer), which
+    /// sets the wait until the end of the lockout.
     pub fn set_locked_out(&mut self) {
         self.is_locked_out = true;
         if let Some(penalty) = &mut self.details_mut().penalty {
@@ -127,8 +127,8 @@ impl Outcome {
         }
     }
 
-    /// Marks that this request began a lockout of the key, after the [answer](Self::answer): the number of consecutive
-    /// lockouts, from 1, and the length of this one. It is reported as
+    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length
+    /// of this one. Call it after [`answer`](Self::answer). It is reported as
     /// [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
     pub fn set_new_lockout(&mut self, level: u32, span: Duration) {
         self.is_locked_out = true;
@@ -168,7 +168,7 @@ impl Outcome {
         }
     }
 
-    /// Forgets what a store has set. A store that wraps others may ask several of them.
+    /// Forgets what a store has set, because a store that wraps others may ask several of them.
     #[cold]
     fn forget_answer(&mut self) {
         let penalty = self.details_mut().penalty;
@@ -190,8 +190,8 @@ impl Outcome {
         self.mark = state.summary(algorithm, now);
     }
 
-    /// Takes the answer to an equal question, brought forward by so many µs. Requires that nothing has changed, and that
-    /// this is before [`sufficient_until`](Self::sufficient_until).
+    /// Takes the answer to an equal question, brought forward by so many µs. Requires that nothing has changed, and
+    /// that this is before [`sufficient_until`](Self::sufficient_until).
     pub(crate) fn answer_like(&mut self, known: &Self, elapsed: u64) {
         let Self { charge: asked, .. } = mem::replace(self, known.clone());
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
@@ -204,7 +204,7 @@ impl Outcome {
             (report.more_after, report.reset_after) = (later(report.more_after), later(report.reset_after));
             return;
         }
-        // Its own clock may be another one than that of the decision: the wall clock of a calendar.
+        // By its own clock, because a calendar is decided by the wall clock.
         let (mut state, now) = (KeyState::Compact(self.mark), self.now + elapsed);
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = later(self.wait);

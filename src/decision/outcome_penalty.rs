@@ -6,7 +6,7 @@ use super::penalty::{PenaltyOutcome, Strike};
 use crate::algorithm::{CompactState, Lockout};
 
 impl Outcome {
-    /// Creates the outcome, not answered yet, of a charge whose limit may have a penalty.
+    /// Creates the outcome of a charge that is not answered yet. Its limit may have a penalty.
     pub(crate) fn new(charge: Charge, penalty: Option<PenaltyOutcome>) -> Self {
         let mut outcome = Self::from(charge);
         if penalty.is_some() {
@@ -20,12 +20,6 @@ impl Outcome {
         Self::new(self.charge, self.penalty().map(PenaltyOutcome::unanswered))
     }
 
-    /// Removes the answer, and the size of an override.
-    pub(crate) fn ask_again(&mut self) {
-        self.charge = self.asked_again(self.cost);
-        *self = self.unanswered();
-    }
-
     /// Returns the penalty of the limit.
     #[inline]
     pub(crate) fn penalty(&self) -> Option<&PenaltyOutcome> {
@@ -36,7 +30,7 @@ impl Outcome {
         self.details.as_mut()?.penalty.as_mut()
     }
 
-    /// Excludes a denial from strikes.
+    /// Excludes a denial by the limit from strikes.
     pub(crate) fn disable_strikes(&mut self) {
         if let Some(penalty) = self.penalty_mut() {
             penalty.makes_strikes = false;
@@ -51,7 +45,6 @@ impl Outcome {
         (penalty.state, penalty.now, penalty.limit_wait) = (state, now, wait);
         let is_strike = penalty.makes_strikes && wait > 0 && penalty.left() == 0;
         penalty.strike = if is_strike { Strike::Due } else { Strike::No };
-        self.details_mut().lockout = None;
         self.apply_lockout();
     }
 

@@ -46,8 +46,8 @@ pub struct InFlight {
 const UNCOUNTED: usize = 1 << (usize::BITS - 1);
 
 impl InFlight {
-    /// Creates spare capacity while fewer than `requests` are in flight, as soon as something counts them. With 0, there
-    /// is never any.
+    /// Creates spare capacity while fewer than `requests` are in flight, as soon as something counts them. With 0,
+    /// there is never any.
     pub fn below(requests: usize) -> Self {
         Self { count: Arc::new(UNCOUNTED.into()), below: requests }
     }

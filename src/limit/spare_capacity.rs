@@ -1,7 +1,8 @@
 //! Spare capacity of the application, for elastic limits.
 
 /// Reports whether the application has spare capacity, for [`Limit::elastic`](crate::Limit::elastic). Implemented by
-/// [`InFlight`](crate::InFlight) and closures `Fn() -> bool`. Called inline for each request; must be fast and must not block.
+/// [`InFlight`](crate::InFlight) and closures `Fn() -> bool`. Called inline for each request; must be fast and must not
+/// block.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not report spare capacity",
     label = "expected `SpareCapacity`",

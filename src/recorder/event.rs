@@ -58,8 +58,8 @@ pub enum Event<'a> {
         outcome: &'a Outcome,
     },
     /// A lockout of a key began: see [`Limit::penalty`](crate::Limit::penalty). If several processes share a store, the
-    /// one that decided the last denial reports it. The decision that began it is [recorded](super::Recorder::decision),
-    /// with the fingerprint of the key.
+    /// one that decided the last denial reports it. The decision that began it is
+    /// [recorded](super::Recorder::decision), with the fingerprint of the key.
     #[non_exhaustive]
     PenaltyBegan {
         /// The limit's name.

@@ -112,8 +112,8 @@ impl RequestLimiter {
     /// Decides requests together, such as the descriptors of one call, and charges all of them or none. Returns their
     /// decisions, in order. Nothing was charged if one of them denies.
     ///
-    /// The call is allowed if all decisions are. Where requests have a limit and a key in common, their costs are added up,
-    /// and the size is that of the first. Outcomes show the cost of their request, and the verdict on the sum.
+    /// The call is allowed if all decisions are. Where requests have a limit and a key in common, their costs are added
+    /// up, and the size is that of the first. Outcomes show the cost of their request, and the verdict on the sum.
     /// Limits in [quota mode](Limit::quota_mode) count together: one with capacity allows the call.
     ///
     /// ```

@@ -30,7 +30,7 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// calls to the database, but does not lift any limit.
 const SETS: usize = 4_096;
 
-/// The most limits and penalties of a request whose denial is remembered.
+/// The maximum number of limits and penalties in a remembered denial.
 const MAX_STATES: usize = 8;
 
 /// The number of counters of changes. Keys share them, so a change of one key may end the denials of others.
@@ -88,11 +88,7 @@ impl Denials {
         for (outcome, denied) in charges.iter_mut().zip(&denial.outcomes) {
             outcome.answer_like(denied, earliest.saturating_sub(denial.at));
         }
-        // Never for a store whose clock runs at the rate of real time.
-        if !charges.iter().any(Outcome::denies) {
-            charges.iter_mut().for_each(Outcome::ask_again);
-            return None;
-        }
+        debug_assert!(charges.iter().any(Outcome::denies), "a repeated denial denies");
         Some(Timestamp::from_micros(earliest.min(Timestamp::MAX.as_micros())))
     }
 
@@ -130,11 +126,6 @@ impl Denials {
 fn set_of(charges: &[Outcome]) -> usize {
     let fingerprint = charges.iter().fold(0, |all: u128, outcome| all.rotate_left(1) ^ outcome.fingerprint());
     (fingerprint >> 16) as usize % SETS
-}
-
-/// Returns the number of states that decide charges.
-fn states(charges: &[Outcome]) -> usize {
-    charges.iter().map(|outcome| 1 + usize::from(outcome.penalty().is_some())).sum()
 }
 
 impl Denial {
@@ -200,14 +191,15 @@ impl Change {
             return;
         }
         // A store of another crate may leave charges out.
-        if states(charges) != self.epochs.len() || !charges.iter().all(Outcome::is_answered) {
+        let states: usize = charges.iter().map(|outcome| 1 + usize::from(outcome.penalty().is_some())).sum();
+        if states != self.epochs.len() || !charges.iter().all(Outcome::is_answered) {
             return;
         }
         if charges.iter().any(Outcome::is_strike) {
             return;
         }
         self.changes = false;
-        if states(charges) > MAX_STATES {
+        if states > MAX_STATES {
             return;
         }
         let end = |outcome: &Outcome| {

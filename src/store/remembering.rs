@@ -15,12 +15,13 @@ use crate::time::Timestamp;
 /// A denied key is denied locally until its `retry_after` has passed, for the same limits and costs. Changes by this
 /// store and its clones take effect at once: a charge, a refund, a reset, an override. Those by other processes take
 /// effect when the database is called again, at most [one second](Self::remember_denials) later. Only the limits that
-/// denied are watched: what a repeated denial reports of others, and its wait if they would deny by now, may be that old.
+/// denied are watched: what a repeated denial reports of others, and its wait if they would deny by now, may be that
+/// old.
 ///
-/// Denials that count for a [`Penalty`](crate::Penalty), including the one that begins a lockout, are not remembered, nor
-/// are those of more than eight limits and penalties. So if the store has no lockouts, a limit with a penalty has no
-/// remembered denials. A store that [answers](super::Outcome::answer) by numbers is called again when one of them changes.
-/// At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits.
+/// Denials that count for a [`Penalty`](crate::Penalty), including the one that begins a lockout, are not remembered,
+/// nor are those of more than eight limits and penalties. So if the store has no lockouts, a limit with a penalty has
+/// no remembered denials. A store that [answers](super::Outcome::answer) by numbers is called again when one of them
+/// changes. At most 8,192 denials are cached, in less than 5 MB, or 20 MB if all are of eight limits.
 ///
 /// A `RedisStore` and a [`CasStore`](super::CasStore) have one inside. Wrap a store of your own that calls a database:
 ///
@@ -86,8 +87,8 @@ impl<S> Remembering<S> {
         Self { inner, denials: Denials::new(Duration::from_secs(1)) }
     }
 
-    /// Sets for how long a denial is repeated without calling the store again, in real time, even if the store's clock is a
-    /// [`ManualClock`](crate::ManualClock). Defaults to one second; [`Duration::ZERO`] turns this off.
+    /// Sets for how long a denial is repeated without calling the store again, in real time, even if the store's clock
+    /// is a [`ManualClock`](crate::ManualClock). Defaults to one second; [`Duration::ZERO`] turns this off.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: Denials::new(span), ..self }

@@ -21,7 +21,7 @@ pub mod patient;
 pub mod permissions;
 pub mod recording;
 pub mod redis_cluster;
-// In the package of the crate, whose unit tests need them, too.
+// Published with the crate, because its unit tests use them.
 #[path = "../../src/store/redis/tests/redis_server.rs"]
 pub mod redis_server;
 pub mod rule;

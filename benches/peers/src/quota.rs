@@ -17,8 +17,9 @@ impl Quota {
     /// The same for a single key.
     pub const HOT: Self = Self { burst: 3_000_000, period: Duration::from_secs(10) };
 
-    /// Allows one request, and denies for two hours. In the first minute, our message says "2 hours", so that the count of
-    /// its instructions does not depend on how fast the machine is: from an hour, it would soon be "59 minutes 59 seconds".
+    /// Allows one request, and denies for two hours. In the first minute, our message says "2 hours", so that the count
+    /// of its instructions does not depend on how fast the machine is: from an hour, it would soon be "59 minutes 59
+    /// seconds".
     pub const ONE: Self = Self { burst: 1, period: Duration::from_secs(7_200) };
 
     /// Returns the period in which it refills completely: the period of a fixed window.

@@ -99,7 +99,8 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
             return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
         }
         let mut found = keys.into_iter().zip(found);
-        let are_logs = charges.states().map(|(outcome, is_penalty)| !is_penalty && outcome.algorithm().keeps_log());
+        let are_logs =
+            charges.states().map(|(position, is_penalty)| !is_penalty && charges[position].algorithm().keeps_log());
         let rows = are_logs.zip(found.by_ref()).map(|(is_log, (key, found))| Row::decode(key, found, is_log));
         let rows = rows.collect::<Result<_, _>>()?;
         let mut until = u64::MAX;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::database::{CompareAndSwap, Database, Row, refunded};
+use super::database::{CompareAndSwap, Database, refunded};
 use super::operation::Retries;
 use crate::algorithm::KeyState;
 use crate::decision::{Charges, Outcome, Purpose, decide};
@@ -79,11 +79,11 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
 /// all its rows, decides on copies, and writes the rows that have changed, in the order of their keys, as all processes
 /// do. A denial changes no row but those of strikes.
 ///
-/// If another process has changed a row meanwhile, the request starts again with fresh rows and the present time. Before
-/// it decides, it removes its own changes from the copies. A row that nobody else has changed becomes as it was before,
-/// strikes included. In other rows, the charge is refunded, and a strike stays, because others have been decided by it.
-/// So the request then writes only the rows that the new decision changes: a charge that still stands is not written
-/// twice, and if the request is now denied, its charges are taken back.
+/// If another process has changed a row meanwhile, the request starts again with fresh rows and the present time.
+/// Before it decides, it removes its own changes from the copies. A row that nobody else has changed becomes as it was
+/// before, strikes included. In other rows, the charge is refunded. A strike stays, because others have been decided by
+/// it, and is not made again. So the request then writes only the rows that the new decision changes: a charge that
+/// still stands is not written twice, and if the request is now denied, its charges are taken back.
 ///
 /// A denial stands even if nothing can be written: its strikes do not count then.
 struct CasRequest<B> {
@@ -103,13 +103,6 @@ struct Written {
     charged: Option<Outcome>,
     before: KeyState,
     after: KeyState,
-}
-
-impl Written {
-    /// Returns whether this is a strike in a row that others have changed since: it stays, and is not made again.
-    fn is_strike_of_others(&self, row: &Row) -> bool {
-        self.charged.is_none() && self.after != row.state
-    }
 }
 
 impl<B: CompareAndSwap> CasRequest<B> {
@@ -141,12 +134,12 @@ impl<B: CompareAndSwap> CasRequest<B> {
             let mut charges = self.charges.clone();
             let (rows, until) = self.database.read(&mut charges, now).await?;
             let had_written = self.written.iter().any(Option::is_some);
-            for (index, row) in rows.iter().enumerate() {
-                if self.written[index].take_if(|written| written.is_strike_of_others(row)).is_some() {
-                    let limits = self.charges.states().take(index).filter(|(_, is_penalty)| !is_penalty).count();
-                    for charges in [&mut self.charges, &mut charges] {
-                        charges[limits - 1].disable_strikes();
-                    }
+            let states: Vec<(usize, bool)> = charges.states().collect();
+            for ((row, written), &(position, _)) in rows.iter().zip(&mut self.written).zip(&states) {
+                // A strike in a row that others have changed stays.
+                if written.take_if(|last| last.charged.is_none() && last.after != row.state).is_some() {
+                    self.charges[position].disable_strikes();
+                    charges[position].disable_strikes();
                 }
             }
             let before: Vec<KeyState> =
@@ -176,10 +169,10 @@ impl<B: CompareAndSwap> CasRequest<B> {
                     }
                 }
                 if left != found {
-                    let charged = charges.states().nth(index).filter(|(_, is_penalty)| !is_penalty);
+                    let (position, is_penalty) = states[index];
+                    let charged = (!is_penalty).then(|| charges[position].clone());
                     let (before, after) = (found.clone(), left.clone());
-                    self.written[index] =
-                        Some(Written { charged: charged.map(|(outcome, _)| outcome.clone()), before, after });
+                    self.written[index] = Some(Written { charged, before, after });
                 }
             }
             // A denial is not remembered if others may have been denied because of a charge that was taken back.

@@ -85,8 +85,8 @@ impl MemoryStore {
         let mut slots: SmallVec<[_; 8]> = SmallVec::new();
         for outcome in charges.iter_mut() {
             if outcome.is_overridable() {
-                let size = self.override_of(outcome, now).map(|kept| kept.size);
-                outcome.charge.apply_override(size);
+                let size = self.override_of(outcome, now).map_or(outcome.own_size, |kept| kept.size);
+                outcome.charge.resize(size);
             }
             let table = &mut self.shard_among(locked, outcome.key()).table;
             let slot = table.find(outcome.fingerprint()).ok();

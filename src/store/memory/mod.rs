@@ -244,8 +244,8 @@ impl Store for MemoryStore {
     }
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
-        for ((charge, _), fingerprint) in charges.states().zip(charges.fingerprints()) {
-            let table = &mut self.lock(self.shard_of(charge.key())).table;
+        for ((position, _), fingerprint) in charges.states().zip(charges.fingerprints()) {
+            let table = &mut self.lock(self.shard_of(charges[position].key())).table;
             if let Ok(slot) = table.find(fingerprint) {
                 table.remove(slot);
             }
@@ -294,8 +294,7 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, TokenBucket};
-    use crate::decision::Verdict;
+    use crate::algorithm::TokenBucket;
 
     #[test]
     fn a_refund_that_empties_an_entry_keeps_the_others_findable() {
@@ -315,26 +314,6 @@ mod tests {
         for key in 0..500 {
             let expected = if key % 2 == 0 { 9 } else { 8 };
             assert_eq!(decide(key)[0].remaining(), expected, "of key {key}");
-        }
-    }
-    /// As by a store that wraps two others.
-    #[test]
-    fn charges_that_another_store_has_answered_are_decided_anew() {
-        let [one, other] = [(); 2].map(|()| MemoryStore::new().with_hasher(KeyHasher::with_secret([0; 16])));
-        let algorithm = |tokens| Algorithm::from(TokenBucket::per_day(tokens));
-        let mut charge = Charge::new(0, "limit", algorithm(1), &one.hasher()).with_key(one.hasher().hash(b"key"), 1);
-        charge.is_overridable = true;
-        let size = Override { algorithm: algorithm(100), expires_after: None };
-        one.access_override(&Charges::of([charge]), OverrideOperation::Set(size)).into_ready().unwrap().unwrap();
-        for is_first in [true, false] {
-            let mut charges = Charges::of([charge]);
-            one.decide_now(&mut charges, Purpose::Peek);
-            charges[0].answer(Verdict::NOW, 77, None, Duration::ZERO);
-            charges[0].set_new_lockout(1, Duration::from_secs(1));
-            other.decide_now(&mut charges, Purpose::Take);
-            let outcome = &charges[0];
-            assert_eq!((outcome.verdict().is_allowed(), outcome.remaining()), (is_first, 0));
-            assert_eq!((outcome.is_locked_out(), outcome.lockout()), (false, None));
         }
     }
 }

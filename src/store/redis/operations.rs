@@ -292,7 +292,6 @@ impl CrossSlotRequest {
     /// Lets a slot decide its charges.
     async fn ask(&self, task: Task, slot: usize) -> Result<SlotAnswer, StoreError> {
         let mut asked = self.charges.select(self.slots[slot].iter().copied());
-        asked.ask_again();
         if self.splits_quotas {
             asked.iter_mut().filter(|charge| charge.veto == Veto::Quota).for_each(|quota| quota.set_veto(Veto::Shadow));
         }

@@ -9,8 +9,8 @@ use support::patient::{Patient, connected};
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{Answer, Charges, KeyHasher, Override, OverrideOperation, Purpose, StoreFuture};
 use tower_ratelimit::{
-    Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store, StoreError,
-    Timestamp, conformance,
+    Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Outcome, Penalty, RedisConfig, Store, StoreError,
+    Timestamp, Verdict, conformance,
 };
 
 use super::failure;
@@ -76,6 +76,7 @@ impl Wrapper {
     ) -> Result<Answer, StoreError> {
         tokio::task::yield_now().await;
         let Some(mistake) = mistake else {
+            charges.iter_mut().for_each(answer_as_another_store);
             let at = inner.decide(&mut charges, purpose, Duration::MAX).await?.finish(&mut charges);
             return Ok(Answer::with_charges(at, charges));
         };
@@ -114,6 +115,15 @@ impl Wrapper {
         }
         Ok(Answer::with_charges(at, charges))
     }
+}
+
+/// Answers a charge as a store would that was asked before. The next one decides it anew.
+fn answer_as_another_store(outcome: &mut Outcome) {
+    if outcome.is_overridable() {
+        outcome.apply_override(&FixedWindow::per_day(50).into());
+    }
+    outcome.answer(Verdict::NOW, 77, None, Duration::ZERO);
+    outcome.set_new_lockout(1, Duration::from_secs(1));
 }
 
 impl Store for Wrapper {
