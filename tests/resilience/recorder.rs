@@ -96,6 +96,11 @@ async fn every_outcome_of_a_limit_is_recorded() {
         acquire(vec![window("wide", 9), window("narrow", 1)], &[2]).await,
         ["wide allowed memory 0/2 9/9", "narrow denied memory 0/2 1/1"]
     );
+    // Nor does it use overage for that.
+    assert_eq!(
+        acquire(vec![window("soft", 10).soft(10), window("narrow", 1)], &[11]).await,
+        ["soft overage memory 0/11 10/10", "narrow denied memory 0/11 1/1"]
+    );
     // Nor is its key near the limit for that.
     assert_eq!(
         acquire(vec![window("wide", 10), window("narrow", 8)], &[8, 1]).await,

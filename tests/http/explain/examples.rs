@@ -111,7 +111,7 @@ exempt by never_limit, without a decision of the limits
 async fn the_limit_that_rejects_a_request_without_a_key_is_named() {
     let one = per_hour("one", 1);
     let by = key::header("x-user").or(key::peer_ip());
-    let limits = layer([one, per_hour("users", 1).by(by)]);
+    let limits = layer([one, per_hour("users", 1).by(by), per_hour("all", 9)]);
     let explanation = explain(&limits, &with(&[("x-user", "a"), ("x-user", "b")])).await;
     assert!(matches!(explanation.conclusion, Conclusion::MissingKey { error: KeyError::Ambiguous }), "{explanation}");
     assert!(matches!(explanation.limits[1].status, LimitStatus::Rejects { error: KeyError::Ambiguous, .. }));
@@ -119,6 +119,7 @@ async fn the_limit_that_rejects_a_request_without_a_key_is_named() {
     assert_eq!(explanation.limits[1].key[0].name(), "header x-user");
     assert_eq!(explanation.limits[0].applied().unwrap().outcome, None);
     assert!(explanation.limits[1].denies() && !explanation.limits[0].denies());
+    assert!(explanation.limits[2].applied().is_some(), "those behind it are explained, too: {explanation}");
     assert!(!explanation.is_allowed());
 }
 

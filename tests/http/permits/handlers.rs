@@ -30,6 +30,7 @@ on_both_stores!(
     a_second_refund_changes_nothing,
     concurrent_refunds_refund_once,
     a_window_that_has_ended_is_not_refunded,
+    hundreds_of_charges_at_different_instants_are_refunded,
     a_permit_settles_the_cost_of_a_route,
     each_limit_has_a_permit_of_its_own,
     a_stream_is_settled_at_its_end,
@@ -235,6 +236,23 @@ async fn a_window_that_has_ended_is_not_refunded(fixture: StoreFixture) {
         let found = (fixture.remaining(&hundred(), user).await, fixture.remaining(&counter, user).await);
         assert_eq!(found, left, "{path}");
     }
+}
+
+/// More than one call of a store takes.
+async fn hundreds_of_charges_at_different_instants_are_refunded(fixture: StoreFixture) {
+    let log = Limit::new("log", SlidingLog::per_day(1_000)).by(user_key());
+    let (clock, limits) = (fixture.clock.clone(), fixture.builder(log.clone()));
+    let app = app(&limits, move |permit: Permit, charges| {
+        let clock = clock.clone();
+        async move {
+            for _ in 0..charges {
+                clock.advance(std::time::Duration::from_millis(1));
+                let _ = permit.charge(1).await.expect("a decision");
+            }
+            permit.refund().await.expect("a refund");
+        }
+    });
+    check(&fixture, &app, &log, &[("/300", 1_000)]).await;
 }
 
 async fn a_permit_settles_the_cost_of_a_route(fixture: StoreFixture) {
