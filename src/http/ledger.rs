@@ -256,7 +256,7 @@ impl Account {
         }
         if self.payments.len() > MAX_PAYMENTS {
             // At most half of them remain: of two neighbors that remain, one has more than half of this cost. Charges
-            // by different stores, or of limits with different periods, are kept apart.
+            // by the store and by this process are kept apart.
             let largest = 4 * self.paid / MAX_PAYMENTS as u64;
             self.payments.dedup_by(|later, earlier| {
                 earlier.charged.cost + later.charged.cost <= largest && earlier.absorb(later)
@@ -294,14 +294,14 @@ impl Account {
 }
 
 impl Payment {
-    /// Adds a later payment of the same limit, if it was made to the same states. It is refunded like this one, which
+    /// Adds a later payment of the same limit, if it was made in the same place. It is refunded like this one, which
     /// ceases to count no later: so a refund may be stricter, but not laxer.
     fn absorb(&mut self, later: &Self) -> bool {
-        let is_alike = self.by == later.by && self.charged.identity == later.charged.identity;
-        if is_alike {
+        let is_same_place = self.by == later.by;
+        if is_same_place {
             self.charged.charge.cost += later.charged.cost;
         }
-        is_alike
+        is_same_place
     }
 }
 
