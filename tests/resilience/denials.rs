@@ -97,7 +97,7 @@ async fn a_denied_key_is_denied_while_the_database_hangs() {
     assert!(!is_allowed(&limiter).await, "while the breaker is open");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_denial_ends_exactly_after_its_wait() {
     for algorithm in all(5) {
         let database = Database::default();
@@ -113,7 +113,7 @@ async fn a_denial_ends_exactly_after_its_wait() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_refund_a_reset_and_an_override_end_a_denial() {
     for (algorithm, larger) in all(5).into_iter().zip(all(50)) {
         let database = Database::default();
@@ -135,7 +135,7 @@ async fn a_refund_a_reset_and_an_override_end_a_denial() {
 }
 
 /// The limit that is available at the large size would deny at the small one, had it not been reset.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_denial_is_not_repeated_for_a_smaller_size_of_another_limit() {
     let pro = when::header("x-plan", "pro");
     let sized = Limit::new("sized", TokenBucket::per_day(3)).size_when(pro, TokenBucket::per_day(10));
@@ -155,7 +155,7 @@ async fn a_denial_is_not_repeated_for_a_smaller_size_of_another_limit() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_smaller_cost_is_allowed_after_a_denial() {
     for algorithm in all(5) {
         let database = Database::default();
@@ -169,7 +169,7 @@ async fn a_smaller_cost_is_allowed_after_a_denial() {
 }
 
 /// Each denial counts until the key is locked out.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn strikes_are_counted_in_the_database_and_lockouts_are_remembered() {
     let database = Database::default();
     let penalty = Penalty::after(5, HOUR).locked_out_for(2 * HOUR);
@@ -189,7 +189,7 @@ async fn strikes_are_counted_in_the_database_and_lockouts_are_remembered() {
 }
 
 /// Quotas deny only together, so that a change of either ends the denial.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_denial_by_several_quotas_is_remembered_until_one_of_them_changes() {
     let database = Database::default();
     let quotas =
@@ -220,7 +220,7 @@ async fn a_reset_by_another_process_is_seen_after_the_denials_lifetime() {
     assert!(is_allowed(&one).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn denials_are_repeated_without_reading_the_clock_of_a_database() {
     let database = Database::new(Arc::new(SystemClock::new()), Fault::ClockIsRemote);
     let limit = Limit::new("limit", TokenBucket::new(1, 1, ms(300)));

@@ -38,7 +38,7 @@ fn by_plan(name: &str) -> Limit {
     Limit::new(name, FixedWindow::per_day(1_000)).metric_detail(|head| head.header("x-plan").map(str::to_owned))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn later_charges_of_a_request_are_counted_under_its_detail() {
     let details = Arc::new(Details::default());
     let limits = RateLimitLayer::builder([by_plan("plans")]).permits().recorder(details.clone()).build();
@@ -54,7 +54,7 @@ async fn later_charges_of_a_request_are_counted_under_its_detail() {
     assert_eq!(details.take(), vec![Some("pro".to_owned()); 4]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sizes_and_details_are_computed_only_for_limits_that_apply() {
     let (sizes, details) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let limit = |name: &str| {
@@ -94,7 +94,7 @@ fn exported(exporter: &DebuggingRecorder, limit: &str) -> BTreeSet<String> {
     details.collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_that_a_limit_does_not_apply_to_use_up_no_details() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
@@ -108,7 +108,7 @@ async fn requests_that_a_limit_does_not_apply_to_use_up_no_details() {
     assert!(exported(&exporter, "users").iter().eq(["pro"]));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn explanations_use_up_no_details() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
@@ -122,7 +122,7 @@ async fn explanations_use_up_no_details() {
 }
 
 /// A limit that is removed and added again keeps its details, because an exporter keeps its series.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_live_limit_has_at_most_100_details_in_metrics_through_all_replacements() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
@@ -143,7 +143,7 @@ async fn a_live_limit_has_at_most_100_details_in_metrics_through_all_replacement
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_detail_of_more_than_128_bytes_is_counted_as_other() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
@@ -154,7 +154,7 @@ async fn a_detail_of_more_than_128_bytes_is_counted_as_other() {
     assert!(exported(&exporter, "all").iter().eq(["other", &longest]));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn other_recorders_receive_all_details_as_they_are() {
     let recorder = Arc::new(Details::default());
     let service = RateLimitLayer::builder([by_plan("all")]).recorder(recorder.clone()).build().layer(hello());
