@@ -133,7 +133,9 @@ impl StoreError {
     }
 
     pub(crate) fn timed_out(deadline: Duration) -> Self {
-        Self::of(StoreErrorKind::TimedOut, format!("did not answer within {deadline:?}"))
+        let what =
+            format!("did not answer within {deadline:?}: check its load and the network, or raise `Builder::deadline`");
+        Self::of(StoreErrorKind::TimedOut, what)
     }
 
     /// Wraps the description of the queue that is full.

@@ -75,7 +75,10 @@ impl SpareCapacity for InFlight {
         if count == UNCOUNTED {
             static LOGGED: Once = Once::new();
             LOGGED.call_once(|| {
-                tracing::warn!("an elastic limit has no overage until its `InFlight` is a layer inside, or is entered");
+                tracing::warn!(
+                    "an elastic limit has no overage until its `InFlight` counts requests: add a clone of it as a layer \
+                     inside the limiter, or call `InFlight::enter`"
+                );
             });
         }
         count < self.below

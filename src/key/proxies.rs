@@ -216,10 +216,16 @@ impl fmt::Display for AddressError {
                 "the server does not provide the peer's address, or the peer is on a Unix socket that is not trusted",
             ),
             Self::TooFewHops { expected, found } => {
-                write!(f, "the header names {found} of the {expected} hops that trusted proxies append")
+                write!(
+                    f,
+                    "the header names {found} of the {expected} hops that trusted proxies append: the request bypassed \
+                     one of them, or fewer append to this header"
+                )
             }
-            Self::Unreadable => f.write_str("the header has no valid address in the client's place"),
-            Self::Repeated => f.write_str("the header occurs several times"),
+            Self::Unreadable => f.write_str(
+                "the header has no valid address in the client's place: let the proxies write addresses, not names",
+            ),
+            Self::Repeated => f.write_str("the header occurs several times: let the proxy replace that of the client"),
         }
     }
 }

@@ -198,9 +198,9 @@ fn report(requests: &RequestLimits, limit: &str, policy: OnMissingKey, error: Ke
             tracing::error!(
                 limit,
                 extension,
-                "a request was rejected because it lacks the extension that this limit's key is taken from. If no \
+                "a request was rejected because it lacks the extension that this limit's key is taken from: if no \
                  request has it, put the layer that sets it outside the rate limit layer (with Axum, call `.layer` \
-                 for it later). If only some have it, add another key with `.or(…)` or choose a policy with \
+                 for it later); if only some have it, add another key with `.or(…)` or choose a policy with \
                  `Limit::on_missing_key`",
             );
         }

@@ -143,7 +143,8 @@ pub(super) fn follow(
                     #[cfg(feature = "tracing")]
                     tracing::error!(
                         %error,
-                        "replacing the rate limits panicked: the limits in force may be the previous ones"
+                        "replacing the rate limits panicked, so the previous ones may stay in force until the next change: \
+                         fix the extractor, recorder or observer that panicked"
                     );
                 }
                 Err(_) => return,

@@ -83,7 +83,8 @@ pub(crate) fn report_near_miss<'r>(
             tracing::warn!(
                 route = _route,
                 matched = head.matched_path(),
-                "a request missed a route that resembles the one it matched: write that one, if it is meant"
+                "a request missed a route that resembles its own: write `matched` instead, if that is meant; without \
+                 `matched`, the layer is outside the router: add it by `Router::layer`, or insert a `RoutePattern`"
             );
         }
     }

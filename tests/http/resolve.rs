@@ -385,7 +385,8 @@ fn address_errors_say_what_is_missing() {
     );
     assert_eq!(
         AddressError::TooFewHops { expected: 3, found: 1 }.to_string(),
-        "the header names 1 of the 3 hops that trusted proxies append"
+        "the header names 1 of the 3 hops that trusted proxies append: the request bypassed one of them, or fewer append \
+         to this header"
     );
 }
 

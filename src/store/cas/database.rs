@@ -96,7 +96,8 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         let found = self.backend.get_all(&keys).await?;
         if found.len() != keys.len() {
             let (keys, values) = (keys.len(), found.len());
-            return Err(StoreError::new(format!("`get_all` returned {values} values for {keys} keys")));
+            let message = format!("`get_all` returned {values} values for {keys} keys: return one for each key");
+            return Err(StoreError::new(message));
         }
         let mut found = keys.into_iter().zip(found);
         let are_logs =
@@ -216,7 +217,7 @@ fn decode(key: &str, found: Option<&Versioned>, is_log: bool) -> Result<Option<K
                  releases differ"
             ),
             DecodeError::Malformed => {
-                format!("the value of `{key}` is malformed: does another program write to it?")
+                format!("the value of `{key}` is malformed: check that no other program writes keys of this prefix")
             }
         })
     })

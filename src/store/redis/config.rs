@@ -301,7 +301,8 @@ impl RedisConfig {
             self.sentinel_credentials.is_some() || self.master_database.is_some() || self.master_tls.is_some();
         if master.is_none() && has_settings_of_sentinel {
             return Err(Fault::setting(
-                "`sentinel_credentials`, `master_database` and `master_tls` have no effect without Sentinel",
+                "`sentinel_credentials`, `master_database` and `master_tls` have no effect without Sentinel: leave them \
+                 out, or use `RedisConfig::sentinel`",
             ));
         }
         let servers = self.urls.iter().map(|url| self.connection_info(url, credentials));
@@ -313,7 +314,8 @@ impl RedisConfig {
         };
         if master.is_none() && servers.iter().any(differs) {
             return Err(Fault::setting(
-                "the URLs differ in TLS or the password, but the first decides for the Cluster",
+                "the URLs differ in TLS or the password, but the first decides for the Cluster: write all alike, or \
+                 leave the password out of the others",
             ));
         }
         #[cfg(feature = "redis-tls")]

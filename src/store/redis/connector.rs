@@ -1,6 +1,7 @@
 //! Opens connections to a server, and loads the script that decides requests there.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -198,10 +199,11 @@ async fn open(info: ConnectionInfo, client: &AsyncConnectionConfig) -> Result<Mu
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let manager = Manager::new_with_config(info, client.clone()).map_err(Fault::invalid_url)?;
     // This fails only for timeouts of the pool, which are not set.
-    let pool = Pool::builder(manager).build().map_err(|_| Fault::setting("the connection pool is misconfigured"))?;
+    let failed = |error: &dyn Display| Fault::setting(format_args!("the connection pool failed: {error}"));
+    let pool = Pool::builder(manager).build().map_err(|error| failed(&error))?;
     pool.get().await.map(Connection::take).map_err(|error| match error {
         PoolError::Backend(error) => Fault::from_connect_error(error),
-        other => Fault::setting(format_args!("the connection pool failed: {other}")),
+        other => failed(&other),
     })
 }
 
