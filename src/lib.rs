@@ -23,7 +23,7 @@
 //! The [`guide`] explains the concepts and has programs to copy. Start with [algorithms](guide::algorithms),
 //! [keys](guide::keys) and [costs](guide::costs). Before you enforce a limit in production, read the
 //! [checklist](guide::production). [Settings](guide::settings) lists all settings with their defaults,
-//! [troubleshooting](guide::troubleshooting) all errors.
+//! [troubleshooting](guide::troubleshooting) helps by symptom.
 //!
 //! # Overview
 //!

@@ -23,7 +23,7 @@
 //! **Production**
 //!
 //! - [Checklist](production): what to check before you enforce a limit.
-//! - [Troubleshooting](troubleshooting): every error and log line, with its cause and remedy.
+//! - [Troubleshooting](troubleshooting): what to do, by symptom.
 //! - [A fleet](fleet): limits that several processes share.
 //! - [Monitoring](monitoring): metrics, traces, counts, a dashboard and alerts.
 //! - [When the store fails](store_failures): reject, allow, or decide locally.

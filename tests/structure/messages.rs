@@ -1,33 +1,17 @@
-//! Every log line and every error of the crate is documented in the guide's page on troubleshooting.
+//! Messages say what to do, and the guide's page on troubleshooting quotes only messages that exist.
 
 use std::fs;
 use std::path::PathBuf;
 
 const PAGE: &str = "src/guide/troubleshooting.md";
 
-/// The code that contains texts of messages, with its brackets.
-const REGIONS: &[(&str, char, char)] = &[
-    ("tracing::error!(", '(', ')'),
-    ("tracing::warn!(", '(', ')'),
-    ("tracing::info!(", '(', ')'),
-    ("fmt::Display for ", '{', '}'),
-    // The texts of `StoreError`, of invalid values, and of rejections.
-    ("Self::of(", '(', ')'),
-    ("StoreError::new(", '(', ')'),
-    ("StoreError::of_one_request(", '(', ')'),
-    ("Fault::new(", '(', ')'),
-    (".text(", '(', ')'),
-    ("fn sentence<", '{', '}'),
-    (" assert!(", '(', ')'),
-    // Invalid configurations.
-    ("ConfigError::new(", '(', ')'),
-    ("Fault::setting(", '(', ')'),
-    ("let what = ", '=', ';'),
-    // Errors of the compiler about the traits of the crate.
-    ("on_unimplemented(\n    message = ", '=', ','),
-];
+/// The most words of the page, so that it holds only what messages can't say.
+const MOST_WORDS: usize = 2_500;
 
-/// Returns the files of the crate, without tests, documentation, and the texts of explanations, which are not errors.
+/// The calls with the texts of warnings and of invalid configurations.
+const CALLS: &[&str] = &["tracing::error!(", "tracing::warn!(", "ConfigError::new(", "Fault::setting("];
+
+/// Returns the files of the crate, without tests and documentation.
 pub(crate) fn files() -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![support::repository("src")]);
     while let Some(folder) = folders.pop() {
@@ -36,7 +20,7 @@ pub(crate) fn files() -> Vec<PathBuf> {
             let name = path.file_name().unwrap().to_str().unwrap();
             if path.is_dir() && !["tests", "guide", "conformance"].contains(&name) {
                 folders.push(path);
-            } else if name.ends_with(".rs") && !["tests.rs", "explain.rs", "dry_run.rs"].contains(&name) {
+            } else if name.ends_with(".rs") && name != "tests.rs" {
                 files.push(path);
             }
         }
@@ -76,7 +60,7 @@ fn literals(code: &str) -> Vec<Literal> {
     literals
 }
 
-/// Returns the text of a literal as in the page, where `…` stands for values.
+/// Returns the text of a literal, where `…` stands for values.
 fn text(literal: &str) -> String {
     let mut text = String::new();
     let mut rest = literal;
@@ -97,79 +81,128 @@ fn text(literal: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the end of a region whose opening bracket is at or after `from`. Brackets in literals do not count.
-fn end(code: &str, literals: &[Literal], from: usize, open: char, close: char) -> usize {
-    let mut depth = 0;
+/// Returns the position of the bracket that closes a call whose arguments begin at `from`. Brackets in literals do not
+/// count.
+fn end(code: &str, literals: &[Literal], from: usize) -> usize {
+    let mut depth = 1;
     for (offset, character) in code[from..].char_indices() {
         let at = from + offset;
         if literals.iter().any(|literal| (literal.start..literal.end).contains(&at)) {
             continue;
         }
-        if character == open {
-            depth += 1;
-        } else if character == close {
-            depth -= 1;
-            if depth <= 0 {
-                return at;
-            }
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
         }
     }
     code.len()
 }
 
-/// Returns the messages in some code: the literals in the regions, or all of them.
-fn messages(code: &str, all: bool) -> Vec<String> {
-    let code = code.split("\n#[cfg(test)]\nmod tests").next().unwrap();
-    let literals = literals(code);
-    let mut messages = Vec::new();
-    if all {
-        let is_of_a_bug = |literal: &&Literal| {
-            let before = &code[..literal.start];
-            before.ends_with("expect(") || before.ends_with("unreachable!(")
-        };
-        messages.extend(literals.iter().filter(|literal| !is_of_a_bug(literal)).map(|literal| literal.text.clone()));
-    }
-    for (marker, open, close) in REGIONS {
-        for (found, _) in code.match_indices(marker) {
-            let from = found + marker.len() - usize::from(marker.ends_with(*open)) - usize::from(*open == '=') * 2;
-            let end = end(code, &literals, from, *open, *close);
-            let inside = literals.iter().filter(|literal| (from..end).contains(&literal.start));
-            messages.extend(inside.map(|literal| literal.text.clone()));
-        }
-    }
-    let is_word = |word: &&str| word.chars().any(char::is_alphabetic);
-    messages.retain(|message| message.split_whitespace().filter(is_word).count() >= 3);
-    messages
+/// Returns the code of a file without its tests.
+fn without_tests(code: &str) -> &str {
+    code.split("\n#[cfg(test)]\nmod tests").next().unwrap()
 }
 
-#[test]
-fn every_message_is_documented() {
-    let page = fs::read_to_string(support::repository(PAGE)).unwrap();
-    let (mut found, mut missing) = (0, Vec::new());
-    for file in files() {
-        // The hint of an error in a rules file is composed of parts.
-        let is_of_rules = file.parent().unwrap().ends_with("rules");
-        for message in messages(&fs::read_to_string(&file).unwrap(), is_of_rules) {
-            found += 1;
-            if !page.contains(&message) {
-                missing.push(format!("{}: {message}", file.display()));
+/// Returns the number of words of a text. Other signs do not count.
+fn words(text: &str) -> usize {
+    text.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count()
+}
+
+/// Returns the texts of warnings and of invalid configurations, each with whether it says what to do: after a colon, or
+/// in the field `error`, which has an error of the crate.
+fn remedies(code: &str) -> Vec<(String, bool)> {
+    let code = without_tests(code);
+    let literals = literals(code);
+    let mut remedies = Vec::new();
+    for call in CALLS {
+        for (found, _) in code.match_indices(call) {
+            let from = found + call.len();
+            let end = end(code, &literals, from);
+            let inside = literals.iter().filter(|literal| (from..end).contains(&literal.start));
+            let text = inside.map(|literal| literal.text.as_str()).collect::<Vec<_>>().join(" ");
+            let has_remedy =
+                text.contains(": ") || ["%error", "error ="].iter().any(|field| code[from..end].contains(field));
+            // Others are composed before the call.
+            if words(&text) >= 3 {
+                remedies.push((text, has_remedy));
             }
         }
     }
-    assert!(found > 100, "only {found} messages were found");
-    assert!(missing.is_empty(), "add these to {PAGE}: {missing:#?}");
+    remedies
 }
 
 #[test]
-fn messages_are_found_as_they_are_written() {
+fn warnings_and_invalid_configurations_say_what_to_do() {
+    let (mut found, mut missing) = (0, Vec::new());
+    for file in files() {
+        for (text, has_remedy) in remedies(&fs::read_to_string(&file).unwrap()) {
+            found += 1;
+            if !has_remedy {
+                missing.push(format!("{}: {text}", file.display()));
+            }
+        }
+    }
+    assert!(found > 50, "only {found} messages were found");
+    assert!(missing.is_empty(), "end these with a colon and the remedy: {missing:#?}");
+}
+
+#[test]
+fn only_messages_without_a_remedy_are_found() {
     let code = r#"
         // "not a comment at all"
-        impl fmt::Display for E { fn fmt() { write!(f, "the limit {name:?} is \
-            \"too\" small") } }
+        fn log() { tracing::warn!(a = b("(so"), "the \"store\" of {name:?} \
+            failed") }
         fn other() { let name = "nothing of this kind"; }
-        fn log() { tracing::warn!(a = b("not so) fast"), "the store (or node) failed"); }
+        fn with_error() { tracing::error!(
+            %error,
+            "the store has failed",
+        ) }
+        fn with_remedy() { ConfigError::new(format!("the limit is {limit}: use 1")) }
+        #[cfg(test)]
+mod tests { fn test() { tracing::warn!("a line of a test") } }
     "#;
-    let found = ["not so) fast", "the store (or node) failed", "the limit … is \"too\" small"];
-    assert_eq!(messages(code, false), found);
-    assert_eq!(messages(code, true).iter().filter(|message| *message == "nothing of this kind").count(), 1);
+    let code = code.replace("        #[cfg(test)]", "#[cfg(test)]");
+    let found = remedies(&code);
+    let found: Vec<_> = found.iter().map(|(text, has_remedy)| (text.as_str(), *has_remedy)).collect();
+    let expected =
+        [("the store has failed", true), ("(so the \"store\" of … failed", false), ("the limit is …: use 1", true)];
+    assert_eq!(found, expected);
+}
+
+/// Returns the texts in quotation marks of at least three words. Code does not count.
+fn quotes(page: &str) -> Vec<String> {
+    let prose: String = page.split("```").step_by(2).collect();
+    let prose: String = prose.split('`').step_by(2).collect();
+    let quotes = prose.split('"').skip(1).step_by(2);
+    quotes.filter(|quote| words(quote) >= 3).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_quotes_messages_that_exist() {
+    let page = fs::read_to_string(support::repository(PAGE)).unwrap();
+    let codes: Vec<String> = files().iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let messages: Vec<Literal> = codes.iter().flat_map(|code| literals(without_tests(code))).collect();
+    let quotes = quotes(&page);
+    assert!(quotes.len() > 10, "only {} messages are quoted", quotes.len());
+    let is_stale = |quote: &&String| !messages.iter().any(|message| message.text.contains(quote.as_str()));
+    let stale: Vec<_> = quotes.iter().filter(is_stale).collect();
+    assert!(stale.is_empty(), "{PAGE} quotes messages that no longer exist: {stale:#?}");
+}
+
+#[test]
+fn only_quotes_of_messages_are_found() {
+    let page =
+        "A \"short\" one, `code(\"is not a quote\")`.\n```text\n\"nor is a block\"\n```\n\"the store failed: …\"\n";
+    assert_eq!(quotes(page), ["the store failed: …"]);
+}
+
+#[test]
+fn the_page_is_short() {
+    let page = fs::read_to_string(support::repository(PAGE)).unwrap();
+    let words = page.split_whitespace().count();
+    assert!(words <= MOST_WORDS, "{PAGE} has {words} words");
 }
