@@ -28,8 +28,9 @@ use crate::key::hash::KeyHasher;
 use crate::store::{Answer, Remembering, SharedHasher, Store, StoreFuture, escape, random_identity};
 use crate::time::{Clock, Timestamp};
 
-/// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
-/// [`MemoryStore`](crate::MemoryStore) does.
+/// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides as a
+/// [`MemoryStore`](crate::MemoryStore) does, except that denials are [remembered](Self::remember_denials), and that
+/// several limits are charged one after the other.
 ///
 /// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. A
 /// decision takes one read and one write for each limit that it charges; a denial takes only the read, and is then

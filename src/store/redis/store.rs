@@ -25,9 +25,10 @@ use crate::time::SystemClock;
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
 ///
-/// It decides exactly as a [`MemoryStore`](crate::MemoryStore) would, to the microsecond. One script decides and
-/// charges all limits of a request together, in one round trip, at one instant of Redis' clock. Concurrent requests
-/// share round trips.
+/// It decides exactly as a [`MemoryStore`](crate::MemoryStore) would, to the microsecond, except that denials are
+/// [remembered](Self::remember_denials), and that limits may be in several slots of [a Cluster](#in-a-cluster). One
+/// script decides and charges all limits of a request together, in one round trip, at one instant of Redis' clock.
+/// Concurrent requests share round trips.
 ///
 /// A key is named `prefix:{hash}:limit:rule` and holds 22 or 29 bytes; a sliding log 15 bytes per request, a sliding
 /// window 15 bytes per bucket in use. Redis deletes a key a second after its state equals that of an unused key. The key
