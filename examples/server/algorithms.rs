@@ -3,18 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::Router;
 use axum::extract::{Query, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use axum::{Json, Router};
 use serde_json::json;
 use tower::ServiceExt;
-use tower_ratelimit::{Algorithm, Permit, RateLimitLayer};
+use tower_ratelimit::{Algorithm, Permit, RateLimitLayer, Reason, Rejection};
 
 use crate::explain::explain;
 use crate::limits::{Backend, layer, limit};
+use crate::page::accepts;
 use crate::settings::{Settings, SettingsError};
 
 type QueryParameters = Query<HashMap<String, String>>;
@@ -84,6 +85,7 @@ impl Layers {
             layer(&self.backend, vec![limit(name, algorithm)])
                 .cost_by(|head| head.extensions.get().map_or(1, |Cost(cost)| *cost))
                 .permits()
+                .on_reject(reject)
                 .build()
         });
         layer.clone()
@@ -105,6 +107,19 @@ async fn describe(permit: Permit) -> impl IntoResponse {
     });
     // Terminals prefer a line.
     ([(CONTENT_TYPE, "application/json")], format!("{body}\n"))
+}
+
+/// Describes a denial to the page, which wants it exactly, and to people.
+fn reject(rejection: &Rejection<'_>) -> Response {
+    let is_page = accepts(rejection.head.headers, "application/json");
+    let (Reason::Limited { retry_after }, true) = (rejection.reason, is_page) else {
+        return (rejection.status(), rejection.message()).into_response();
+    };
+    let body = json!({
+        "retry_after_seconds": retry_after.map(|wait| wait.as_secs_f64()),
+        "remaining": rejection.denied_by().next().map(|limit| limit.outcome.remaining()),
+    });
+    (rejection.status(), Json(body)).into_response()
 }
 
 /// Forgets the requests of the client.

@@ -2,9 +2,11 @@
 
 use axum::Json;
 use axum::extract::{MatchedPath, OriginalUri, Request};
-use axum::http::header::{ACCEPT, VARY};
+use axum::http::header::VARY;
 use axum::response::{IntoResponse, Response};
 use tower_ratelimit::{RateLimitLayer, RequestHead};
+
+use crate::page::accepts;
 
 /// Returns the explanation as text, or as JSON for clients that accept it.
 ///
@@ -14,8 +16,7 @@ pub(crate) async fn explain(layer: RateLimitLayer, mut request: Request) -> Resp
     request.extensions_mut().remove::<MatchedPath>();
     request.extensions_mut().remove::<OriginalUri>();
     let explanation = layer.explain(&RequestHead::of(&request)).await;
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let body = match accept.contains("application/json") {
+    let body = match accepts(request.headers(), "application/json") {
         true => Json(explanation).into_response(),
         false => format!("{explanation}\n").into_response(),
     };

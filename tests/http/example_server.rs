@@ -104,6 +104,19 @@ fn a_daily_limit_is_not_charged_for_requests_that_a_limit_per_second_denies() {
 }
 
 #[test]
+fn a_client_that_accepts_json_gets_the_exact_wait_of_a_denial() {
+    let server = ExampleServer::start();
+    let request = "GET /token-bucket?capacity=1&amount=1&interval=3600\naccept: application/json\r\n";
+    assert_eq!(server.status(request), 200);
+    let (head, body) = server.ask(request);
+    assert!(head.starts_with("http/1.1 429") && head.contains("content-type: application/json"), "{head}");
+    let denial: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!(denial["remaining"], 0);
+    let wait = denial["retry_after_seconds"].as_f64().expect("a number");
+    assert!((3500.0..3600.0).contains(&wait) && wait.fract() > 0.0, "{wait}");
+}
+
+#[test]
 fn browsers_get_a_page_and_other_clients_the_help() {
     let server = ExampleServer::start();
     let (head, page) = server.ask("GET /\naccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\n");
@@ -128,7 +141,7 @@ fn browsers_get_a_page_and_other_clients_the_help() {
         }
         read += 1;
     }
-    assert_eq!(read, 11, "{files:?}");
+    assert_eq!(read, 18, "{files:?}");
 }
 
 #[test]

@@ -33,6 +33,13 @@ impl Browser {
     ///
     /// Panics if `chromedriver` or Chromium is not installed.
     pub(crate) async fn open(fragment: &str) -> Self {
+        let browser = Self::start(ExampleServer::start()).await;
+        browser.go_to(fragment).await;
+        browser
+    }
+
+    /// Starts a browser for the page of this server.
+    pub(crate) async fn start(server: ExampleServer) -> Self {
         let turn = TURNS.acquire().await.expect("an open semaphore");
         let driver = Driver::start();
         let options = json!({
@@ -48,17 +55,15 @@ impl Browser {
             .connect(&driver.url)
             .await
             .expect("Chromium starts; `bash tests/run` installs it");
-        let browser = Self { client, server: ExampleServer::start(), _driver: driver, _turn: turn };
-        browser.go_to(fragment).await;
-        browser
+        Self { client, server, _driver: driver, _turn: turn }
     }
 
     /// Loads the page with this fragment, and waits until each lane has a response of the server.
     pub(crate) async fn go_to(&self, fragment: &str) {
         self.client.goto("about:blank").await.expect("a blank page");
         self.client.goto(&format!("http://{}/#{fragment}", self.server.address)).await.expect("the page");
-        let ready = "const figures = [...document.querySelectorAll('[data-part=remaining]')];
-            return figures.length > 0 && figures.every((figure) => /\\d/.test(figure.textContent));";
+        let ready = "const levels = [...document.querySelectorAll('[data-part=level]')];
+            return levels.length > 0 && levels.every((level) => /\\d/.test(level.textContent));";
         self.wait_until("each lane knows what remains", ready).await;
     }
 
@@ -80,30 +85,39 @@ impl Browser {
         element.click().await.unwrap_or_else(|error| panic!("#{id}: {error}"));
     }
 
-    /// Returns a figure of a lane, such as `allowed`.
+    /// Returns a figure of a lane, such as `allowed`: the number that its text begins with.
     pub(crate) async fn figure(&self, algorithm: &str, part: &str) -> u64 {
         let text = self.part(algorithm, part).await;
-        text.parse().unwrap_or_else(|_| panic!("{part} of {algorithm} is {text:?}"))
+        let number = text.split(' ').next().and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("{part} of {algorithm} is {text:?}"))
     }
 
     /// Returns the text of a part of a lane.
     pub(crate) async fn part(&self, algorithm: &str, part: &str) -> String {
-        let script = format!("return document.querySelector('#{algorithm} [data-part={part}]').textContent;");
+        let script =
+            format!("return document.querySelector('[data-lane={algorithm}] [data-part={part}]').textContent;");
         self.evaluate(&script).await.as_str().expect("text").to_owned()
     }
 
     /// Waits until a lane shows the decisions on this many requests.
     pub(crate) async fn wait_for_figures(&self, algorithm: &str, requests: u64) {
         let script = format!(
-            "const number = (part) => Number(document.querySelector(`#{algorithm} [data-part=${{part}}]`).textContent);
+            "const number = (part) => Number(document.querySelector(`[data-lane={algorithm}] [data-part=${{part}}]`).textContent);
              return number('allowed') + number('denied') === {requests};"
         );
         self.wait_until(&format!("{algorithm} decides on {requests} requests"), &script).await;
     }
 
+    /// Waits until a lane has allowed at least this many requests.
+    pub(crate) async fn wait_for_some(&self, algorithm: &str, requests: u64) {
+        let allowed = format!("document.querySelector('[data-lane={algorithm}] [data-part=allowed]').textContent");
+        self.wait_until("requests are allowed", &format!("return Number({allowed}) >= {requests};")).await;
+    }
+
     /// Returns the number of marks of a kind in a lane's chart.
     pub(crate) async fn marks(&self, algorithm: &str, kind: &str) -> usize {
-        let script = format!("return document.querySelector('#{algorithm} svg path.{kind}').getAttribute('d') ?? '';");
+        let script =
+            format!("return document.querySelector('#{algorithm} .chart path.{kind}').getAttribute('d') ?? '';");
         self.evaluate(&script).await.as_str().expect("a path").matches('M').count()
     }
 

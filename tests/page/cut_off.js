@@ -5,7 +5,7 @@ const cut = [];
 for (const element of document.querySelectorAll('body *')) {
   if (element.closest('template, .visually-hidden') || !element.checkVisibility()) continue;
   // Marks scroll out of a chart, its labels stay.
-  if (element instanceof SVGElement && element.tagName !== 'text') continue;
+  if ((element instanceof SVGElement && element.tagName !== 'text') || element.matches('.plot')) continue;
   const { left, right } = element.getBoundingClientRect();
   const box = element.closest('.chart')?.getBoundingClientRect() ?? { left: 0, right: width };
   const isOutside = left < box.left - 0.5 || right > box.right + 0.5;

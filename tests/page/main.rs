@@ -3,5 +3,8 @@
 mod access;
 mod browser;
 mod decisions;
+mod explanations;
 mod outages;
 mod screenshots;
+mod smoothness;
+mod story;

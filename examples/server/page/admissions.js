@@ -4,11 +4,11 @@
 const MOST = 5000;
 
 export class Admissions {
-  /** The highest number of tokens in any window so far. */
-  peak = 0;
   #window;
   /** In order of time. */
   #admitted = [];
+  /** Each instant at which a window had more tokens than any that was known before, with their number. */
+  #peaks = [];
 
   /** Creates a record for windows of `window` milliseconds: a token counts from its admission until it is that old. */
   constructor(window) {
@@ -21,9 +21,16 @@ export class Admissions {
     while (index > 0 && this.#admitted[index - 1].at > at) index -= 1;
     this.#admitted.splice(index, 0, { at, cost });
     for (let later = index; later < this.#admitted.length && this.#admitted[later].at < at + this.#window; later += 1) {
-      this.peak = Math.max(this.peak, this.count(this.#admitted[later].at));
+      const instant = this.#admitted[later].at;
+      const count = this.count(instant);
+      if (count > this.peak(instant)) this.#peaks.push([instant, count]);
     }
     if (this.#admitted.length > MOST) this.#admitted.shift();
+  }
+
+  /** Returns the highest number of tokens in any window until `now`. */
+  peak(now) {
+    return this.#peaks.reduce((most, [at, count]) => (at <= now ? Math.max(most, count) : most), 0);
   }
 
   /** Returns the tokens in the window that ends at `at`. */

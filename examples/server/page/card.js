@@ -1,32 +1,45 @@
-// The card of a lane: its settings, its figures, its chart, and its requests as a table.
+// The card of a lane: its settings, its caption, its chart and mechanism, and its requests as a table.
 
 import { Chart } from './chart.js';
+import { timeOfDay } from './connection.js';
+import { caption, reason } from './explain.js';
+import { mechanism } from './mechanism.js';
 
 /** The number of rows of the table. */
 const ROWS = 100;
 
+/** Text changes at most this often, in milliseconds, so that it can be read. */
+export const READABLE = 200;
+
 export class Card {
   #lane;
+  #connection;
   #root;
-  #isStale = true;
+  #mechanism;
+  #writtenAt = -Infinity;
+  #isTableStale = true;
+  /** The request that is explained. */
+  #chosen = null;
 
   /** Creates the card from the page's template. Calls `onSettings` when the settings change. */
-  constructor(lane, now, onSettings) {
+  constructor(lane, connection, playback, onSettings) {
     this.#lane = lane;
-    const template = document.getElementById('lane');
-    this.#root = template.content.firstElementChild.cloneNode(true);
-    this.#root.id = lane.algorithm.name;
-    this.#root.setAttribute('aria-label', lane.algorithm.title);
-    this.#part('title').textContent = lane.algorithm.title;
-    this.#part('summary').textContent = lane.algorithm.summary;
-    this.#part('caption').textContent = 'The latest requests, newest first';
-    this.#part('table').setAttribute('aria-label', `Requests: ${lane.algorithm.title}`);
+    this.#connection = connection;
+    const { name, title } = lane.algorithm;
+    this.#root = document.getElementById('lane').content.firstElementChild.cloneNode(true);
+    this.#root.id = name;
+    this.#root.dataset.lane = name;
+    this.#root.setAttribute('aria-label', title);
+    this.#part('title').textContent = title;
+    this.#part('table').setAttribute('aria-label', `Requests: ${title}`);
     this.#addParameters(onSettings);
-    this.chart = new Chart(this.#part('chart'), lane, now);
-    lane.addEventListener('change', () => (this.#isStale = true));
-    this.#part('table').id = `${lane.algorithm.name}-requests`;
+    this.chart = new Chart(this.#part('chart'), lane, connection, playback.now());
+    this.#mechanism = mechanism(this.#part('mechanism'), lane, playback.now());
+    lane.addEventListener('change', () => (this.#isTableStale = true));
+    this.#part('table').id = `${name}-requests`;
     this.#part('toggle').setAttribute('aria-controls', this.#part('table').id);
     this.#part('toggle').addEventListener('click', () => this.#toggleTable());
+    this.#explainRequests(playback);
   }
 
   get element() {
@@ -47,7 +60,6 @@ export class Card {
         if (!input.reportValidity()) return;
         const value = parameter.choices ? input.value : input.valueAsNumber;
         onSettings({ ...this.#lane.settings, [parameter.name]: value });
-        this.#isStale = true;
       });
       label.append(parameter.unit ? `${parameter.label}, ${parameter.unit}` : parameter.label, input);
       this.#part('parameters').append(label);
@@ -59,51 +71,91 @@ export class Card {
     const table = this.#part('table');
     table.hidden = !table.hidden;
     this.#part('toggle').setAttribute('aria-expanded', !table.hidden);
-    this.#isStale = true;
+    this.#isTableStale = true;
   }
 
+  /** Lets requests be pointed at, tapped, or chosen by the arrow keys. */
+  #explainRequests(playback) {
+    const chart = this.#part('chart');
+    const point = ({ clientX, clientY }) => {
+      const { left, top } = chart.getBoundingClientRect();
+      this.#chosen = this.chart.near(clientX - left, clientY - top, playback.now());
+    };
+    chart.addEventListener('pointermove', point);
+    chart.addEventListener('pointerdown', point);
+    chart.addEventListener('pointerleave', ({ pointerType }) => {
+      if (pointerType === 'mouse') this.#chosen = null;
+    });
+    chart.addEventListener('focus', () => (this.#chosen ??= this.chart.visible(playback.now()).at(-1) ?? null));
+    chart.addEventListener('blur', () => (this.#chosen = null));
+    chart.addEventListener('keydown', (event) => {
+      const visible = this.chart.visible(playback.now());
+      const index = visible.indexOf(this.#chosen);
+      const to = { ArrowLeft: index - 1, ArrowRight: index + 1, Home: 0, End: visible.length - 1 }[event.key];
+      if (event.key === 'Escape') this.#chosen = null;
+      if (to === undefined) return;
+      event.preventDefault();
+      this.#chosen = visible[Math.min(Math.max(to, 0), visible.length - 1)] ?? null;
+    });
+  }
+
+  /** Draws the state at the instant `now`. */
   draw(now) {
     this.chart.draw(now);
-    if (!this.#isStale) return;
-    this.#isStale = false;
-    const { totals, pending, remaining, capacity, rate, admissions, settings, algorithm, error } = this.#lane;
-    const due = this.#lane.waiting(now).length;
-    if (pending.size > 0) this.#isStale = true;
-    this.#set('settings', algorithm.describe(settings));
-    this.#set('allowed', totals.allowed);
-    this.#set('denied', totals.denied);
-    this.#set('delayed', totals.delayed);
-    this.#set('due', due > 0 ? ` + ${due} due` : '');
-    this.#set('remaining', error ? '–' : (remaining ?? '–'));
-    this.#set('capacity', capacity === null ? '' : ` of ${capacity}`);
-    this.#set('window', `Peak in ${rate.seconds} s`);
-    this.#set('peak', admissions.peak);
-    this.#set('limit', ` of ${rate.tokens}`);
-    this.#part('peak').closest('div').classList.toggle('is-over', admissions.peak > rate.tokens);
-    this.#set('error', error);
-    this.#part('chart').setAttribute(
-      'aria-label',
+    this.#mechanism.draw(now);
+    this.#drawReason(now);
+    if (Math.abs(now - this.#writtenAt) < READABLE) return;
+    this.#writtenAt = now;
+    const lane = this.#lane;
+    const totals = lane.totals(now);
+    const peak = lane.admissions.peak(now);
+    this.#set('settings', lane.algorithm.describe(lane.settings));
+    this.#set('caption', caption(lane, now));
+    this.#set('level', this.#level(now));
+    this.#set('error', lane.error);
+    const { tokens, seconds } = lane.rate;
+    const label =
       `${totals.allowed} requests allowed, ${totals.delayed} of them after a delay, and ${totals.denied} denied. ` +
-        `At most ${admissions.peak} tokens were admitted in ${rate.seconds} seconds, of a limit of ${rate.tokens}.`,
-    );
-    if (!this.#part('table').hidden) this.#fillTable();
+      `At most ${peak} tokens were admitted in ${seconds} seconds, of a limit of ${tokens}. Arrow keys explain requests.`;
+    const chart = this.#part('chart');
+    if (chart.getAttribute('aria-label') !== label) chart.setAttribute('aria-label', label);
+    if (!this.#part('table').hidden && this.#isTableStale) this.#fillTable();
+  }
+
+  /** Says what remains, and since when that is not known any more. */
+  #level(now) {
+    const { capacity, error } = this.#lane;
+    const sample = this.#lane.sample(now);
+    if (!sample || error) return '–';
+    const outage = this.#connection.between(now, now + 1)[0];
+    return `${capacity - sample.used} of ${capacity} left${outage ? ` at ${timeOfDay(outage.from)}` : ''}`;
+  }
+
+  #drawReason(now) {
+    const why = this.#part('why');
+    const place = this.chart.choose(this.#chosen, now);
+    why.hidden = !place;
+    if (!place) return;
+    this.#set('why', reason(this.#lane, this.#chosen, now));
+    const width = why.parentElement.clientWidth;
+    why.style.left = `${Math.max(0, Math.min(place.x - why.offsetWidth / 2, width - why.offsetWidth))}px`;
+    why.style.top = `${place.y + 12}px`;
   }
 
   /** Sets the text of a part, if it differs. */
   #set(name, text) {
     const part = this.#part(name);
-    if (part.textContent !== String(text)) part.textContent = text;
+    if (part.textContent !== text) part.textContent = text;
   }
 
   #fillTable() {
+    this.#isTableStale = false;
     const rows = this.#lane.records.slice(-ROWS).reverse();
-    const start = this.#lane.records[0]?.arrival;
-    const cells = ({ arrival, verdict, delay, cost, remaining, retryAfter }) => [
-      `${((arrival - start) / 1000).toFixed(3)} s`,
-      verdict,
-      verdict === 'delayed' ? `${(delay / 1000).toFixed(3)} s` : retryAfter ? `retry in ${retryAfter} s` : '',
-      cost,
-      remaining,
+    const cells = (record) => [
+      `${timeOfDay(record.arrival)}.${String(Math.floor(record.arrival) % 1000).padStart(3, '0')}`,
+      reason(this.#lane, record, Infinity),
+      record.cost,
+      record.remaining,
     ];
     const row = (record) => {
       const element = document.createElement('tr');

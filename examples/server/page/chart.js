@@ -1,63 +1,81 @@
 // The chart of a lane: above, each request as a mark; below, what was admitted and what the limit counts. Between them,
 // where requests are delayed, the instants at which they proceed.
 
-const SVG = 'http://www.w3.org/2000/svg';
+import { append, clip, COLUMN, FRESH, MARK, Placement, round, square } from './svg.js';
 
 // The layout, in pixels. Marks stand on a line, and columns of marks are `COLUMN` apart.
-const HEIGHT = 168;
-const LEFT = 34;
-const RIGHT = 10;
-const MARKS = { top: 8, base: 72 };
-const TURNS = { top: 76 };
-const COUNTS = { top: 88, base: 146 };
-const COLUMN = 6;
-const MARK = 4;
+const HEIGHT = 142;
+const LEFT = 28;
+const RIGHT = 8;
+const MARKS = { top: 14, base: 58 };
+const TURNS = { top: 61 };
+const COUNTS = { top: 80, base: 124 };
 
 /** The most lines that mark the edges of windows. */
 const MOST_EDGES = 64;
 
+/** The room for what moves beside the chart, in pixels: so far it moves before it is drawn anew. */
+const MARGIN = 60;
+
 export class Chart {
-  #svg;
   #lane;
-  #plot;
+  #connection;
+  /** What stands still, and what moves. Only the latter's position changes between two drawings. */
+  #labels;
+  #moving;
   #scroll;
   #layers = {};
-  #labels;
+  #title;
+  /** Where the marks are: `{record, x, y}` in order of time. */
+  #marks = [];
   #base;
   #width = 0;
-  #span = 30_000;
+  #step = 4000;
+  #span = 14_000;
   #isStale = true;
+  /** The instant that was drawn, and when that was by the browser's clock. */
+  #drawn = -Infinity;
+  #drawnAt = -Infinity;
 
-  /** Draws `lane` in the element `svg`, beginning at the server's time `now`. */
-  constructor(svg, lane, now) {
-    this.#svg = svg;
+  /** Draws `lane` in `element`, from the server's instant `now`. */
+  constructor(element, lane, connection, now) {
     this.#lane = lane;
+    this.#connection = connection;
     this.#base = now;
-    svg.setAttribute('height', HEIGHT);
-    this.#labels = append(svg, 'g', { class: 'labels' });
-    this.#plot = append(svg, 'svg', { x: LEFT, height: HEIGHT });
-    const clip = append(append(svg, 'defs'), 'clipPath', { id: `over-${lane.algorithm.name}` });
-    this.#layers.overClip = append(clip, 'rect', { y: 0 });
-    this.#scroll = append(this.#plot, 'g');
-    for (const name of ['edges', 'area', 'waits', 'allowed', 'delayed', 'arrived', 'denied', 'turns', 'counted']) {
-      this.#layers[name] = append(this.#scroll, 'path', { class: name });
-    }
-    // Unclipped coordinates: the part of the area above the limit.
-    const over = append(this.#plot, 'g', { 'clip-path': `url(#over-${lane.algorithm.name})` });
-    this.#layers.overGroup = append(over, 'g');
-    this.#layers.over = append(this.#layers.overGroup, 'path', { class: 'over' });
+    const svg = append(element, 'svg', { width: '100%', height: HEIGHT, 'aria-hidden': true });
+    this.#labels = append(svg, 'g');
+    const plot = element.appendChild(Object.assign(document.createElement('div'), { className: 'plot' }));
+    this.#moving = append(plot, 'svg', { height: COUNTS.base + 1, 'aria-hidden': true });
+    this.#scroll = append(this.#moving, 'g');
+    const layer = (name) => (this.#layers[name] = append(this.#scroll, 'path', { class: name }));
+    ['edges', 'area', 'waits', 'allowed', 'delayed', 'arrived', 'denied', 'others', 'turns', 'counted'].forEach(layer);
+    // The part of the area above what the algorithm promises.
+    const { area, group } = clip(this.#scroll, `over-${lane.algorithm.name}`);
+    this.#layers.overClip = area;
+    this.#layers.over = append(group, 'path', { class: 'over' });
+    // Nothing is known of an outage, so its gap covers what is below.
+    ['gap', 'chosen'].forEach(layer);
+    const title = (top) => {
+      const text = element.appendChild(document.createElement('p'));
+      text.style.top = `${top}px`;
+      return text;
+    };
+    title(MARKS.top - 14).textContent = 'Requests';
+    this.#title = title(COUNTS.top - 15);
     lane.addEventListener('change', () => (this.#isStale = true));
-    new ResizeObserver(([entry]) => this.#resize(entry.contentRect.width)).observe(svg);
+    new ResizeObserver(([entry]) => this.#resize(entry.contentRect.width)).observe(plot);
   }
 
-  /** The span that is visible, in milliseconds. */
-  set span(span) {
-    this.#span = span;
+  /** Shows this many spans of `step` milliseconds. */
+  show(step, steps) {
+    this.#step = step;
+    this.#span = step * steps;
     this.#isStale = true;
   }
 
   #resize(width) {
-    this.#width = Math.max(width - LEFT - RIGHT, 1);
+    this.#width = Math.max(width, 1);
+    this.#moving.setAttribute('width', this.#width + MARGIN);
     this.#isStale = true;
   }
 
@@ -69,42 +87,71 @@ export class Chart {
     return (at - this.#base) * this.#scale;
   }
 
-  /** Draws the state at the server's time `now`. */
+  /** Draws the state at the instant `now`. */
   draw(now) {
     if (this.#width === 0) return;
-    if (this.#isStale || this.#lane.pending.size > 0 || now - this.#drawnAt > 1000) this.#redraw(now);
-    const transform = `translate(${round(this.#width - this.#x(now))} 0)`;
-    this.#scroll.setAttribute('transform', transform);
-    this.#layers.overGroup.setAttribute('transform', transform);
+    const isStale = this.#isStale || this.#lane.pending.size > 0;
+    const moved = this.#x(now) - this.#x(this.#drawn);
+    if ((isStale && performance.now() - this.#drawnAt > FRESH) || moved > MARGIN || moved < 0) this.#redraw(now);
+    this.#moving.style.transform = `translateX(${round(this.#x(this.#drawn) - this.#x(now))}px)`;
   }
 
-  #drawnAt = -Infinity;
+  /** Returns the request whose mark is near a point of the element, in pixels, at the instant `now`. */
+  near(x, y, now) {
+    const left = x - LEFT - this.#width + this.#x(now);
+    const distance = (mark) => Math.hypot(mark.x + MARK / 2 - left, mark.y + MARK / 2 - y);
+    const seen = this.#marks.filter(({ record }) => record.arrival <= now);
+    const nearest = seen.reduce((best, mark) => (!best || distance(mark) < distance(best) ? mark : best), null);
+    return nearest && distance(nearest) < 14 ? nearest.record : null;
+  }
+
+  /** Returns the visible requests in order of time. */
+  visible(now) {
+    const records = this.#marks.map(({ record }) => record);
+    return records.filter(({ arrival }) => arrival <= now && arrival > now - this.#span);
+  }
+
+  /** Marks a request, or none. Returns where its mark is in the element, unless it is out of sight. */
+  choose(record, now) {
+    const mark = this.#marks.find((mark) => mark.record === record);
+    const x = mark ? mark.x + this.#width - this.#x(now) : -1;
+    const isVisible = x >= 0 && x <= this.#width;
+    const ring = isVisible ? `M${mark.x - 3} ${mark.y - 3}h${MARK + 6}v${MARK + 6}h${-MARK - 6}z` : '';
+    if (this.#layers.chosen.getAttribute('d') !== ring) this.#layers.chosen.setAttribute('d', ring);
+    return isVisible ? { x: LEFT + x, y: mark.y } : null;
+  }
 
   #redraw(now) {
     this.#isStale = false;
-    this.#drawnAt = now;
-    this.#plot.setAttribute('width', this.#width);
+    this.#drawn = now;
+    this.#drawnAt = performance.now();
+    this.#scroll.setAttribute('transform', `translate(${round(this.#width - this.#x(now))} 0)`);
     const from = now - this.#span;
     this.#drawMarks(from, now);
     this.#drawCounts(from, now);
     this.#drawEdges(from, now);
+    this.#drawGaps(from, now);
     this.#drawLabels();
   }
 
   #drawMarks(from, now) {
     const place = new Placement();
     const visible = this.#lane.records.filter((record) => (record.admitted ?? record.arrival) > from - 1000);
-    const inOrder = [...visible, ...this.#lane.waiting(now)].sort((one, other) => one.arrival - other.arrival);
+    const pending = this.#lane.waiting(now).filter(({ verdict }) => verdict === 'pending');
+    const inOrder = [...visible, ...pending].sort((one, other) => one.arrival - other.arrival);
     const marks = inOrder.map((record) => {
       const column = Math.floor(this.#x(record.arrival) / COLUMN);
       const end = record.verdict === 'pending' ? now : (record.admitted ?? record.arrival);
       return { record, column, row: place.row(column, Math.floor(this.#x(end) / COLUMN)) };
     });
+    const others = this.#lane.others.filter(({ at }) => at > from).flatMap(({ at, count }) => Array(count).fill({ at }));
     const step = Math.min(MARK + 1, (MARKS.base - MARKS.top) / place.rows);
     const size = Math.min(MARK, step);
-    const paths = { allowed: '', delayed: '', arrived: '', denied: '', waits: '', turns: '' };
+    const paths = { allowed: '', delayed: '', arrived: '', denied: '', waits: '', turns: '', others: '' };
+    this.#marks = [];
     for (const { record, column, row } of marks) {
       const [x, y] = [column * COLUMN, round(MARKS.base - (row + 1) * step)];
+      this.#marks.push({ record, x, y });
       const middle = round(y + size / 2);
       if (this.#lane.algorithm.delays && record.admitted) {
         paths.turns += square(round(this.#x(record.admitted)), TURNS.top, MARK);
@@ -124,6 +171,11 @@ export class Chart {
         }
       }
     }
+    for (const { at } of others) {
+      const column = Math.floor(this.#x(at) / COLUMN);
+      const [x, y] = [column * COLUMN + MARK / 2, round(MARKS.base - (place.row(column, column) + 1) * step)];
+      paths.others += `M${x} ${y - 1}l3 3l-3 3l-3 -3z`;
+    }
     for (const [name, path] of Object.entries(paths)) this.#layers[name].setAttribute('d', path);
   }
 
@@ -137,15 +189,16 @@ export class Chart {
     area += `H${round(this.#x(now + 2000))}V${COUNTS.base}Z`;
     this.#layers.area.setAttribute('d', area);
     this.#layers.over.setAttribute('d', area);
-    this.#layers.overClip.setAttribute('width', this.#width);
-    this.#layers.overClip.setAttribute('height', y(this.#lane.rate.tokens));
+    this.#layers.overClip.setAttribute('x', round(start));
+    this.#layers.overClip.setAttribute('width', this.#width * 2);
+    this.#layers.overClip.setAttribute('height', y(this.#lane.most));
 
     let counted = '';
-    for (const { at, used } of this.#lane.samples) {
+    const first = this.#lane.samples.findLastIndex(({ at }) => at < from - 1000);
+    for (const { at, used } of this.#lane.samples.slice(Math.max(first, 0))) {
       counted += counted ? `H${round(this.#x(at))}V${y(used)}` : `M${round(this.#x(at))} ${y(used)}`;
     }
-    // Without answers of the server, the line ends at the last one.
-    if (counted && !this.#lane.error) counted += `H${round(this.#x(now + 2000))}`;
+    if (counted) counted += `H${round(this.#x(now + 2000))}`;
     this.#layers.counted.setAttribute('d', counted);
   }
 
@@ -161,6 +214,14 @@ export class Chart {
     this.#layers.edges.setAttribute('d', edges);
   }
 
+  #drawGaps(from, now) {
+    const gaps = this.#connection.between(from, now).map((outage) => {
+      const [start, end] = [this.#x(Math.max(outage.from, from - 1000)), this.#x(Math.min(outage.to, now + 2000))];
+      return `M${round(start)} 0H${round(end)}V${COUNTS.base + 1}H${round(start)}Z`;
+    });
+    this.#layers.gap.setAttribute('d', gaps.join(''));
+  }
+
   #drawLabels() {
     this.#labels.replaceChildren();
     const right = LEFT + this.#width;
@@ -168,16 +229,17 @@ export class Chart {
     for (const base of [MARKS.base + 0.5, COUNTS.base + 0.5]) {
       append(this.#labels, 'path', { class: 'base', d: `M${LEFT} ${base}H${right}` });
     }
-    const limit = this.#lane.rate.tokens;
-    append(this.#labels, 'path', { class: 'limit', d: `M${LEFT} ${y(limit)}H${right}` });
-    this.#label(LEFT - 6, y(limit) + 4, limit, 'end');
+    const { rate } = this.#lane;
+    this.#title.textContent = `Admitted in the last ${rate.seconds} s`;
+    const level = y(rate.tokens);
+    append(this.#labels, 'path', { class: 'limit', d: `M${LEFT} ${level}H${right}` });
+    this.#label(LEFT - 6, level + 4, rate.tokens, 'end');
     this.#label(LEFT - 6, COUNTS.base + 1, '0', 'end');
-    const seconds = this.#span / 1000;
-    const step = this.#width < 420 ? seconds / 2 : seconds / 6;
-    for (let ago = seconds; ago > 0; ago -= step) {
-      this.#label(right - ago * 1000 * this.#scale, HEIGHT - 6, `−${round(ago)} s`, ago === seconds ? 'start' : 'middle');
+
+    for (let ago = this.#step; ago < this.#span; ago += this.#step) {
+      this.#label(right - ago * this.#scale, HEIGHT - 4, `−${round(ago / 1000)} s`, 'middle');
     }
-    this.#label(right, HEIGHT - 6, 'now', 'end');
+    this.#label(right, HEIGHT - 4, 'now', 'end');
   }
 
   #label(x, y, text, anchor) {
@@ -186,34 +248,6 @@ export class Chart {
 
   /** The highest count that the chart has room for. */
   get #most() {
-    return Math.max(this.#lane.rate.tokens * 2.1, this.#lane.capacity ?? 0);
+    return Math.max(this.#lane.rate.tokens * 2, this.#lane.capacity ?? 0) * 1.05;
   }
 }
-
-/** Finds a row for each mark, above those in its column and beside the lines of those that wait. */
-class Placement {
-  /** The number of rows in use. */
-  rows = 1;
-  #next = new Map();
-  #ends = [];
-
-  /** Returns the lowest free row for a mark that extends from `column` to the column `end`. */
-  row(column, end) {
-    let row = this.#next.get(column) ?? 0;
-    while (this.#ends[row] >= column) row += 1;
-    this.#next.set(column, row + 1);
-    if (end > column) this.#ends[row] = end;
-    this.rows = Math.max(this.rows, row + 1);
-    return row;
-  }
-}
-
-function append(parent, name, attributes = {}) {
-  const element = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
-  return parent.appendChild(element);
-}
-
-const square = (x, y, size) => `M${x} ${y}h${MARK}v${size}h${-MARK}z`;
-
-const round = (number) => Math.round(number * 10) / 10;

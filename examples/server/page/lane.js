@@ -25,30 +25,38 @@ const milliseconds = (seconds) => Math.round(seconds * 1e6) / 1000;
 /** Dispatches `change` when there is something new to show. */
 export class Lane extends EventTarget {
   #clock;
+  #connection;
   #aborter = new AbortController();
   #timer;
   /** The browser's time of the last response. */
   #answered = -Infinity;
+  /** The requests that are no longer kept, by verdict. */
+  #dropped;
+  /** The last sample that was compared with the lane's own requests, to find those of others. */
+  #compared;
 
-  constructor(algorithm, settings, clock) {
+  constructor(algorithm, settings, clock, connection) {
     super();
     this.algorithm = algorithm;
     this.settings = settings;
     this.#clock = clock;
+    this.#connection = connection;
     this.#clear();
   }
 
   #clear() {
     this.records = [];
     this.pending = new Set();
-    this.totals = { allowed: 0, denied: 0, delayed: 0 };
     /** What the limit counts: `{at, used}` in order of time. */
     this.samples = [];
+    /** What the limit has counted for others: `{at, count}` in order of time. */
+    this.others = [];
     this.capacity = null;
-    this.remaining = null;
     this.error = '';
     this.response = null;
     this.admissions = new Admissions(this.rate.seconds * 1000);
+    this.#dropped = { allowed: 0, delayed: 0, denied: 0 };
+    this.#compared = null;
   }
 
   /** The rate that the algorithm means to allow. */
@@ -56,9 +64,27 @@ export class Lane extends EventTarget {
     return this.algorithm.rate(this.settings);
   }
 
-  /** Returns the requests that wait at the server's time `now`. */
+  /** The most tokens that may pass in the span of the rate. */
+  get most() {
+    return this.algorithm.most(this.settings);
+  }
+
+  /** Returns the requests that wait at the instant `now`. */
   waiting(now) {
-    return [...this.pending].filter((record) => now - record.sent > WAITING);
+    const delayed = this.records.filter(({ arrival, delay, admitted }) => delay > 0 && arrival <= now && admitted > now);
+    return [...delayed, ...[...this.pending].filter(({ sent }) => now - sent > WAITING)];
+  }
+
+  /** Returns how many requests had each verdict until `now`. Those that are delayed are allowed, too. */
+  totals(now) {
+    const totals = { ...this.#dropped };
+    for (const { arrival, verdict } of this.records) if (arrival <= now) totals[verdict] += 1;
+    return { ...totals, allowed: totals.allowed + totals.delayed };
+  }
+
+  /** Returns the sample that was valid at `now`, if there is one. */
+  sample(now) {
+    return this.samples.findLast(({ at }) => at <= now);
   }
 
   /** Returns the path of a request, whose query has the settings. */
@@ -82,28 +108,24 @@ export class Lane extends EventTarget {
     return record;
   }
 
-  #record(record, { status, body, headers }) {
-    record.arrival = this.#clock.now();
+  #record(record, { status, body }) {
     if (status === 429) {
+      record.arrival = this.#clock.now();
       record.verdict = 'denied';
-      record.remaining = this.remaining;
-      record.retryAfter = headers.get('retry-after');
-      this.totals.denied += 1;
+      record.wait = body.retry_after_seconds === null ? null : milliseconds(body.retry_after_seconds);
     } else if (status === 200) {
       record.arrival = milliseconds(body.at_seconds);
-      record.remaining = body.remaining;
       record.delay = milliseconds(body.delay_seconds);
       record.admitted = milliseconds(body.at_seconds + body.delay_seconds);
       record.verdict = record.delay > 0 ? 'delayed' : 'allowed';
-      this.totals.allowed += 1;
-      if (record.delay > 0) this.totals.delayed += 1;
       this.admissions.add(record.admitted, record.cost);
     } else {
       record.verdict = 'failed';
       return;
     }
+    record.remaining = body.remaining;
     this.records.push(record);
-    if (this.records.length > MOST) this.records.shift();
+    if (this.records.length > MOST) this.#dropped[this.records.shift().verdict] += 1;
   }
 
   /** Asks what remains, at a cost of 0, now and again: others may use the same limit. */
@@ -145,16 +167,21 @@ export class Lane extends EventTarget {
     clearTimeout(this.#timer);
   }
 
-  /** Returns the response, or nothing if the request was aborted or the server does not answer. */
+  /** Returns the response, or nothing if the request was aborted or the server does not decide it. */
   async #request(path, signal, method = 'GET') {
-    const sent = this.#clock.browserTime();
+    const [sent, at] = [this.#clock.browserTime(), this.#clock.now()];
     const response = await this.#fetch(path, signal, method);
     if (!response || signal.aborted) return null;
     const { status, statusText, headers, text, received } = response;
-    const body = status === 200 ? JSON.parse(text) : null;
-    if (body) this.#clock.observe(sent, received, milliseconds(body.at_seconds));
-    this.error = status === 400 || status >= 500 ? text.trim() || statusText : '';
-    this.#sample(headers, body);
+    if (status >= 500) {
+      this.#fail(`The server answers ${status}: its store fails.`);
+      return null;
+    }
+    const body = status === 200 || status === 429 ? JSON.parse(text) : null;
+    if (status === 200) this.#clock.observe(sent, received, milliseconds(body.at_seconds));
+    this.#connection.answered(at);
+    this.error = status === 400 ? text.trim() : '';
+    this.#sample(headers, status === 200 ? milliseconds(body.at_seconds) : this.#clock.now());
     this.#changed();
     return { status, statusText, headers, text, body, method, path };
   }
@@ -171,29 +198,44 @@ export class Lane extends EventTarget {
       const isLate = this.#clock.browserTime() - this.#answered < PATIENCE;
       if (error.name === 'AbortError' || (error.name === 'TimeoutError' && isLate)) return null;
       const hangs = error.name === 'TimeoutError';
-      this.error = hangs ? `No answer for ${PATIENCE / 1000} s: the server hangs.` : 'The server cannot be reached.';
-      if (!hangs) this.pending.clear();
-      this.#changed();
+      this.#fail(hangs ? `No answer for ${PATIENCE / 1000} s: the server hangs.` : 'The server cannot be reached.', hangs);
       return null;
     }
   }
 
+  #fail(text, mayAnswer = false) {
+    this.#connection.failed(text);
+    if (!mayAnswer) this.pending.clear();
+    this.#changed();
+  }
+
   /** Learns from the headers what remains, which any response tells. */
-  #sample(headers, body) {
+  #sample(headers, at) {
     const remaining = /;r=(\d+)/.exec(headers.get('ratelimit'));
     const quota = /;q=(\d+)/.exec(headers.get('ratelimit-policy'));
     if (!remaining || !quota) return;
-    const at = body ? milliseconds(body.at_seconds) : this.#clock.now();
     const [last, before] = [this.samples.at(-1), this.samples.at(-2)];
     // A response that was delayed describes an instant long ago.
     if (last && last.at > at) return;
     this.capacity = Number(quota[1]);
-    this.remaining = Number(remaining[1]);
-    const used = this.capacity - this.remaining;
+    const used = this.capacity - Number(remaining[1]);
     if (before?.used === used && last.used === used) last.at = at;
     else this.samples.push({ at, used });
     if (this.samples.length > MOST) this.samples.shift();
-    if (this.remaining < this.capacity) this.#ensurePeeking();
+    this.#findOthers({ at, used });
+    if (used > 0) this.#ensurePeeking();
+  }
+
+  /** Compares what the limit counts with the lane's own requests. While some are on their way, that is not known. */
+  #findOthers(sample) {
+    if (this.pending.size > 0) return;
+    const since = this.#compared;
+    this.#compared = sample;
+    if (!since) return;
+    const own = this.records.filter(({ admitted, arrival }) => admitted && arrival > since.at && arrival <= sample.at);
+    const count = sample.used - since.used - own.reduce((sum, { cost }) => sum + cost, 0);
+    if (count > 0) this.others.push({ at: sample.at, count });
+    if (this.others.length > MOST) this.others.shift();
   }
 
   #ensurePeeking() {

@@ -2,26 +2,49 @@
 
 import * as address from './address.js';
 import { ALGORITHMS } from './algorithms.js';
-import { Card } from './card.js';
+import { Card, READABLE } from './card.js';
 import { ServerClock } from './clock.js';
+import { Comparison } from './comparison.js';
+import { Connection } from './connection.js';
 import { Lane } from './lane.js';
+import { Playback } from './playback.js';
 import { ResponsePanel } from './response.js';
-import { Traffic } from './traffic.js';
+import { Story } from './story.js';
+import { CLIENTS, Traffic } from './traffic.js';
 
 const element = (id) => document.getElementById(id);
 const isCalm = matchMedia('(prefers-reduced-motion: reduce)');
+const isNarrow = matchMedia('(max-width: 40rem)');
 const clock = new ServerClock();
-const { shown, settings } = address.read();
+const playback = new Playback(clock);
+const connection = new Connection(clock);
+const { shown, settings, client, isPlain } = address.read();
 /** The lane and the card of each algorithm that is shown. */
 const lanes = new Map();
 
 const inOrder = () => ALGORITHMS.filter((algorithm) => lanes.has(algorithm)).map((algorithm) => lanes.get(algorithm));
+/** Says what happens, instead of the story. */
 const announce = (text, isError = false) => {
-  element('status').textContent = text;
+  story.isSpeaking = false;
+  say(text, isError);
+};
+const say = (text, isError = false) => {
+  if (element('status').textContent !== text) element('status').textContent = text;
   element('status').classList.toggle('error', isError);
 };
 const traffic = new Traffic(() => inOrder().map(({ lane }) => lane), clock, announce);
+const story = new Story(traffic, clock, playback, conclusion);
+const comparison = new Comparison();
 const response = new ResponsePanel(() => element('cost').value);
+/** The client that sends, the button of each, and what stops it. */
+let sender = null;
+
+/** Compares what passed at most, at the end of the story. */
+function conclusion() {
+  const shown = inOrder().map(({ lane }) => lane);
+  const peaks = shown.map(({ algorithm, admissions }) => `${algorithm.title} ${admissions.peak(Infinity)}`);
+  return `At most in ${shown[0]?.rate.seconds} s: ${peaks.join(', ')}. Point at a request to see why.`;
+}
 
 const number = (id) => element(id).valueAsNumber;
 const invalidField = () => element('traffic').querySelector('input:invalid');
@@ -31,6 +54,7 @@ function isValid() {
   const field = invalidField();
   if (!field) return true;
   announce(`Nothing was sent. ${field.labels[0].firstChild.data.trim()}: ${field.validationMessage}`, true);
+  element('own').open = true;
   field.focus();
   return false;
 }
@@ -48,13 +72,12 @@ function showChart() {
 }
 
 function show(algorithm) {
-  const lane = new Lane(algorithm, settings.get(algorithm), clock);
-  const card = new Card(lane, clock.now(), (changed) => {
+  const lane = new Lane(algorithm, settings.get(algorithm), clock, connection);
+  const card = new Card(lane, connection, playback, (changed) => {
     settings.set(algorithm, changed);
     lane.change(changed);
     arrange();
   });
-  lane.addEventListener('change', () => response.draw());
   lanes.set(algorithm, { lane, card });
   lane.peek();
 }
@@ -73,11 +96,16 @@ function arrange() {
     if (container.children[index] !== card.element) container.insertBefore(card.element, container.children[index]);
   });
   const longest = Math.max(1, ...inOrder().map(({ lane }) => lane.rate.seconds));
-  const periods = matchMedia('(max-width: 40rem)').matches ? 2 : 3;
-  inOrder().forEach(({ card }) => (card.chart.span = longest * periods * 1000));
+  const periods = isNarrow.matches ? 2.5 : 3.5;
+  inOrder().forEach(({ card }) => card.chart.show(longest * 1000, periods));
   element('empty').hidden = lanes.size > 0;
+  comparison.show(inOrder().map(({ lane }) => lane));
   response.offer(inOrder().map(({ lane }) => lane));
-  address.write(new Set(ALGORITHMS.filter((algorithm) => lanes.has(algorithm))), settings);
+  writeAddress();
+}
+
+function writeAddress() {
+  address.write(new Set(ALGORITHMS.filter((algorithm) => lanes.has(algorithm))), settings, sender?.client);
 }
 
 function addChoices() {
@@ -95,16 +123,52 @@ function addChoices() {
   }
 }
 
-function setSteady(isOn) {
-  element('steady').setAttribute('aria-pressed', isOn);
-  element('steady').textContent = isOn ? 'Stop' : 'Steady';
-  if (isOn) {
-    announce(`Sending ${number('rate')} requests per second to each limit.`);
-    traffic.startSteady(() => !invalidField() && { perSecond: number('rate'), cost: number('cost') });
-  } else {
-    announce('');
-    traffic.stopSteady();
+/** The button of each client. */
+const buttons = new Map();
+
+function addClients() {
+  for (const client of CLIENTS) {
+    const button = Object.assign(document.createElement('button'), { type: 'button', textContent: client.title });
+    button.name = client.name;
+    button.setAttribute('aria-pressed', false);
+    button.addEventListener('click', () => toggle(client));
+    buttons.set(client, button);
+    element('clients').append(button);
   }
+}
+
+/** The requests at the rate that the fields say. */
+const STEADY = {
+  describe: () => `Sending ${number('rate')} requests per second to each limit.`,
+  run: (traffic, { signal }) =>
+    traffic.steady(() => !invalidField() && { perSecond: number('rate'), cost: number('cost') }, signal),
+};
+buttons.set(STEADY, element('steady'));
+
+/** Stops the client that sends. */
+function stopSender() {
+  if (!sender) return;
+  sender.aborter.abort();
+  buttons.get(sender.client).setAttribute('aria-pressed', false);
+  element('steady').textContent = 'Steady';
+  sender = null;
+  announce('');
+  writeAddress();
+}
+
+/** Lets a client send, instead of another, or stops it. */
+function toggle(client) {
+  const isRunning = sender?.client === client;
+  stopSender();
+  if (isRunning || (client === STEADY && !isValid())) return;
+  const rate = inOrder()[0]?.lane.rate ?? { tokens: 10, seconds: 4 };
+  sender = { client, aborter: new AbortController() };
+  buttons.get(client).setAttribute('aria-pressed', true);
+  if (client === STEADY) element('steady').textContent = 'Stop';
+  announce(client.describe(rate));
+  client.run(traffic, { ...rate, lanes: inOrder().map(({ lane }) => lane), signal: sender.aborter.signal });
+  showChart();
+  writeAddress();
 }
 
 /** The period of the window whose edge a burst is sent across, in milliseconds. */
@@ -117,45 +181,90 @@ const senders = {
   one: () => traffic.burst(1, number('cost')),
   burst: () => traffic.burst(number('size'), number('cost')),
   edge: () => traffic.acrossEdge(number('size'), number('cost'), windowPeriod()),
-  steady: () => setSteady(true),
 };
 for (const [id, send] of Object.entries(senders)) {
   element(id).addEventListener('click', () => {
-    if (id === 'steady' && traffic.isSteady) return setSteady(false);
     if (!isValid()) return;
     announce('Sending…');
     send();
     showChart();
   });
 }
+element('steady').addEventListener('click', () => toggle(STEADY));
 element('again').addEventListener('click', async () => {
   traffic.stop();
-  setSteady(false);
+  stopSender();
   await Promise.all(inOrder().map(({ lane }) => lane.forget()));
   announce('The server has forgotten your requests.');
 });
 element('traffic').addEventListener('input', () => {
   if (element('status').classList.contains('error')) announce('');
-  if (traffic.isSteady) isValid();
+  if (sender?.client === STEADY) isValid();
   response.draw();
+  writeAddress();
 });
 element('traffic').addEventListener('submit', (event) => event.preventDefault());
-matchMedia('(max-width: 40rem)').addEventListener('change', arrange);
+isNarrow.addEventListener('change', arrange);
+
+// The story.
+
+function drawStory(now) {
+  if (story.isSpeaking && story.line(now)) say(story.line(now));
+  // A replay ends where the present begins again.
+  if (!playback.isLive && !playback.isPaused && story.isTold && story.isOver(now)) playback.live();
+  element('play').textContent = story.isTold ? 'Replay' : 'Play';
+  element('play').disabled = story.isSending;
+  element('pause').textContent = playback.isPaused ? 'Continue' : 'Pause';
+  element('slow').setAttribute('aria-pressed', playback.isSlow);
+}
+
+async function tell() {
+  stopSender();
+  await Promise.all(inOrder().map(({ lane }) => lane.forget()));
+  const rate = inOrder()[0]?.lane.rate;
+  if (rate) await story.tell(rate);
+}
+
+element('play').addEventListener('click', () => (story.isTold ? story.replay() : tell()));
+element('pause').addEventListener('click', () => playback.pause(!playback.isPaused));
+element('slow').addEventListener('click', () => playback.slow(!playback.isSlow));
+
+// The first input of a person ends the story, except that on its own controls, and keys that only move the focus.
+const interrupt = ({ target, key }) => {
+  if (['Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key)) return;
+  if (target instanceof Element && target.closest('.story, .chart')) return;
+  if (story.isSending) announce('The story has stopped.');
+  story.stop();
+  playback.live();
+};
+for (const type of ['pointerdown', 'keydown']) addEventListener(type, interrupt, { capture: true });
 
 // Only by hand: the page itself replaces its address without this event.
 addEventListener('hashchange', () => location.reload());
 
 addChoices();
+addClients();
 shown.forEach(show);
+const begun = CLIENTS.find(({ name }) => name === client);
 arrange();
+if (begun) toggle(begun);
+else if (isPlain && !isCalm.matches) tell();
+else announce('Press Play for the story, choose a client, or send a burst.');
 
-let drawnAt = -Infinity;
+let [drawnAt, writtenAt] = [-Infinity, -Infinity];
 requestAnimationFrame(function draw(time) {
   // Without motion, the charts advance in steps.
   if (!isCalm.matches || time - drawnAt > 1000) {
     drawnAt = time;
-    const now = clock.now();
+    const now = playback.now();
+    document.body.classList.toggle('is-stale', connection.between(now, now + 1).length > 0);
     inOrder().forEach(({ card }) => card.draw(now));
+    drawStory(now);
+    if (time - writtenAt > READABLE) {
+      writtenAt = time;
+      comparison.draw(now);
+      response.draw();
+    }
   }
   requestAnimationFrame(draw);
 });

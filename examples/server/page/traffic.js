@@ -1,16 +1,22 @@
-// The same traffic for all lanes: one request, a burst, a steady rate, or a burst on both sides of an edge.
+// The same traffic for all lanes: one request, a burst, a steady rate, a burst on both sides of an edge, or a client of
+// a kind that people know.
 
-const sleep = (milliseconds, signal) =>
+/** Waits, or returns early when `signal` aborts. */
+export const sleep = (milliseconds, signal) =>
   new Promise((resolve) => {
+    if (signal.aborted) return resolve();
     const timer = setTimeout(resolve, milliseconds);
-    signal.addEventListener('abort', () => (clearTimeout(timer), resolve()));
+    signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true });
   });
 
 /** How long before and after an edge the bursts are sent, in milliseconds. */
-const [BEFORE, AFTER] = [700, 250];
+const [BEFORE, AFTER] = [600, 300];
 
 /** More requests than this are not left unanswered. */
 const MOST_PENDING = 1000;
+
+/** The pause of a client that retries at once, and that of a person between two pages, in milliseconds. */
+const [RETRY, READING] = [50, 6000];
 
 /** Sends to whatever lanes there are at the time. */
 export class Traffic {
@@ -18,7 +24,6 @@ export class Traffic {
   #clock;
   #announce;
   #stop = new AbortController();
-  #steady = null;
 
   /** Calls `lanes` for the lanes, and `announce` with text about what happens. */
   constructor(lanes, clock, announce) {
@@ -27,70 +32,134 @@ export class Traffic {
     this.#announce = announce;
   }
 
-  /** Sends `count` requests to each lane at once, and announces the outcome. */
-  async burst(count, cost) {
+  /** Aborts when everything that is under way is stopped. */
+  get signal() {
+    return this.#stop.signal;
+  }
+
+  /** Sends `count` requests to each lane at once, and resolves when all are decided, with a summary. */
+  async send(count, cost) {
     const lanes = this.#lanes();
     const sent = lanes.map(() => []);
     // Each lane in turn, so that none is served later than the others.
     for (let request = 0; request < count; request += 1) {
-      lanes.forEach((lane, index) => sent[index].push(lane.send(cost)));
+      lanes.forEach((lane, index) => lane.pending.size < MOST_PENDING && sent[index].push(lane.send(cost)));
     }
-    const stop = this.#stop;
     const records = await Promise.all(sent.map((requests) => Promise.all(requests)));
-    if (stop !== this.#stop) return;
-    const told = lanes.map((lane, index) => `${lane.algorithm.title}: ${summary(records[index])}.`);
-    this.#announce(told.join(' '));
+    return lanes.map((lane, index) => `${lane.algorithm.title}: ${summary(records[index])}.`).join(' ');
+  }
+
+  /** Sends a burst, and announces the outcome. */
+  async burst(count, cost) {
+    const { signal } = this;
+    const text = await this.send(count, cost);
+    if (!signal.aborted) this.#announce(text);
+  }
+
+  /** Waits until `before` milliseconds before the end of a window of `period` milliseconds, and returns that end. */
+  async edge(period, before, signal) {
+    const now = this.#clock.now();
+    const end = Math.ceil((now + before) / period) * period;
+    await sleep(end - before - now, signal);
+    return end;
+  }
+
+  /** Waits until the server's time is `instant`. */
+  async until(instant, signal) {
+    await sleep(instant - this.#clock.now(), signal);
   }
 
   /** Sends a burst shortly before and another shortly after the end of a window of `period` milliseconds. */
   async acrossEdge(count, cost, period) {
-    const stop = this.#stop;
-    const edge = () => (Math.floor(this.#clock.now() / period) + 1) * period;
-    let end = edge();
-    if (end - BEFORE < this.#clock.now()) end += period;
-    for (let left = end - BEFORE - this.#clock.now(); left > 0; left = end - BEFORE - this.#clock.now()) {
-      this.#announce(`Waiting for the end of the window: ${Math.ceil(left / 1000)} s`);
-      await sleep(Math.min(left, left % 1000 || 1000), stop.signal);
-      if (stop !== this.#stop) return;
-    }
+    const { signal } = this;
+    this.#announce('Waiting for the end of the window.');
+    const end = await this.edge(period, BEFORE, signal);
+    if (signal.aborted) return;
     this.#announce('Sending one burst before the edge, and one after it.');
     const first = this.burst(count, cost);
-    await sleep(end + AFTER - this.#clock.now(), stop.signal);
-    if (stop !== this.#stop) return;
-    await Promise.all([first, this.burst(count, cost)]);
+    await this.until(end + AFTER, signal);
+    if (!signal.aborted) await Promise.all([first, this.burst(count, cost)]);
   }
 
-  get isSteady() {
-    return this.#steady !== null;
-  }
-
-  /**
-   * Sends requests at a rate until `stopSteady`. Calls `settings` before each, for `{perSecond, cost}`, or for false to
-   * send none.
-   */
-  startSteady(settings) {
-    const next = () => {
+  /** Sends requests until `signal` aborts. Calls `settings` before each, for `{perSecond, cost}`, or false for none. */
+  async steady(settings, signal) {
+    let due = this.#clock.now();
+    while (!signal.aborted) {
       const { perSecond = 2, cost } = settings();
-      for (const lane of cost ? this.#lanes() : []) {
-        if (lane.pending.size < MOST_PENDING) lane.send(cost);
-      }
-      this.#steady = setTimeout(next, 1000 / perSecond);
-    };
-    next();
-  }
-
-  stopSteady() {
-    clearTimeout(this.#steady);
-    this.#steady = null;
+      if (cost) this.send(1, cost);
+      // What the browser was too slow for is not made up for later.
+      due = Math.max(due + 1000 / perSecond, this.#clock.now());
+      await this.until(due, signal);
+    }
   }
 
   /** Stops everything that is under way. */
   stop() {
-    this.stopSteady();
     this.#stop.abort();
     this.#stop = new AbortController();
   }
 }
+
+/**
+ * Clients that people know. Each sends until a signal aborts, at a rate that depends on that of the limits, which allow
+ * `tokens` in `seconds`.
+ */
+export const CLIENTS = [
+  {
+    name: 'retries',
+    title: 'Retries at once',
+    describe: () => 'A client without patience: it repeats a denied request 50 ms later.',
+    run: async (traffic, { lanes, signal }) => {
+      const insist = async (lane) => {
+        while (!signal.aborted) {
+          await lane.send(1);
+          await sleep(RETRY, signal);
+        }
+      };
+      await Promise.all(lanes.map(insist));
+    },
+  },
+  {
+    name: 'cron',
+    title: 'Cron job',
+    describe: ({ tokens, seconds }) =>
+      `A cron job on the minute, which is ${seconds} s here: ${tokens * 1.5} requests as each begins.`,
+    run: async (traffic, { tokens, seconds, signal }) => {
+      while (!signal.aborted) {
+        await traffic.edge(seconds * 1000, -20, signal);
+        if (!signal.aborted) traffic.send(Math.ceil(tokens * 1.5), 1);
+        await sleep(100, signal);
+      }
+    },
+  },
+  {
+    name: 'page',
+    title: '15 resources',
+    describe: () => 'A page that loads 15 resources, every 6 seconds.',
+    run: async (traffic, { signal }) => {
+      while (!signal.aborted) {
+        traffic.send(15, 1);
+        await sleep(READING, signal);
+      }
+    },
+  },
+  {
+    name: 'twice',
+    title: 'Twice the rate',
+    describe: ({ tokens, seconds }) => `Twice the rate: ${rounded((2 * tokens) / seconds)} requests a second.`,
+    run: (traffic, { tokens, seconds, signal }) =>
+      traffic.steady(() => ({ perSecond: (2 * tokens) / seconds, cost: 1 }), signal),
+  },
+  {
+    name: 'slow',
+    title: 'Slow and steady',
+    describe: ({ tokens, seconds }) => `Half the rate: ${rounded(tokens / seconds / 2)} requests a second.`,
+    run: (traffic, { tokens, seconds, signal }) =>
+      traffic.steady(() => ({ perSecond: tokens / seconds / 2, cost: 1 }), signal),
+  },
+];
+
+const rounded = (number) => Number(number.toPrecision(2));
 
 function summary(records) {
   const count = (...verdicts) => records.filter(({ verdict }) => verdicts.includes(verdict)).length;

@@ -1,0 +1,87 @@
+// Sentences about what a lane has decided: why a request got its answer, and what has just happened.
+
+import { timeOfDay } from './connection.js';
+
+/** Writes a span of milliseconds, such as "3.4 s". */
+export const span = (milliseconds) => `${(Math.max(milliseconds, 0) / 1000).toFixed(1)} s`;
+
+const percent = (part) => `${Math.round(part * 100)} %`;
+
+/** How often a token comes back, such as "0.4 s". */
+const pace = ({ rate }) => `${Number((rate.seconds / rate.tokens).toPrecision(2))} s`;
+
+/** What each algorithm says of a request that it denied, with `used` tokens in use. */
+const DENIALS = {
+  'fixed-window': ({ used, since }) => `${used} were counted since ${since}`,
+  'sliding-log': ({ used, since }) => `${used} were counted since ${since}`,
+  'sliding-window': ({ used, since }) => `${used} were counted since ${since}`,
+  'sliding-window-counter': ({ used, since, weight }) =>
+    `${used} were counted since ${since}, at ${percent(weight)} those of the window before`,
+  'token-bucket': ({ left }) => (left > 0 ? `only ${left} tokens were left` : 'the bucket was empty'),
+  'leaky-bucket': ({ left }) => (left > 0 ? `there was room for ${left} only` : 'the bucket was full'),
+  'leaky-bucket-queue': ({ lane }) => `${lane.settings.waiting} were waiting`,
+};
+
+/** Says why `record` got its answer, or how long it has been waiting at the instant `now`. */
+export function reason(lane, record, now) {
+  const { verdict, arrival, remaining, wait, delay, admitted } = record;
+  if (verdict === 'pending' || (verdict === 'delayed' && admitted > now)) return `waiting for ${span(now - arrival)}`;
+  const frames = lane.algorithm.frames?.(lane.settings, arrival);
+  const used = lane.capacity - remaining;
+  const since = frames && timeOfDay(frames[0].from);
+  if (verdict === 'denied') {
+    const why = DENIALS[lane.algorithm.name]({ lane, used, since, weight: frames?.[0].weight, left: remaining });
+    return `denied: ${why}; ${wait === null ? 'it costs more than the limit' : `free in ${span(wait)}`}`;
+  }
+  if (verdict === 'delayed') return `delayed by ${span(delay)}: one leaves the queue every ${pace(lane)}`;
+  if (lane.algorithm.delays) return 'allowed at once: the queue was empty';
+  if (!frames) return `allowed: ${remaining} of ${lane.capacity} tokens were left`;
+  return `allowed: ${used} of ${lane.capacity} counted since ${since}`;
+}
+
+/** Why each algorithm has denied the latest request. */
+const DENYING = {
+  'fixed-window': ({ end }) => `its window is full until ${timeOfDay(end)}`,
+  'sliding-log': ({ lane }) => `each counts for exactly ${lane.rate.seconds} s`,
+  'sliding-window': ({ lane }) => `the oldest bucket leaves every ${lane.rate.seconds / lane.settings.buckets} s`,
+  'sliding-window-counter': ({ frames }) => `the window before still counts ${percent(frames[0].weight)}`,
+  'token-bucket': ({ lane }) => `one token comes every ${pace(lane)}`,
+  'leaky-bucket': ({ lane }) => `one leaks every ${pace(lane)}`,
+};
+
+/** Says in a sentence what has happened in the period until the latest request before `now`. */
+export function caption(lane, now) {
+  const { algorithm, settings, rate } = lane;
+  const past = lane.records.filter(({ arrival }) => arrival <= now);
+  const latest = past.at(-1);
+  if (!latest) return algorithm.summary;
+  const recent = past.filter(({ arrival }) => arrival > latest.arrival - rate.seconds * 1000);
+  const passed = recent.filter(({ verdict }) => verdict !== 'denied');
+  const denied = recent.length - passed.length;
+  const delayed = passed.filter(({ delay }) => delay > 0);
+  const total = passed.reduce((sum, { cost }) => sum + cost, 0);
+  const times = passed.map(({ arrival }) => arrival);
+  const length = Math.max(...times) - Math.min(...times);
+  const within = length < 100 ? 'at once' : `in ${(length / 1000).toFixed(1)} seconds`;
+  const frames = algorithm.frames?.(settings, latest.arrival);
+  if (algorithm.delays) {
+    const longest = Math.max(...delayed.map(({ delay }) => delay));
+    const wait = delayed.length > 0 ? `, ${delayed.length} of them after up to ${span(longest)}` : '';
+    const queued = `${passed.length} allowed${wait}`;
+    return `${queued}${denied > 0 ? `; ${denied} denied, as only ${settings.waiting} may wait` : ''}.`;
+  }
+  if (frames && total > rate.tokens) {
+    const edge = algorithm.name === 'fixed-window' ? 'the edge' : 'the estimate';
+    const much = total === 2 * rate.tokens ? 'doubled the limit' : `let through more than ${rate.tokens}`;
+    return `${total} ${within}: ${edge} ${much}.`;
+  }
+  const outcome = denied > 0 ? `${total} allowed, ${denied} denied` : `${total} allowed ${within}`;
+  if (latest.verdict === 'denied') {
+    const end = frames && frames[0].from + rate.seconds * 1000;
+    return `${outcome}: ${DENYING[algorithm.name]({ lane, frames, end })}.`;
+  }
+  if (!frames && total > settings.capacity) {
+    return `${outcome}: the bucket held ${settings.capacity}, and one came back every ${pace(lane)}.`;
+  }
+  return `${outcome}: ${latest.remaining} of ${lane.capacity} were left.`;
+}
