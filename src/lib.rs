@@ -100,6 +100,7 @@ mod request;
 pub mod rules;
 mod select;
 pub mod store;
+mod text;
 mod time;
 
 pub use algorithm::{

@@ -356,7 +356,7 @@ impl SlidingWindow {
     const fn checked_buckets(mut self, buckets: u32) -> Result<Self, Fault> {
         if !self.0.span.is_multiple_of(buckets as u64) {
             return Err(Fault::new("period ")
-                .span(Duration::from_micros(self.0.span))
+                .duration(Duration::from_micros(self.0.span))
                 .text(" does not divide into ")
                 .number(buckets as u64)
                 .text(" buckets of whole microseconds: use a number that divides ")

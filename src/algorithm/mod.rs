@@ -58,6 +58,7 @@ pub use self::builders::{
     TokenBucket,
 };
 pub use self::calendar::Weekday;
+pub(crate) use self::calendar::date_and_time;
 pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};
 pub(crate) use self::log::Log;
 pub(crate) use self::penalty::Lockout;

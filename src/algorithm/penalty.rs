@@ -182,9 +182,9 @@ impl Penalty {
     const fn checked_order(self) -> Result<Self, Fault> {
         if self.longest > 0 && self.longest < self.first {
             return Err(Fault::new("the first lockout lasts ")
-                .span(Duration::from_micros(self.first))
+                .duration(Duration::from_micros(self.first))
                 .text(", longer than the longest, ")
-                .span(Duration::from_micros(self.longest))
+                .duration(Duration::from_micros(self.longest))
                 .text(": shorten the first, or lengthen the longest"));
         }
         Ok(self)

@@ -7,6 +7,7 @@ use super::calendar::Calendar;
 use super::state::{div_ceil, product};
 use crate::error::Fault;
 use crate::error::validation::{self, LONGEST};
+use crate::text::exact;
 use crate::time::Timestamp;
 
 /// Any of the [algorithms](crate::algorithm), with its numbers.
@@ -16,7 +17,7 @@ use crate::time::Timestamp;
 ///
 /// let algorithm = Algorithm::from(TokenBucket::per_second(10).burst(20));
 /// assert_eq!(algorithm.capacity(), 20);
-/// assert_eq!(algorithm.to_string(), "a token bucket of 10 per 1 s with a capacity of 20");
+/// assert_eq!(algorithm.to_string(), "a token bucket of 10 per second with a capacity of 20");
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Algorithm {
@@ -129,7 +130,7 @@ impl Algorithm {
                 .text(" tokens takes more than 142 years to fill or drain at ")
                 .number(self.amount as u64)
                 .text(" per ")
-                .span(Duration::from_micros(self.span))
+                .duration(Duration::from_micros(self.span))
                 .text(": lower the capacity, or raise the rate"));
         }
         Ok(self)
@@ -242,10 +243,13 @@ impl Algorithm {
     fn describe(&self) -> String {
         let ([capacity, amount], name) = (self.size(), self.name());
         let tokens = if self.is_bucket() { amount } else { capacity };
+        let span = exact(Duration::from_micros(self.span)).to_string();
+        // "1 hour" is written as "per hour", but not "1 hour 30 minutes".
+        let span = span.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&span);
         let period = match self.kind {
             Kind::Window(Some(calendar)) => calendar.describe(),
-            Kind::Log(Some(buckets)) => format!("{} s in {buckets} buckets", self.span as f64 / 1e6),
-            _ => format!("{} s", self.span as f64 / 1e6),
+            Kind::Log(Some(buckets)) => format!("{span} in {buckets} buckets"),
+            _ => span.to_owned(),
         };
         let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
         format!("a {name} of {tokens} per {period}{capacity}")
@@ -320,7 +324,7 @@ impl Algorithm {
     }
 }
 
-/// As in error messages: `a fixed window of 3 per 60 s`.
+/// As in error messages: `a fixed window of 3 per minute`.
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.describe())

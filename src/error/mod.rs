@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::text::exact;
+
 #[cfg(feature = "rules")]
 pub(crate) use self::position::Position;
 pub(crate) use self::position::RulePosition;
@@ -133,8 +135,9 @@ impl StoreError {
     }
 
     pub(crate) fn timed_out(deadline: Duration) -> Self {
+        let deadline = exact(deadline);
         let what =
-            format!("did not answer within {deadline:?}: check its load and the network, or raise `Builder::deadline`");
+            format!("did not answer within {deadline}: check its load and the network, or raise `Builder::deadline`");
         Self::of(StoreErrorKind::TimedOut, what)
     }
 

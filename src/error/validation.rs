@@ -8,6 +8,7 @@ use http::HeaderName;
 
 use super::position::RulePosition;
 use super::printable;
+use crate::text::InlineText;
 
 /// The longest period or interval in µs: 366 days.
 pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
@@ -31,7 +32,7 @@ pub(crate) const fn tokens(what: &'static str, tokens: u32) -> Result<u32, Fault
 /// Returns a span in µs if it is whole microseconds from 1 µs to 366 days. `what` names the value in the error.
 pub(crate) const fn span(what: &'static str, is: Duration) -> Result<u64, Fault> {
     if is.is_zero() || is.as_nanos() > LONGEST as u128 * 1_000 || !is.subsec_nanos().is_multiple_of(1_000) {
-        return Err(Fault::new(what).text(" is ").span(is).text(": use whole microseconds, from 1 µs to 366 days"));
+        return Err(Fault::new(what).text(" is ").duration(is).text(": use whole microseconds, from 1 µs to 366 days"));
     }
     Ok(is.as_micros() as u64)
 }
@@ -181,101 +182,5 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The maximum length of a message in bytes. Parts that do not fit are left out.
-const CAPACITY: usize = 256;
-
-/// The message about a value out of its range, found by a constructor that also runs at compile time. The text is in an
-/// inline buffer, because a `const fn` can neither allocate nor use `format!`.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    bytes: [u8; CAPACITY],
-    len: usize,
-}
-
-impl Fault {
-    /// Creates a message that begins with `text`.
-    pub(crate) const fn new(text: &str) -> Self {
-        Self { bytes: [0; CAPACITY], len: 0 }.text(text)
-    }
-
-    /// Appends `text`, or nothing if it does not fit.
-    pub(crate) const fn text(mut self, text: &str) -> Self {
-        let text = text.as_bytes();
-        if text.len() <= CAPACITY - self.len {
-            let (_, free) = self.bytes.split_at_mut(self.len);
-            free.split_at_mut(text.len()).0.copy_from_slice(text);
-            self.len += text.len();
-        }
-        self
-    }
-
-    /// Appends a number in decimal.
-    pub(crate) const fn number(self, number: u64) -> Self {
-        self.digits(number, 1)
-    }
-
-    /// Appends a span in the format of `Duration`'s `Debug`: `1.5ms`.
-    pub(crate) const fn span(self, span: Duration) -> Self {
-        let (whole, part, width, unit) = match (span.as_secs(), span.subsec_nanos()) {
-            (0, nanos @ 0..1_000) => (nanos as u64, 0, 0, "ns"),
-            (0, nanos @ 1_000..1_000_000) => (nanos as u64 / 1_000, nanos % 1_000, 3, "µs"),
-            (0, nanos) => (nanos as u64 / 1_000_000, nanos % 1_000_000, 6, "ms"),
-            (seconds, nanos) => (seconds, nanos, 9, "s"),
-        };
-        let whole = self.number(whole);
-        let fraction = if part == 0 { whole } else { whole.text(".").fraction(part, width) };
-        fraction.text(unit)
-    }
-
-    /// Appends the digits behind a decimal point, without trailing zeros.
-    const fn fraction(self, mut part: u32, mut width: usize) -> Self {
-        while part.is_multiple_of(10) {
-            part /= 10;
-            width -= 1;
-        }
-        self.digits(part as u64, width)
-    }
-
-    /// Appends a number in decimal with at least `width` digits.
-    const fn digits(self, number: u64, width: usize) -> Self {
-        let this = if number >= 10 || width > 1 { self.digits(number / 10, width.saturating_sub(1)) } else { self };
-        let digit = (number % 10) as usize;
-        this.text("0123456789".split_at(digit).1.split_at(1).0)
-    }
-
-    pub(crate) const fn as_str(&self) -> &str {
-        match std::str::from_utf8(self.bytes.split_at(self.len).0) {
-            Ok(text) => text,
-            // Unreachable: only whole texts are appended.
-            Err(_) => "",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_match_the_debug_output_of_duration() {
-        let nanos = [0, 1, 999, 1_000, 1_500, 10_010, 999_999, 1_000_000, 1_000_001, 999_999_999];
-        let short = nanos.map(Duration::from_nanos);
-        let long = nanos.map(|nanos| Duration::new(31_622_400, nanos as u32));
-        for span in short.into_iter().chain(long).chain([Duration::MAX, Duration::from_secs(60)]) {
-            assert_eq!(Fault::new("").span(span).as_str(), format!("{span:?}"));
-        }
-    }
-
-    #[test]
-    fn numbers_are_written_in_decimal() {
-        for number in [0, 9, 10, 101, u64::from(u32::MAX), u64::MAX] {
-            assert_eq!(Fault::new("").number(number).as_str(), number.to_string());
-        }
-    }
-
-    #[test]
-    fn text_that_does_not_fit_is_left_out() {
-        let long = "é".repeat(CAPACITY / 2);
-        assert_eq!(Fault::new(&long).text("x").as_str(), long);
-    }
-}
+/// The message about a value out of its range, found by a constructor that also runs at compile time.
+pub(crate) type Fault = InlineText<256>;

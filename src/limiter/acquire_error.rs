@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::StoreError;
+use crate::text::rounded_up;
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
 ///
@@ -43,7 +44,9 @@ impl From<StoreError> for AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded: retry after {wait:?}"),
+            Self::Denied { retry_after: Some(wait) } => {
+                write!(f, "rate limit exceeded: retry after {}", rounded_up(*wait))
+            }
             Self::Denied { retry_after: None } => {
                 f.write_str("rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost")
             }

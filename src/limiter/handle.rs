@@ -14,6 +14,7 @@ use crate::key::cidrs::address_of;
 use crate::key::{Key, KeyBuf};
 use crate::limit::Limit;
 use crate::store::{LONGEST_OVERRIDE, Override, OverrideOperation, Purpose, StoreFuture};
+use crate::text::exact;
 
 /// Inspects and resets single keys of one limit, and gives them other sizes: "customer 42 has 10,000 per day".
 ///
@@ -222,8 +223,9 @@ impl LimitHandle {
     ) -> Result<(), StoreError> {
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(StoreError::invalid_call(format_args!(
-                "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
-                 is removed"
+                "an override expires after {}: give it from 1 ns to 36,525 days, or `None` to keep it until it is \
+                 removed",
+                exact(after)
             )));
         }
         let value = Override { algorithm: size.into(), expires_after };

@@ -11,6 +11,7 @@ use crate::decision::{Decision, OutcomeKind};
 use crate::key::KeyError;
 use crate::key::head::RequestHead;
 use crate::select::ListAction;
+use crate::text::rounded_up;
 use crate::time::ceil_seconds;
 
 /// The reason why a request is rejected.
@@ -114,7 +115,7 @@ impl Rejection<'_> {
         let message = match (self.reason, self.retry_after_seconds()) {
             (Reason::Limited { .. }, Some(seconds)) => {
                 push(text, "Too many requests: try again in ");
-                push_wait(text, seconds);
+                push(text, rounded_up(Duration::from_secs(seconds)).as_str());
                 "."
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
@@ -130,75 +131,7 @@ impl Rejection<'_> {
     }
 }
 
-/// Adds a number of seconds in its two largest units, such as "7 hours 43 minutes". It is rounded up to the smaller of
-/// the two units, so that a client that waits that long never retries too early.
-fn push_wait(text: &mut impl Write, seconds: u64) {
-    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
-    let (larger, smaller) = match seconds {
-        0..60 => ((seconds, " second"), (0, "")),
-        60..3_600 => ((seconds / 60, " minute"), (seconds % 60, " second")),
-        _ if minutes < 1_440 => ((minutes / 60, " hour"), (minutes % 60, " minute")),
-        _ => ((hours / 24, " day"), (hours % 24, " hour")),
-    };
-    push_count(text, larger);
-    if smaller.0 > 0 {
-        push(text, " ");
-        push_count(text, smaller);
-    }
-}
-
-fn push_count(text: &mut impl Write, (count, unit): (u64, &str)) {
-    push(text, itoa::Buffer::new().format(count));
-    push(text, unit);
-    if count != 1 {
-        push(text, "s");
-    }
-}
-
 fn push(text: &mut impl Write, piece: &str) {
     // Writing to a buffer can't fail.
     let _ = text.write_str(piece);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_are_formatted_in_their_two_largest_units_rounded_up() {
-        for (seconds, text) in [
-            (0, "0 seconds"),
-            (1, "1 second"),
-            (2, "2 seconds"),
-            (59, "59 seconds"),
-            (60, "1 minute"),
-            (61, "1 minute 1 second"),
-            (119, "1 minute 59 seconds"),
-            (120, "2 minutes"),
-            (125, "2 minutes 5 seconds"),
-            (3_599, "59 minutes 59 seconds"),
-            (3_600, "1 hour"),
-            (3_601, "1 hour 1 minute"),
-            (3_660, "1 hour 1 minute"),
-            (3_661, "1 hour 2 minutes"),
-            (7_200, "2 hours"),
-            (27_779, "7 hours 43 minutes"),
-            (27_780, "7 hours 43 minutes"),
-            (27_781, "7 hours 44 minutes"),
-            (86_340, "23 hours 59 minutes"),
-            (86_341, "1 day"),
-            (86_400, "1 day"),
-            (86_401, "1 day 1 hour"),
-            (90_000, "1 day 1 hour"),
-            (90_001, "1 day 2 hours"),
-            (172_799, "2 days"),
-            (273_600, "3 days 4 hours"),
-            (366 * 86_400, "366 days"),
-            (u64::MAX, "213503982334601 days 8 hours"),
-        ] {
-            let mut formatted = String::new();
-            push_wait(&mut formatted, seconds);
-            assert_eq!(formatted, text, "{seconds}");
-        }
-    }
 }

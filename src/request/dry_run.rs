@@ -48,6 +48,7 @@ use super::explain::explain;
 use super::options::RequestOptions;
 use super::request_limiter::RequestLimiter;
 use super::request_limits::RequestLimits;
+use crate::algorithm::date_and_time;
 use crate::decision::DecidedBy;
 use crate::error::{ConfigError, or_panic, printable};
 use crate::explain::{Conclusion, Explanation, KeyParts, LimitExplanation};
@@ -57,6 +58,7 @@ use crate::key::head::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
 use crate::store::{MemoryStore, Purpose};
+use crate::text::rounded_up;
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
@@ -342,11 +344,10 @@ impl fmt::Display for Changes {
 
 impl fmt::Display for SampleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = self.at.as_micros();
         let (method, path) = (printable(&self.method), printable(&self.path));
-        write!(f, "{}.{:06} {method} {path}", micros / 1_000_000, micros % 1_000_000)?;
+        write!(f, "{} {method} {path}", date_and_time(self.at))?;
         if let Some(wait) = self.retry_after {
-            write!(f, ", retry after {wait:?}")?;
+            write!(f, ", retry after {}", rounded_up(wait))?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "; {}{}", limit.name, KeyParts(&limit.key)))
     }

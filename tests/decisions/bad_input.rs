@@ -52,8 +52,14 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
         assert!(FixedWindow::try_new(1, is).is_ok() && TokenBucket::try_new(1, 1, is).is_ok(), "{is:?}");
     }
     let over = LONGEST + Duration::from_nanos(1);
-    for span in [Duration::ZERO, over, Duration::MAX, Duration::from_nanos(999), Duration::from_nanos(1_500)] {
-        let text = |what| format!("{what} is {span:?}: use whole microseconds, from 1 µs to 366 days");
+    for (span, is) in [
+        (Duration::ZERO, "0 seconds"),
+        (over, "366 days 0.000000001 seconds"),
+        (Duration::MAX, "213503982334601 days 7 hours 15.999999999 seconds"),
+        (Duration::from_nanos(999), "999 ns"),
+        (Duration::from_nanos(1_500), "1.5 µs"),
+    ] {
+        let text = |what| format!("{what} is {is}: use whole microseconds, from 1 µs to 366 days");
         assert_error(FixedWindow::try_new(1, span), &text("period"));
         assert_error(SlidingLog::try_new(1, span), &text("period"));
         assert_error(SlidingWindow::try_new(1, span), &text("period"));
@@ -76,11 +82,11 @@ fn buckets_divide_their_period() {
         )
     };
     for buckets in [0, 7] {
-        assert_error(minute.try_buckets(buckets), &text("60s", buckets, 60_000_000));
+        assert_error(minute.try_buckets(buckets), &text("1 minute", buckets, 60_000_000));
     }
     let short = SlidingWindow::new(1, Duration::from_micros(5));
-    assert_error(short.try_buckets(u32::MAX), &text("5µs", u32::MAX, 5));
-    assert_eq!(panic_of(|| SlidingWindow::per_second(1).buckets(3)), text("1s", 3, 1_000_000));
+    assert_error(short.try_buckets(u32::MAX), &text("5 µs", u32::MAX, 5));
+    assert_eq!(panic_of(|| SlidingWindow::per_second(1).buckets(3)), text("1 second", 3, 1_000_000));
 }
 
 #[test]
@@ -89,7 +95,7 @@ fn buckets_must_drain_within_142_years() {
     for (most, amount) in [(142, 1), (284, 2)] {
         assert!(TokenBucket::try_new(most, amount, year).is_ok() && LeakyBucket::try_new(most, amount, year).is_ok());
         let message = format!(
-            "a bucket of {} tokens takes more than 142 years to fill or drain at {amount} per 31622400s: lower the \
+            "a bucket of {} tokens takes more than 142 years to fill or drain at {amount} per 366 days: lower the \
              capacity, or raise the rate",
             most + 1,
         );
@@ -118,7 +124,7 @@ fn buckets_must_drain_within_142_years() {
 #[test]
 fn buckets_that_refill_at_intervals_must_be_full_within_142_years() {
     let bucket = |capacity| TokenBucket::try_new(capacity, 10, LONGEST).unwrap();
-    let message = "a bucket of 1424 tokens takes more than 142 years to fill or drain at 10 per 31622400s: lower the \
+    let message = "a bucket of 1424 tokens takes more than 142 years to fill or drain at 10 per 366 days: lower the \
                    capacity, or raise the rate";
     let full = bucket(1_420).try_at_intervals().unwrap();
     assert_error(bucket(1_424).try_at_intervals(), message);

@@ -116,8 +116,8 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
     let short = TENTH - Duration::from_millis(1);
 
     for (result, wait, text) in [
-        (bucket.wait_at_most("key", 1, short).await, Some(TENTH), "retry after 100ms"),
-        (queue.wait_at_most("key", 1, 3 * short).await, Some(3 * TENTH), "retry after 300ms"),
+        (bucket.wait_at_most("key", 1, short).await, Some(TENTH), "retry after 100 ms"),
+        (queue.wait_at_most("key", 1, 3 * short).await, Some(3 * TENTH), "retry after 300 ms"),
         (bucket.wait("key", 3).await, None, "the cost exceeds the capacity of a limit: lower the cost"),
     ] {
         let error = result.unwrap_err();

@@ -67,9 +67,9 @@ async fn each_rule_has_its_counts_and_the_first_denied_requests() {
         "\
 1 of 9 requests denied, 1 rejected, 7 allowed, of which 1 without a limit
   login (path=/login > header.x-user): 1 of 5 requests denied
-    1767225602.000000 GET /login, retry after 58s; login, by KEY
+    2026-01-01 00:00:02 UTC GET /login, retry after 58 seconds; login, by KEY
   shop.path_/search (path=/search): 0 of 2 requests denied, 1 would be denied if it were enforced
-    1767225605.000000 GET /search, retry after 55s; shop.path_/search
+    2026-01-01 00:00:05 UTC GET /search, retry after 55 seconds; shop.path_/search
   shop.path_/pay (path=/pay): 0 of 0 requests denied, 1 rejected without a key"
     );
 }
@@ -133,8 +133,8 @@ descriptors:
     }
     assert_eq!((comparison.newly_denied.count, comparison.newly_allowed.count), (1, 1));
     let text = comparison.to_string();
-    let expected = "newly denied: 1\n  1767225601.000000 GET /login, retry after 59s; shop.path_/login\n\
-                    newly allowed: 1\n  1767225604.000000 GET /search, retry after 56s; shop.path_/search";
+    let expected = "newly denied: 1\n  2026-01-01 00:00:01 UTC GET /login, retry after 59 seconds; shop.path_/login\n\
+                    newly allowed: 1\n  2026-01-01 00:00:04 UTC GET /search, retry after 56 seconds; shop.path_/search";
     assert!(text.ends_with(expected), "{text}");
     assert_eq!((comparison.before.report.denied, comparison.after.report.denied), (3, 3));
 }

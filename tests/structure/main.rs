@@ -17,6 +17,7 @@ use self::source::Source;
 /// entry that contains it, and only imports from its own level and those before it.
 const LEVELS: &[&str] = &[
     // Foundation
+    "text",
     "error",
     "time",
     "key::cidrs",

@@ -9,6 +9,7 @@ use std::fmt;
 
 #[cfg(feature = "time-zones")]
 pub(super) use self::named::NamedZone;
+use crate::time::Timestamp;
 
 /// Where windows begin and end, in whole seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -141,6 +142,16 @@ fn month_of(day: Day) -> i64 {
     month
 }
 
+/// Writes an instant for people: `2026-11-29 12:00:04 UTC`.
+pub(crate) fn date_and_time(at: Timestamp) -> String {
+    let seconds = (at.as_micros() / 1_000_000) as i64;
+    let (day, time) = (seconds / DAY, seconds % DAY);
+    let month = month_of(day);
+    let (year, of_year, of_month) = (month / 12, month % 12 + 1, day - first_of_month(month) + 1);
+    let (hour, minute, second) = (time / 3_600, time / 60 % 60, time % 60);
+    format!("{year}-{of_year:02}-{of_month:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
 /// A day of the week, on which weeks may begin.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
@@ -234,5 +245,18 @@ mod tests {
         assert_eq!(first_of_month(12 * 2026), 20_454);
         // Before the epoch.
         assert_eq!(month_of(-1), 12 * 1969 + 11);
+    }
+
+    #[test]
+    fn instants_are_written_with_their_date() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_767_225_602, "2026-01-01 00:00:02 UTC"),
+            (1_798_761_599, "2026-12-31 23:59:59 UTC"),
+        ] {
+            assert_eq!(date_and_time(Timestamp::from_micros(seconds * 1_000_000 + 999_999)), text);
+        }
     }
 }

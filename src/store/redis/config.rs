@@ -19,6 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use super::error::Fault;
 use crate::error::ConfigError;
 use crate::store::{DEFAULT_PREFIX, escape};
+use crate::text::exact;
 
 /// Configures the connections of a [`RedisStore`](crate::RedisStore).
 ///
@@ -287,7 +288,7 @@ impl RedisConfig {
         let timeouts = [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)];
         for (setting, timeout) in timeouts {
             if timeout < Duration::from_millis(1) {
-                return Err(Fault::setting(format_args!("{setting} is {timeout:?}: use at least 1 ms")));
+                return Err(Fault::setting(format_args!("{setting} is {}: use at least 1 ms", exact(timeout))));
             }
         }
         if self.urls.is_empty() {

@@ -76,27 +76,25 @@ async fn unsupported_algorithms_and_periods_are_errors() {
         assert_eq!(error.kind(), StoreErrorKind::InvalidCall);
         assert_eq!(overrides.get_override("42").await.unwrap(), None);
     };
-    let (window, day) = (FixedWindow::new(3, Duration::from_secs(60)).into(), "a fixed window of 3 per 60 s");
+    let (window, day) = (FixedWindow::new(3, Duration::from_secs(60)).into(), "a fixed window of 3 per minute");
     let short = FixedWindow::new(3, Duration::from_micros(1_500));
-    is_no_size(window, day, short.into(), "a fixed window of 3 per 0.0015 s").await;
-    is_no_size(window, day, SlidingLog::per_minute(3).into(), "a sliding log of 3 per 60 s").await;
-    is_no_size(window, day, LeakyBucket::per_second(2).into(), "a leaky bucket of 2 per 1 s with a capacity of 2")
+    is_no_size(window, day, short.into(), "a fixed window of 3 per 1.5 ms").await;
+    is_no_size(window, day, SlidingLog::per_minute(3).into(), "a sliding log of 3 per minute").await;
+    is_no_size(window, day, LeakyBucket::per_second(2).into(), "a leaky bucket of 2 per second with a capacity of 2")
         .await;
     let queue = LeakyBucketQueue::per_second(2).waiting(5);
-    is_no_size(window, day, queue.into(), "a leaky bucket queue of 2 per 1 s with a capacity of 5").await;
+    is_no_size(window, day, queue.into(), "a leaky bucket queue of 2 per second with a capacity of 5").await;
 
     let sliding = SlidingWindow::per_hour(1);
-    let [ten, five] =
-        ["a sliding window of 1 per 3600 s in 10 buckets", "a sliding window of 2 per 3600 s in 5 buckets"];
+    let [ten, five] = ["a sliding window of 1 per hour in 10 buckets", "a sliding window of 2 per hour in 5 buckets"];
     is_no_size(sliding.into(), ten, SlidingWindow::per_hour(2).buckets(5).into(), five).await;
 
-    let (counter, up) = (SlidingWindowCounter::per_hour(1), "a sliding window counter of 1 per 3600 s");
-    let down = "a sliding window counter (rounded down) of 1 per 3600 s";
+    let (counter, up) = (SlidingWindowCounter::per_hour(1), "a sliding window counter of 1 per hour");
+    let down = "a sliding window counter (rounded down) of 1 per hour";
     is_no_size(counter.into(), up, counter.rounding(Rounding::Down).into(), down).await;
 
-    let (bucket, continuous) =
-        (TokenBucket::per_hour(1).burst(4), "a token bucket of 1 per 3600 s with a capacity of 4");
-    let stepwise = "a token bucket (at intervals) of 1 per 3600 s with a capacity of 4";
+    let (bucket, continuous) = (TokenBucket::per_hour(1).burst(4), "a token bucket of 1 per hour with a capacity of 4");
+    let stepwise = "a token bucket (at intervals) of 1 per hour with a capacity of 4";
     is_no_size(bucket.into(), continuous, bucket.at_intervals().into(), stepwise).await;
 
     let (month, first) = (CalendarWindow::monthly(9), "a calendar window of 9 per month from day 1 in UTC");

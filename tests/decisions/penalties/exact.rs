@@ -311,14 +311,14 @@ fn implausible_settings_are_errors() {
     assert!(denials(1_000).is_ok());
     let units = "use whole microseconds, from 1 µs to 366 days";
     let span = Penalty::try_after(1, Duration::ZERO).unwrap_err().to_string();
-    assert_eq!(span, format!("a penalty's span is 0ns: {units}"));
+    assert_eq!(span, format!("a penalty's span is 0 seconds: {units}"));
     let penalty = Penalty::after(1, MINUTE);
-    assert_eq!(panic_of(|| penalty.locked_out_for(367 * DAY)), format!("a lockout is 31708800s: {units}"));
+    assert_eq!(panic_of(|| penalty.locked_out_for(367 * DAY)), format!("a lockout is 367 days: {units}"));
     assert!(panic_of(|| penalty.doubling_up_to(Duration::from_nanos(1))).contains(units));
     assert!(panic_of(|| penalty.remembered_for(Duration::ZERO)).starts_with("the memory of a lockout is 0"));
     assert_eq!(
         panic_of(|| penalty.doubling_up_to(SECOND)),
-        "the first lockout lasts 60s, longer than the longest, 1s: shorten the first, or lengthen the longest"
+        "the first lockout lasts 1 minute, longer than the longest, 1 second: shorten the first, or lengthen the longest"
     );
     let order = panic_of(|| penalty.doubling_up_to(MINUTE).locked_out_for(MINUTE + MICRO));
     assert!(order.starts_with("the first lockout lasts"), "{order}");

@@ -42,14 +42,14 @@ async fn each_limit_has_a_line_that_says_whether_it_applies_and_why() {
         text(&limits, &from("2001:db8::7")).await,
         "\
 allowed, decided by the store (memory)
-  burst: allowed, 19 of 20 left, cost 1, reset after 100ms, by peer address 2001:db8::/64, \
+  burst: allowed, 19 of 20 left, cost 1, reset after 100 ms, by peer address 2001:db8::/64, \
 fingerprint #
   posts: does not apply: requires method is POST
   users: does not apply: the client did not send the key, by header x-user (missing)
-  carts: allowed, 99 of 100 left, cost 1, reset after 86400s, in the bucket of requests without a key: the client did \
+  carts: allowed, 99 of 100 left, cost 1, reset after 1 day, in the bucket of requests without a key: the client did \
 not send the key, by cookie cart (missing), fingerprint #
   trial: would deny, but is not enforced, 1 of 1 left, cost 2, fingerprint #
-  guests: allowed, 8 of 9 left, cost 1, reset after 86400s, fingerprint #"
+  guests: allowed, 8 of 9 left, cost 1, reset after 1 day, fingerprint #"
     );
 }
 
@@ -77,7 +77,7 @@ descriptors:
         text(&limits, &request).await,
         "\
 allowed, decided by the store (memory)
-  login (path=/login > remote_address): allowed, 1 of 2 left, cost 1, reset after 3600s, by peer address 192.0.2.7, \
+  login (path=/login > remote_address): allowed, 1 of 2 left, cost 1, reset after 1 hour, by peer address 192.0.2.7, \
 fingerprint #
   visits (remote_address): does not apply: replaced by another limit
   shop.header.x-plan_p* (header.x-plan=p*): does not match the request"
@@ -151,23 +151,29 @@ async fn outcomes_are_described_in_words() {
     let one = || per_hour("one", 1);
     let penalty = Penalty::after(1, Duration::from_secs(60)).locked_out_for(Duration::from_secs(7_200));
     for (limit, used, cost, conclusion, outcome) in [
-        (one(), 1, 1, "denied, retry after 3600s", "denied, retry after 3600s, 0 of 1 left, cost 1, reset after 3600s"),
+        (
+            one(),
+            1,
+            1,
+            "denied, retry after 1 hour",
+            "denied, retry after 1 hour, 0 of 1 left, cost 1, reset after 1 hour",
+        ),
         (one(), 0, 2, "denied: the cost exceeds the capacity", "denied, 1 of 1 left, cost 2"),
-        (one().shadow(), 1, 1, "allowed", "would deny, but is not enforced, retry after 3600s, 0 of 1 left, cost 1"),
-        (one().soft(100), 1, 1, "allowed", "allowed within the overage, 0 of 1 left, cost 1, reset after 3600s"),
+        (one().shadow(), 1, 1, "allowed", "would deny, but is not enforced, retry after 1 hour, 0 of 1 left, cost 1"),
+        (one().soft(100), 1, 1, "allowed", "allowed within the overage, 0 of 1 left, cost 1, reset after 1 hour"),
         (
             Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(9)),
             2,
             1,
-            "allowed after a delay of 2s",
-            "allowed after a delay of 2s, 7 of 10 left, cost 1, reset after 3s",
+            "allowed after a delay of 2 seconds",
+            "allowed after a delay of 2 seconds, 7 of 10 left, cost 1, reset after 3 seconds",
         ),
         (
             one().penalty(penalty),
             2,
             1,
-            "denied, retry after 7200s",
-            "denied, retry after 7200s, locked out by a penalty, 0 of 1 left, cost 1",
+            "denied, retry after 2 hours",
+            "denied, retry after 2 hours, locked out by a penalty, 0 of 1 left, cost 1",
         ),
     ] {
         let expected = format!("{conclusion}, decided by the store (memory)\n  {}: {outcome}", limit.name());

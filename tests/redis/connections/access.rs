@@ -305,8 +305,8 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (RedisConfig::node("http://localhost"), "redis://host:port"),
         (node().connections(0), "0 connections: use 1 to 1024"),
         (node().queue_capacity(0), "queue_capacity is 0: let at least 1 request wait"),
-        (node().response_timeout(Duration::ZERO), "response_timeout is 0ns: use at least 1 ms"),
-        (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
+        (node().response_timeout(Duration::ZERO), "response_timeout is 0 seconds: use at least 1 ms"),
+        (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1 µs"),
         (RedisConfig::sentinel("limits", none), "there is no URL"),
         (RedisConfig::sentinel("limits", ["redis://a/1"]), "master_database"),
     ] {
