@@ -29,13 +29,16 @@
 //!
 //! - [`RateLimitLayer`] limits a service, [`RequestLimiter`] the requests of another transport. [`Limiter`] limits
 //!   anything else.
-//! - [`algorithm`] compares the algorithms to choose from.
+//! - [Algorithms](algorithm): [`TokenBucket`] for a rate with bursts, [`LeakyBucket`] for the same seen as a level,
+//!   [`LeakyBucketQueue`] for delays instead of denials, [`FixedWindow`] for quotas per period, [`CalendarWindow`] for
+//!   quotas per day, week, month or year, [`SlidingWindowCounter`] and [`SlidingWindow`] for smoother windows, and
+//!   [`SlidingLog`] for small, exact limits.
 //! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the
 //!   cost.
 //! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store
 //!   fails.
 //! - A [`LimitHandle`] inspects and resets single keys, and overrides the limit's size for them.
-//! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
+//! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, a [`Penalty`] locks out keys that
 //!   are denied too often, and [`Limit::size_when`] applies another size to some requests.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges
@@ -110,8 +113,10 @@ pub use algorithm::{
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
 pub use engine::CircuitBreaker;
 pub use error::{ConfigError, StoreError, StoreErrorKind};
+#[doc(alias = "concurrency")]
+pub use http::InFlight;
 pub use http::{
-    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlight, InFlightFuture, InFlightGuard,
+    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, InFlightGuard,
     IntoRejectionResponse, KeepBody, Permit, RateLimit, RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture,
     Settled, WrapBody,
 };
@@ -125,7 +130,9 @@ pub use recorder::TraceRecorder;
 pub use recorder::{
     BreakerState, DecisionRecord, Event, Fallback, LimitRecord, LimitStats, Reason, Recorder, Rejection, Stats, TopKey,
 };
-pub use request::{RequestLimiter, RequestOptions, dry_run};
+#[doc(alias = "dry run")]
+pub use request::dry_run;
+pub use request::{RequestLimiter, RequestOptions};
 pub use select::{AddressList, KeyList, ListAction, when};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]

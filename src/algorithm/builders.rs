@@ -458,6 +458,7 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// Panics if `limit` is 0. In a constant, this is a compile-time error.
+    #[doc(alias = "per day")]
     #[must_use]
     #[track_caller]
     pub const fn daily(limit: u32) -> Self {
@@ -481,6 +482,7 @@ impl CalendarWindow {
     /// # Panics
     ///
     /// Panics if `limit` is 0. In a constant, this is a compile-time error.
+    #[doc(alias = "per month")]
     #[doc(alias = "per_month")]
     #[must_use]
     #[track_caller]
@@ -551,6 +553,7 @@ impl CalendarWindow {
     ///
     /// Panics if there is no such time zone. [`try_in_zone`](Self::try_in_zone) returns an error instead.
     #[cfg(feature = "time-zones")]
+    #[doc(alias = "time zone")]
     #[must_use]
     #[track_caller]
     pub fn in_zone(self, zone: &str) -> Self {

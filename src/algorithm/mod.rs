@@ -53,10 +53,20 @@ mod settings;
 pub(crate) mod state;
 mod window;
 
-pub use self::builders::{
-    CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow, SlidingWindowCounter,
-    TokenBucket,
-};
+#[doc(alias = "quota")]
+pub use self::builders::CalendarWindow;
+#[doc(alias = "fixed window")]
+pub use self::builders::FixedWindow;
+#[doc(alias = "leaky bucket")]
+pub use self::builders::LeakyBucket;
+#[doc(alias = "slow down")]
+pub use self::builders::LeakyBucketQueue;
+#[doc(alias = "sliding window")]
+pub use self::builders::SlidingWindow;
+#[doc(alias = "gcra")]
+#[doc(alias = "token bucket")]
+pub use self::builders::TokenBucket;
+pub use self::builders::{SlidingLog, SlidingWindowCounter};
 pub use self::calendar::Weekday;
 pub(crate) use self::calendar::date_and_time;
 pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};

@@ -141,6 +141,7 @@ impl Penalty {
     ///
     /// Panics if the span is out of its range, not in whole microseconds, or shorter than the first lockout. In a
     /// constant, this is a compile-time error.
+    #[doc(alias = "backoff")]
     #[track_caller]
     pub const fn doubling_up_to(self, longest: Duration) -> Self {
         checked!(self.checked_doubling_up_to(longest))

@@ -57,27 +57,38 @@ pub mod costs {}
 #[doc = include_str!("limits.md")]
 pub mod limits {}
 
+#[doc(alias = "429")]
+#[doc(alias = "grpc")]
+#[doc(alias = "retry-after")]
 #[doc = include_str!("responses.md")]
 pub mod responses {}
 
+#[doc(alias = "mock clock")]
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
+#[doc(alias = "country")]
+#[doc(alias = "debounce")]
+#[doc(alias = "geoip")]
 #[doc = include_str!("policies.md")]
 pub mod policies {}
 
 #[doc = include_str!("programs.md")]
 pub mod programs {}
 
+#[doc(alias = "brute force")]
+#[doc(alias = "login")]
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}
 
+#[doc(alias = "websocket")]
 #[doc = include_str!("streams.md")]
 pub mod streams {}
 
 #[doc = include_str!("without_http.md")]
 pub mod without_http {}
 
+#[doc(alias = "envoy")]
 #[doc = include_str!("rules.md")]
 pub mod rules {}
 
@@ -93,9 +104,12 @@ pub mod fleet {}
 #[doc = include_str!("store_failures.md")]
 pub mod store_failures {}
 
+#[doc(alias = "dashboard")]
+#[doc(alias = "prometheus")]
 #[doc = include_str!("monitoring.md")]
 pub mod monitoring {}
 
+#[doc(alias = "failover")]
 #[doc = include_str!("redis.md")]
 pub mod redis {}
 
@@ -111,6 +125,7 @@ pub mod numbers {}
 #[doc = include_str!("comparison.md")]
 pub mod comparison {}
 
+#[doc(alias = "governor")]
 #[doc = include_str!("migration.md")]
 pub mod migration {}
 

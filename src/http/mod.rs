@@ -255,6 +255,7 @@ impl<P> RateLimitLayer<P> {
     /// let cors = CorsLayer::new().expose_headers(limits.exposed_headers());
     /// # let _ = cors;
     /// ```
+    #[doc(alias = "cors")]
     #[must_use]
     pub fn exposed_headers(&self) -> Vec<HeaderName> {
         self.config.headers.names()

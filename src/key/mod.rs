@@ -83,15 +83,28 @@ mod request;
 mod spelling;
 
 pub use self::client_ip::{ClientIp, peer_ip};
-pub use self::combine::{extension, first, from_async_fn, from_fn, second};
+#[doc(alias = "jwt")]
+pub use self::combine::extension;
+pub use self::combine::{first, from_async_fn, from_fn, second};
 pub use self::encoding::{Key, KeyBuf, Shared};
 pub use self::extractor::{Extracted, KeyError, KeyExtractor, Or};
 pub(crate) use self::extractor::{Hashed, PendingKey};
 pub use self::head::{PeerAddr, RoutePattern, UnixPeer};
 pub use self::part::KeyPart;
 pub(crate) use self::part::text;
-pub use self::proxies::{AddressError, TrustedProxies};
+pub use self::proxies::AddressError;
+#[doc(alias = "cloudflare")]
+#[doc(alias = "nginx")]
+#[doc(alias = "proxy")]
+#[doc(alias = "x-forwarded-for")]
+pub use self::proxies::TrustedProxies;
+#[doc(alias = "authorization")]
+pub use self::request::bearer;
+#[doc(alias = "api key")]
+pub use self::request::header;
+#[doc(alias = "authority")]
+pub use self::request::host;
 #[cfg(feature = "rules")]
 pub(crate) use self::request::{OTHER_METHODS, any_method, is_standard};
-pub use self::request::{bearer, cookie, header, host, matched_route, method, path, query};
+pub use self::request::{cookie, matched_route, method, path, query};
 pub(crate) use self::spelling::Spelling;

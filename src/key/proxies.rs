@@ -52,8 +52,6 @@ use crate::error::{ConfigError, or_panic};
 ///
 /// Behind a NAT64 translator, all of IPv4 is in one /96 network (`64:ff9b::/96`), and would be one key. Use
 /// [`ipv6_prefix(128)`](super::ClientIp::ipv6_prefix) there.
-#[doc(alias = "proxy")]
-#[doc(alias = "x-forwarded-for")]
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct TrustedProxies {

@@ -30,7 +30,6 @@ use crate::error::{or_panic, validation};
 /// # Panics
 ///
 /// Panics if `name` is not a valid header name, or is `host`, which HTTP/2 has no header for: use [`host`].
-#[doc(alias = "api key")]
 #[track_caller]
 pub fn header(name: &str) -> impl KeyExtractor + Clone + use<> {
     let name = or_panic(validation::header_name(name));
@@ -49,7 +48,6 @@ pub fn header(name: &str) -> impl KeyExtractor + Clone + use<> {
 /// let api = Limit::new("api", TokenBucket::per_second(10)).by(key::bearer());
 /// # let _ = api;
 /// ```
-#[doc(alias = "authorization")]
 pub const fn bearer() -> impl KeyExtractor + Clone {
     HeadKey::Bearer
 }
@@ -111,7 +109,6 @@ pub fn query(name: &str) -> impl KeyExtractor + Clone + use<> {
 /// let site = Limit::new("site", TokenBucket::per_second(100)).by(key::host());
 /// # let _ = site;
 /// ```
-#[doc(alias = "authority")]
 pub const fn host() -> impl KeyExtractor + Clone {
     HeadKey::Host
 }

@@ -24,7 +24,6 @@ use crate::select::Condition;
 /// let daily = Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key"));
 /// assert_eq!(daily.name(), "daily");
 /// ```
-#[doc(alias = "quota")]
 #[derive(Clone)]
 #[must_use]
 pub struct Limit {

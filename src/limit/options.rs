@@ -64,6 +64,7 @@ impl Limit {
     /// neither denies nor delays the request, and other limits charge it as usual.
     /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::store::Outcome::verdict) report the decision of
     /// the limit; responses don't show it. It never rejects a request for a missing key or a failing store.
+    #[doc(alias = "shadow mode")]
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
     }
@@ -128,6 +129,8 @@ impl Limit {
     /// assert!(codes.acquire("ann", 1).await.unwrap().is_locked_out());
     /// # });
     /// ```
+    #[doc(alias = "ban")]
+    #[doc(alias = "lockout")]
     pub fn penalty(self, penalty: Penalty) -> Self {
         Self { penalty: Some(penalty), ..self }
     }

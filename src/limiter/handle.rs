@@ -125,7 +125,6 @@ use crate::text::exact;
 ///
 /// Anything else as the key of an address is an error of the kind [`InvalidCall`](StoreErrorKind::InvalidCall). Any other
 /// key of another form is another key: its override is stored, but matches no request.
-#[doc(alias = "quota")]
 #[derive(Clone)]
 pub struct LimitHandle {
     /// Returns the current engine: live limits may have been replaced.

@@ -57,9 +57,6 @@ use crate::store::{MemoryStore, Store, StoreFuture};
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
 ///
 /// [`explain`](Self::explain) reports why an operation is allowed or denied.
-#[doc(alias = "throttle")]
-#[doc(alias = "governor")]
-#[doc(alias = "websocket")]
 #[derive(Clone)]
 pub struct Limiter {
     engine: Arc<Engine>,
@@ -238,6 +235,7 @@ impl<T> Builder<T> {
     }
 
     /// Sets when to stop calling a failing store, and for how long. Defaults to [`CircuitBreaker::new`].
+    #[doc(alias = "circuit breaker")]
     pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
         self.config.breaker = breaker;
         self

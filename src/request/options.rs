@@ -55,6 +55,9 @@ impl<T: AsMut<RequestOptions>> Builder<T> {
     ///     .build();
     /// # let _ = limits;
     /// ```
+    #[doc(alias = "allowlist")]
+    #[doc(alias = "exempt")]
+    #[doc(alias = "whitelist")]
     pub fn never_limit(mut self, condition: impl Condition) -> Self {
         #[cfg(feature = "tracing")]
         if condition.covers_family() {
@@ -81,6 +84,8 @@ impl<T: AsMut<RequestOptions>> Builder<T> {
     ///     .build();
     /// # let _ = limits;
     /// ```
+    #[doc(alias = "blacklist")]
+    #[doc(alias = "denylist")]
     pub fn always_reject(self, condition: impl Condition) -> Self {
         self.always_reject_with(ListAction::Forbidden, condition)
     }

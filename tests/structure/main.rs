@@ -3,6 +3,7 @@
 mod documents;
 mod graph;
 mod messages;
+mod search;
 mod source;
 mod workflow;
 

@@ -134,6 +134,7 @@ impl RedisConfig {
     /// The URLs are those of some masters, from which the store learns the addresses of the others. All connections use
     /// the user, the password and the TLS of the first URL, which the others may repeat. See
     /// [`RedisStore`](crate::RedisStore#in-a-cluster) for how decisions differ in a Cluster.
+    #[doc(alias = "redis cluster")]
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self::new(Servers::Cluster, urls)
     }
