@@ -151,7 +151,8 @@ where
     Computed { name: "key".into(), find }
 }
 
-/// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated.
+/// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated by
+/// a JWT.
 ///
 /// The key is missing if the request has no such extension. The limiter must be inside the layer that inserts it: in
 /// Axum, the last `.layer` is the outermost. In the wrong order, every request is rejected with 400.
