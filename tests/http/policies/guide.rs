@@ -44,9 +44,13 @@ fn prose(document: &str) -> String {
     document.split("```").step_by(2).collect()
 }
 
-/// Returns the targets of links: the text in parentheses after `](`, and the rest of the line after `[label]: `.
+/// Returns the targets of links: the text in parentheses after `](`, the files of pictures, and the rest of the line
+/// after `[label]: `.
 fn links(document: &str) -> impl Iterator<Item = &str> {
-    let inline = document.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+    let marks = [("](", ')'), (" src=\"", '"'), (" srcset=\"", '"')];
+    let inline = marks.into_iter().flat_map(move |(start, end)| {
+        document.split(start).skip(1).filter_map(move |rest| rest.split_once(end)).map(|(link, _)| link)
+    });
     let definitions = document.lines().filter(|line| line.starts_with('['));
     let definitions = definitions.filter_map(|line| line.split_once("]: ")).filter(|(label, _)| !label.contains(']'));
     inline.chain(definitions.map(|(_, link)| link))
