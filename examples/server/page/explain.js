@@ -76,12 +76,12 @@ export function caption(lane, now) {
     return `${total} ${within}: ${edge} ${much}.`;
   }
   const outcome = denied > 0 ? `${total} allowed, ${denied} denied` : `${total} allowed ${within}`;
+  if (!frames && total > settings.capacity) {
+    return `${outcome}: the bucket held ${settings.capacity}, and one came back every ${pace(lane)}.`;
+  }
   if (latest.verdict === 'denied') {
     const end = frames && frames[0].from + rate.seconds * 1000;
     return `${outcome}: ${DENYING[algorithm.name]({ lane, frames, end })}.`;
-  }
-  if (!frames && total > settings.capacity) {
-    return `${outcome}: the bucket held ${settings.capacity}, and one came back every ${pace(lane)}.`;
   }
   return `${outcome}: ${latest.remaining} of ${lane.capacity} were left.`;
 }
