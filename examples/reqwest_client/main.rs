@@ -1,12 +1,22 @@
-//! A reqwest client that stays below the limit of a server, instead of being rejected by it:
-//! `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
+//! A reqwest client that stays below the limit of a server, and waits if the server rejects a
+//! request anyway: `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
 
 use std::error::Error;
+use std::time::Duration;
 
-use http::{Request, Response};
+use http::header::RETRY_AFTER;
+use http::{Request, Response, StatusCode};
 use reqwest::{Body, Client};
+use tokio::time::sleep;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimitLayer};
+
+/// Returns the wait that a rejection asks for, in seconds, unless it is longer than a minute.
+fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    let is_rejection = response.status() == StatusCode::TOO_MANY_REQUESTS;
+    (is_rejection && seconds <= 60).then(|| Duration::from_secs(seconds))
+}
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -24,8 +34,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }));
 
     for _ in 0..10 {
-        let request = Request::get(&url).body(Body::default())?;
-        let response = client.ready().await?.call(request).await?;
+        let mut attempts = 0;
+        let response = loop {
+            let request = Request::get(&url).body(Body::default())?;
+            let response = client.ready().await?.call(request).await?;
+            attempts += 1;
+            match retry_after(&response) {
+                Some(wait) if attempts < 5 => sleep(wait).await,
+                _ => break response,
+            }
+        };
         println!("{}", response.status());
     }
     Ok(())

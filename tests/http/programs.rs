@@ -3,8 +3,12 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::response::IntoResponse;
 use axum::routing::get;
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -191,6 +195,34 @@ async fn the_command_in_the_readme_shows_the_rejection_in_the_readme() {
         }
     }
     assert_eq!(without_date(&output), without_date(expected), "{output}");
+}
+
+/// A server that other clients use, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reqwest_client_waits_as_a_rejection_asks() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let app = Router::new().route(
+        "/",
+        get(async move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
+            // Longer than the client waits, and without a wait.
+            2 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "61")]).into_response(),
+            3 => StatusCode::TOO_MANY_REQUESTS.into_response(),
+            4 => (StatusCode::NOT_FOUND, [("retry-after", "1")]).into_response(),
+            // Once it has tried five times, it gives up.
+            5..=9 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "0")]).into_response(),
+            _ => "hello".into_response(),
+        }),
+    );
+    let server = Server::axum(app).await;
+    let (uri, start) = (server.uri("/"), Instant::now());
+    let output = tokio::task::spawn_blocking(move || Program::start("reqwest_client", &[&uri]).output()).await.unwrap();
+    let rejected = "429 Too Many Requests\n";
+    let expected = format!("{rejected}{rejected}404 Not Found\n{rejected}{}", "200 OK\n".repeat(6));
+    assert_eq!(output, expected);
+    assert!(start.elapsed() >= Duration::from_secs(2));
+    assert_eq!(requests.load(Ordering::Relaxed), 16);
 }
 
 #[test]
