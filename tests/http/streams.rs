@@ -21,7 +21,8 @@ use hyper_util::service::TowerToHyperService;
 use support::answer::Answer;
 use support::server::Server;
 use tokio::io::DuplexStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::protocol::Message;
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tower::ServiceExt;
@@ -46,15 +47,20 @@ fn left(headers: &http::HeaderMap, limit: &str) -> u64 {
 
 /// Opens a WebSocket over a connection in memory, so that paused time advances only while nothing else happens.
 async fn open(app: &Router) -> (WebSocketStream<DuplexStream>, http::HeaderMap) {
+    try_open(app).await.expect("a handshake")
+}
+
+/// Returns the error if the handshake is rejected.
+async fn try_open(app: &Router) -> Result<(WebSocketStream<DuplexStream>, http::HeaderMap), Error> {
     let (client, server) = tokio::io::duplex(1_000);
     let service = TowerToHyperService::new(app.clone());
     tokio::spawn(async move {
         let builder = auto::Builder::new(TokioExecutor::new());
         let _ = builder.serve_connection_with_upgrades(TokioIo::new(server), service).await;
     });
-    let (socket, response) = client_async("ws://localhost/chat", client).await.expect("a handshake");
+    let (socket, response) = client_async("ws://localhost/chat", client).await?;
     assert_eq!(response.status(), 101);
-    (socket, response.headers().clone())
+    Ok((socket, response.headers().clone()))
 }
 
 /// Sends a message, and returns the answer.
@@ -84,12 +90,7 @@ async fn a_denied_handshake_gets_a_429() {
     for _ in 0..20 {
         open(&app).await;
     }
-    let (client, server) = tokio::io::duplex(1_000);
-    tokio::spawn(async move {
-        let connection = auto::Builder::new(TokioExecutor::new());
-        let _ = connection.serve_connection_with_upgrades(TokioIo::new(server), TowerToHyperService::new(app)).await;
-    });
-    let error = client_async("ws://localhost/chat", client).await.expect_err("a denial");
+    let error = try_open(&app).await.expect_err("a denial");
     assert_eq!(error.to_string(), "HTTP error: 429 Too Many Requests");
 }
 
@@ -105,6 +106,31 @@ async fn messages_wait_for_their_turn_and_close_the_socket_if_it_comes_too_late(
     let is_policy = |message: &&Message| message.to_string().contains("too many messages");
     assert_eq!(answers.iter().filter(|message| **message == Message::text("hello")).count(), 5, "{answers:?}");
     assert_eq!(answers.iter().filter(is_policy).count(), 3, "{answers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn twenty_sockets_may_be_open_at_a_time() {
+    let app = app();
+    let mut sockets = Vec::new();
+    for _ in 0..20 {
+        sockets.push(open(&app).await.0);
+    }
+    // The limit of requests has capacity again.
+    sleep(Duration::from_secs(2)).await;
+    assert!(try_open(&app).await.is_err());
+    sockets.pop();
+    // The server reads the end of the socket.
+    sleep(Duration::from_millis(1)).await;
+    sockets.push(open(&app).await.0);
+    assert!(try_open(&app).await.is_err());
+    // Each is closed before its charge expires, although its client has not closed it.
+    sleep(Duration::from_secs(3_001)).await;
+    for socket in &mut sockets {
+        assert!(matches!(socket.next().await, None | Some(Err(_)) | Some(Ok(Message::Close(_)))));
+    }
+    for _ in 0..20 {
+        sockets.push(open(&app).await.0);
+    }
 }
 
 fn upload(frames: impl IntoIterator<Item = usize, IntoIter: Send + 'static>) -> (Request<Body>, Arc<AtomicUsize>) {
