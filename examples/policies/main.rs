@@ -14,12 +14,15 @@ use tokio::net::TcpListener;
 use tower_ratelimit::{MemoryStore, RedisStore, Store};
 
 pub(crate) mod accounts;
+pub(crate) mod cdn;
 pub(crate) mod completions;
 pub(crate) mod costs;
+pub(crate) mod countries;
 pub(crate) mod friends;
 pub(crate) mod logins;
 pub(crate) mod messages;
 pub(crate) mod night;
+pub(crate) mod operators;
 pub(crate) mod payments;
 pub(crate) mod plans;
 pub(crate) mod rules;
@@ -28,9 +31,11 @@ pub(crate) mod spending;
 /// A policy's name, its program, and what to try on it.
 pub(crate) type Policy = (&'static str, fn(Arc<dyn Store>) -> Router, &'static str);
 
-pub(crate) const POLICIES: [Policy; 11] = [
+pub(crate) const POLICIES: [Policy; 14] = [
     ("friends", friends::app, friends::TRY),
     ("accounts", accounts::app, accounts::TRY),
+    ("cdn", cdn::app, cdn::TRY),
+    ("countries", countries::app, countries::TRY),
     ("payments", payments::app, payments::TRY),
     ("spending", spending::app, spending::TRY),
     ("messages", messages::app, messages::TRY),
@@ -39,6 +44,7 @@ pub(crate) const POLICIES: [Policy; 11] = [
     ("night", night::app, night::TRY),
     ("logins", logins::app, logins::TRY),
     ("completions", completions::app, completions::TRY),
+    ("operators", operators::app, operators::TRY),
     ("rules", rules::app, rules::TRY),
 ];
 

@@ -2,6 +2,8 @@
 //!
 //! The folders `examples` and `docs`, which some pages name, are in the repository, not in the published package.
 //!
+//! - ["I want to…"](tasks): common tasks, each with a program.
+//!
 //! **First steps**
 //!
 //! - [Algorithms](algorithms): how to choose one, with diagrams.
@@ -45,6 +47,9 @@
 // The pages link to the items of the crate by their names.
 #[allow(unused_imports)]
 use crate::*;
+
+#[doc = include_str!("tasks.md")]
+pub mod tasks {}
 
 pub mod algorithms;
 

@@ -1,8 +1,9 @@
 //! Policies that depend on the head of a request.
 
 use http::StatusCode;
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
 
-use crate::policies::example::{accounts, costs, friends, night, plans, rules};
+use crate::policies::example::{accounts, cdn, costs, countries, friends, night, operators, plans, rules};
 use crate::policies::site::{Served, Site, on_both};
 use support::answer::Answer;
 
@@ -10,10 +11,16 @@ on_both!(
     a_request_is_charged_to_both_limits_or_neither,
     an_address_creates_at_most_twenty_accounts_a_day,
     a_client_cannot_choose_its_address,
+    a_client_behind_a_cdn_or_past_it_has_one_bucket,
+    networks_are_replaced_and_usage_is_kept,
+    invalid_networks_change_nothing,
+    each_country_creates_twenty_accounts_an_hour,
     writing_costs_two,
     each_plan_has_its_size_and_staff_is_not_limited,
+    a_quota_begins_anew_on_the_billing_day,
     at_night_in_japan_a_tenth_of_the_limit_applies,
     a_rules_file_has_the_same_effect,
+    an_operator_explains_a_denial_and_raises_the_limit_for_a_day,
 );
 
 const ANN: &[(&str, &str)] = &[("x-user", "ann")];
@@ -91,6 +98,75 @@ async fn a_client_cannot_choose_its_address(site: Site) {
     }
 }
 
+/// Returns the number of tokens that a client has left, by what arrives in `X-Forwarded-For`.
+async fn left(app: &Served, forwarded: &str) -> i64 {
+    app.ask("GET /", &[("x-forwarded-for", forwarded)]).await.remaining()
+}
+
+async fn a_client_behind_a_cdn_or_past_it_has_one_bucket(site: Site) {
+    let app = site.serve(cdn::app).await;
+    // Through two edges of the CDN, with a forged entry, and where `real_ip` has replaced the edge by the client.
+    for (made, forwarded) in [
+        "203.0.113.7, 192.0.2.1",
+        "203.0.113.7, 2001:db8:cd::1",
+        "203.0.113.66, 203.0.113.7, 192.0.2.1",
+        "203.0.113.7, 203.0.113.7",
+        "203.0.113.7",
+        // Past the CDN, with entries that look like those of an edge.
+        "203.0.113.66, 192.0.2.1, 203.0.113.7",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(left(&app, forwarded).await, 99 - made as i64, "{forwarded}");
+    }
+    assert_eq!(left(&app, "203.0.113.8, 192.0.2.1").await, 99);
+}
+
+async fn networks_are_replaced_and_usage_is_kept(site: Site) {
+    let app = site.serve(cdn::app).await;
+    assert_eq!(left(&app, "203.0.113.7, 192.0.2.1").await, 99);
+    // The clients of an unknown edge share a bucket.
+    assert_eq!(left(&app, "203.0.113.7, 198.51.100.1").await, 99);
+    assert_eq!(left(&app, "203.0.113.8, 198.51.100.1").await, 98);
+    let answer = app.send("PUT /admin/networks", &[], "192.0.2.0/24\n198.51.100.0/24\n").await;
+    assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "replaced\n"));
+    assert_eq!(left(&app, "203.0.113.7, 198.51.100.1").await, 98);
+    assert_eq!(left(&app, "203.0.113.8, 198.51.100.1").await, 99);
+}
+
+async fn invalid_networks_change_nothing(site: Site) {
+    let app = site.serve(cdn::app).await;
+    for networks in ["", " \n", "<html>", "198.51.100.0/33", "0.0.0.0/0"] {
+        assert_eq!(app.send("PUT /admin/networks", &[], networks).await.status, 400, "{networks}");
+    }
+    assert_eq!(left(&app, "203.0.113.7, 192.0.2.1").await, 99);
+    assert_eq!(left(&app, "203.0.113.7, 192.0.2.2").await, 98);
+}
+
+async fn each_country_creates_twenty_accounts_an_hour(site: Site) {
+    let app = site.serve(countries::app).await;
+    let create = async |address: &str| app.ask("POST /accounts", &[("x-forwarded-for", address)]).await;
+    let all = [
+        // The first and the last address of a network, and another network of the same country.
+        &["198.51.100.0", "198.51.100.255", "2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"][..],
+        &["192.0.2.0", "192.0.2.255"],
+        // Unknown addresses: before, between and after the networks.
+        &["10.0.0.1", "192.0.3.0", "198.51.101.0", "255.255.255.255", "::1", "2001:db9::"],
+    ];
+    for country in all {
+        for (made, address) in country.iter().cycle().take(20).enumerate() {
+            let answer = create(address).await;
+            assert_eq!((answer.status, answer.remaining()), (StatusCode::CREATED, 19 - made as i64), "{address}");
+        }
+        for address in country {
+            is_denied(&create(address).await, 3_600);
+        }
+    }
+    // The proxy is not the client, and a client can't choose its country.
+    is_denied(&create("192.0.3.7, 192.0.2.7").await, 3_600);
+}
+
 async fn writing_costs_two(site: Site) {
     let app = site.serve(costs::app).await;
     for (request, left) in [("POST /users", 8), ("GET /users", 7), ("HEAD /users", 6), ("POST /users", 4)] {
@@ -116,8 +192,9 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
         let bearer = format!("Bearer {token}");
         let headers = &[("authorization", bearer.as_str())];
         let answer = app.ask("GET /reports", headers).await;
-        assert_eq!(answer.all("ratelimit-policy"), [format!("\"by-plan\";q={size};w=60")]);
-        assert_eq!(answer.remaining(), size - 1);
+        let policies = answer.all("ratelimit-policy").join(", ");
+        assert!(policies.contains(&format!("\"by-plan\";q={size};w=60")), "{policies}");
+        assert_eq!(answer.remaining_of("by-plan"), size - 1);
         assert_eq!(app.count_allowed(size as usize, "GET /reports", headers).await, size as usize - 1, "{token}");
         is_denied(&app.ask("GET /reports", headers).await, 60);
     }
@@ -131,6 +208,31 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
     assert_eq!(app.ask("GET /reports", &[]).await.status, 401);
     site.later(60);
     assert_eq!(app.count_allowed(11, "GET /reports", &[("authorization", "Bearer free-1")]).await, 10);
+}
+
+async fn a_quota_begins_anew_on_the_billing_day(site: Site) {
+    let app = site.serve(plans::app).await;
+    let [free, pro, enterprise] =
+        ["Bearer free-1", "Bearer pro-2", "Bearer enterprise-3"].map(|bearer| [("authorization", bearer)]);
+    // It is 1 January. The day of `free-1` is the 5th, and that of the others the 15th and the 31st.
+    for minute in 0..10 {
+        assert_eq!(app.count_allowed(10, "GET /reports", &free).await, 10, "{minute}");
+        site.later(60);
+    }
+    let until_billing_day = 4 * 86_400 - 600;
+    is_denied(&app.ask("GET /reports", &free).await, until_billing_day);
+    assert_eq!(app.ask("GET /reports", &pro).await.remaining_of("quota"), 9_999);
+    assert_eq!(app.ask("GET /reports", &enterprise).await.remaining_of("quota"), 999_999);
+    site.later(u64::from(until_billing_day));
+    assert_eq!(app.ask("GET /reports", &free).await.remaining_of("quota"), 99);
+    assert_eq!(app.ask("GET /reports", &pro).await.remaining_of("quota"), 9_998);
+    for (days, left) in [(10, [98, 9_999, 999_998]), (16, [97, 9_998, 999_999]), (28, [99, 9_999, 999_999])] {
+        site.later(days * 86_400);
+        for (customer, left) in [&free, &pro, &enterprise].into_iter().zip(left) {
+            let answer = app.ask("GET /reports", customer).await;
+            assert_eq!(answer.remaining_of("quota"), left, "{customer:?} {days} days later");
+        }
+    }
 }
 
 async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
@@ -169,4 +271,30 @@ async fn a_rules_file_has_the_same_effect(site: Site) {
     }
     let answer = app.ask("GET /reports", &[("x-user", "3"), ("x-plan", "staff")]).await;
     assert_eq!((answer.status, answer.header("ratelimit")), (StatusCode::OK, None));
+}
+
+async fn an_operator_explains_a_denial_and_raises_the_limit_for_a_day(site: Site) {
+    let app = site.serve(operators::app).await;
+    let about_ann = async |method: &str| {
+        let answer = app.ask(&format!("{method} /admin/users/ann"), &[]).await;
+        assert_eq!(answer.status, 200);
+        answer.body
+    };
+    assert!(about_ann("GET").await.contains("daily: allowed, 99 of 100 left"));
+    assert_eq!(app.count_allowed(101, "GET /search", ANN).await, 100);
+    let denied = about_ann("GET").await;
+    assert!(denied.starts_with("denied, retry after 86400s, "), "{denied}");
+    let (_, fingerprint) = denied.trim_end().rsplit_once("fingerprint ").expect("a fingerprint");
+    // The log names the key by the fingerprint of the decision.
+    let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-user"));
+    let limits = RateLimitLayer::builder([daily]).store(site.fixture.store.clone()).build();
+    let decision = limits.limit("daily").unwrap().peek("ann", 1).await.unwrap();
+    assert_eq!(format!("{:032x}", decision.outcomes()[0].fingerprint()), fingerprint);
+
+    let raised = about_ann("PUT").await;
+    assert!(raised.contains("daily: allowed, 899 of 1000 left"), "{raised}");
+    assert_eq!(app.ask("GET /search", ANN).await.remaining(), 899);
+    assert_eq!(app.ask("GET /search", BOB).await.remaining(), 99);
+    site.later(86_400);
+    assert_eq!(app.ask("GET /search", ANN).await.remaining(), 99);
 }

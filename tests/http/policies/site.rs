@@ -8,6 +8,7 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
+use tower_ratelimit::key::Key;
 use tower_ratelimit::{Algorithm, Limit, Limiter, Store};
 
 use support::answer::Answer;
@@ -47,7 +48,13 @@ impl Site {
 
     /// Waits until `key` has this many tokens under a limit of this name and algorithm. On Redis, refunds are sent in
     /// the background.
-    pub(crate) async fn comes_back(&self, name: &str, algorithm: impl Into<Algorithm>, key: &str, left: u64) {
+    pub(crate) async fn comes_back(
+        &self,
+        name: &str,
+        algorithm: impl Into<Algorithm>,
+        key: impl Key + Copy,
+        left: u64,
+    ) {
         let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(self.fixture.store.clone()).build();
         let mut seen = None;
         for _ in 0..4_000 {
