@@ -29,7 +29,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
 
 /// Returns what a request of the user would get now, and the fingerprint by which the log names the user.
 async fn explain(State(limits): State<RateLimitLayer>, Path(user): Path<String>) -> Result<String, StatusCode> {
-    // As the user's request arrives at the layer.
+    // A request as it arrives at the layer, with all headers and extensions that keys and conditions read.
     let request = Request::get("/search").header("x-user", user).body(()).map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok(format!("{}\n", limits.explain(&RequestHead::of(&request)).await))
 }

@@ -34,7 +34,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
             Plan::Enterprise => CalendarWindow::monthly(1_000_000),
             Plan::Free | Plan::Staff => CalendarWindow::monthly(100),
         };
-        // At midnight UTC. In shorter months, the 31st is the last day; a day that does not exist is the first.
+        // At midnight UTC, and on the last day of months without this day. An invalid day is the first.
         Some(quota.try_from_day(customer.billing_day).unwrap_or(quota).into())
     });
     let limits = RateLimitLayer::builder([by_plan, quota]).never_limit(when::from_fn(is_staff)).store(store).build();

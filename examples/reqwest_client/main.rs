@@ -1,5 +1,5 @@
-//! A reqwest client that stays below the limit of a server, and waits if the server rejects a
-//! request anyway: `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
+//! A reqwest client that stays below the limit of a server, and waits if the server rejects it:
+//! `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
 
 use std::error::Error;
 use std::time::Duration;

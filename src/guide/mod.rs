@@ -2,7 +2,7 @@
 //!
 //! The folders `examples` and `docs`, which some pages name, are in the repository, not in the published package.
 //!
-//! - ["I want to…"](tasks): common tasks, each with a program.
+//! - [I want to…](tasks): common tasks, each with a program.
 //!
 //! **First steps**
 //!

@@ -103,6 +103,17 @@ async fn a_fleet_on_one_server_switches_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn published_rules_without_limits_switch_all_limits_off() {
+    let server = RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
+    let machine = Machine::start(&store).await;
+    store.publish_rules("domain: shop\ndescriptors: []", &Extractors::new()).await.unwrap();
+    eventually("no limits", async || left(&visit(&machine.app, "/", "ann").await).is_empty()).await;
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    eventually("a limit", async || !left(&visit(&machine.app, "/", "ann").await).is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_on_a_cluster_switches_together() {
     let cluster = RedisCluster::start(0);
     // Each prefix has its own slot, so some are not on the first node.
