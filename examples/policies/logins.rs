@@ -47,8 +47,8 @@ async fn login(
     if login.password != "open sesame" {
         return Ok((StatusCode::UNAUTHORIZED, "no\n"));
     }
-    // A valid login ends the account's failures and lockouts, but not those of the address, which an attacker with an
-    // account could reset. If the store fails, they stay.
+    // Ends the failures and lockouts of the account, but not those of the address, which an
+    // attacker with an account could reset. If the store fails, they stay.
     let _ = accounts.reset(&account).await;
     Ok((StatusCode::OK, "welcome\n"))
 }

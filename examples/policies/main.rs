@@ -62,6 +62,8 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         }
     }
 
+    // Shows what the limiter logs.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let store: Arc<dyn Store> = match redis {
         Some(url) => Arc::new(RedisStore::connect(&url).await?),
         None => Arc::new(MemoryStore::new()),

@@ -17,7 +17,7 @@ curl -i -X PUT http://HOST/admin/users/ann
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-user")).overridable();
-    // Logs the first denial of each key in a minute, with its fingerprint, if there is a `tracing` subscriber.
+    // Logs the first denial of each key in a minute, if the program has a `tracing` subscriber.
     let limits = RateLimitLayer::builder([daily]).store(store).recorder(TraceRecorder::new()).build();
     Router::new()
         .route("/search", get("found\n"))
@@ -29,8 +29,9 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
 
 /// Returns what a request of the user would get now, and the fingerprint by which the log names the user.
 async fn explain(State(limits): State<RateLimitLayer>, Path(user): Path<String>) -> Result<String, StatusCode> {
-    // A request as it arrives at the layer, with all headers and extensions that keys and conditions read.
-    let request = Request::get("/search").header("x-user", user).body(()).map_err(|_| StatusCode::BAD_REQUEST)?;
+    // As it arrives at the layer: with all headers and extensions that keys and conditions read.
+    let request = Request::get("/search").header("x-user", user).body(());
+    let request = request.map_err(|_| StatusCode::BAD_REQUEST)?;
     Ok(format!("{}\n", limits.explain(&RequestHead::of(&request)).await))
 }
 

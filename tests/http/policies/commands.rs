@@ -24,6 +24,7 @@ impl Program {
             .args([policy, "--listen", "127.0.0.1:0"])
             .args(more)
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {
                 panic!("{error}; build it with `cargo build --workspace --all-features --examples`")
