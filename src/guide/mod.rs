@@ -49,6 +49,10 @@
 use crate::*;
 
 #[doc = include_str!("tasks.md")]
+#[doc(alias = "brute force")]
+#[doc(alias = "country")]
+#[doc(alias = "geoip")]
+#[doc(alias = "login")]
 pub mod tasks {}
 
 pub mod algorithms;
@@ -72,17 +76,13 @@ pub mod responses {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
 
-#[doc(alias = "country")]
 #[doc(alias = "debounce")]
-#[doc(alias = "geoip")]
 #[doc = include_str!("policies.md")]
 pub mod policies {}
 
 #[doc = include_str!("programs.md")]
 pub mod programs {}
 
-#[doc(alias = "brute force")]
-#[doc(alias = "login")]
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}
 
