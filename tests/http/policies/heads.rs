@@ -283,7 +283,7 @@ async fn an_operator_explains_a_denial_and_raises_the_limit_for_a_day(site: Site
     assert!(about_ann("GET").await.contains("daily: allowed, 99 of 100 left"));
     assert_eq!(app.count_allowed(101, "GET /search", ANN).await, 100);
     let denied = about_ann("GET").await;
-    assert!(denied.starts_with("denied, retry after 86400s, "), "{denied}");
+    assert!(denied.starts_with("denied, retry after 1 day, "), "{denied}");
     let (_, fingerprint) = denied.trim_end().rsplit_once("fingerprint ").expect("a fingerprint");
     // The log names the key by the fingerprint of the decision.
     let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-user"));
