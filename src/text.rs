@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Text in an inline buffer of `N` bytes, because a `const fn` can neither allocate nor use `format!`. Parts that do not
-/// fit are left out.
+/// Text in an inline buffer of `N` bytes, because a `const fn` can neither allocate nor use `format!`. Parts that do
+/// not fit are left out.
 #[derive(Debug)]
 pub(crate) struct InlineText<const N: usize> {
     bytes: [u8; N],
@@ -30,7 +30,7 @@ pub(crate) fn rounded_up(span: Duration) -> InlineText<64> {
     exact(rounded)
 }
 
-/// Returns a duration for people, in full: `1 hour 0.5 seconds`.
+/// Returns a duration in full, for errors about it: `1 hour 0.5 seconds`.
 pub(crate) fn exact(span: Duration) -> InlineText<64> {
     InlineText::new("").duration(span)
 }

@@ -23,7 +23,8 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
         .by(key::peer_ip())
         .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     let limits = RateLimitLayer::builder([by_address]).store(store.clone()).build();
-    // The sixth attempt locks the account out for a quarter of an hour, the next ones for up to a day.
+    // The sixth attempt locks the account out for a quarter of an hour. Each further lockout is
+    // twice as long, up to a day.
     let lockout = Penalty::after(1, QUARTER).doubling_up_to(Duration::from_secs(86_400));
     let by_account = Limit::new("failed-logins-of-account", SlidingLog::new(5, QUARTER));
     let accounts = Limiter::builder([by_account.penalty(lockout)]).store(store).build();

@@ -1,5 +1,5 @@
-//! By plan: 10 a minute are free, 100 with `pro`, 1,000 with `enterprise`, and staff have no limit. Each plan also has a
-//! quota, which begins anew on the customer's billing day.
+//! By plan: 10 a minute are free, 100 with `pro`, 1,000 with `enterprise`, and staff have no limit. Each plan also has
+//! a quota, which begins anew on the customer's billing day.
 
 use std::sync::Arc;
 

@@ -53,7 +53,6 @@ impl Limit {
     ///     .elastic(100, move || is_idle.load(Ordering::Relaxed));
     /// # let _ = limit;
     /// ```
-    #[doc(alias = "burst")]
     pub fn elastic(self, percent: u32, spare_capacity: impl SpareCapacity) -> Self {
         Self { overage: Some(percent), spare_capacity: Some(Arc::new(spare_capacity)), ..self }
     }

@@ -52,6 +52,10 @@ async fn a_replay_can_be_paused_and_slowed_down() {
     let frozen = (figures(&browser).await, browser.evaluate(POSITION).await);
     browser.evaluate(later).await;
     assert_eq!((figures(&browser).await, browser.evaluate(POSITION).await), frozen);
+    // Only what sends requests, or the button itself, returns to what moves.
+    browser.evaluate("document.querySelector('[data-part=toggle]').click();").await;
+    browser.evaluate(later).await;
+    assert_eq!(browser.evaluate(POSITION).await, frozen.1);
     browser.click("pause").await;
 
     // In slow motion, the chart moves half as far in the same time.
@@ -107,11 +111,31 @@ async fn a_client_in_the_address_sends_until_it_is_stopped() {
     browser.evaluate("document.querySelector('#clients [name=retries]').click();").await;
     assert_eq!(browser.evaluate(pressed).await, json!([]));
     assert_eq!(browser.evaluate(hash).await, json!(["#show=token-bucket&cost=3", "3"]));
+    browser.click("steady").await;
+    assert_eq!(browser.evaluate(hash).await, json!(["#client=steady&show=token-bucket&cost=3", "3"]));
+    browser.go_to("client=steady&show=token-bucket&cost=3").await;
+    assert_eq!(browser.evaluate("return document.getElementById('steady').textContent;").await, json!("Stop"));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_story_is_forgotten_with_its_requests() {
+    let browser = Browser::open("").await;
+    browser.wait_until("the story is told", IS_TOLD).await;
+    let label = "return document.getElementById('play').textContent;";
+    assert_eq!(browser.evaluate(label).await, json!("Replay"));
+    // What moves is slowed down in the present, too.
+    browser.click("slow").await;
+    browser.wait_until("it is slow", "return document.querySelector('#slow[aria-pressed=true]') !== null;").await;
+    browser.click("again").await;
+    browser
+        .wait_until("there is nothing to replay", "return document.getElementById('play').textContent === 'Play';")
+        .await;
     browser.close().await;
 }
 
 const IS_TOLD: &str =
-    "return document.getElementById('status').textContent.startsWith('At most in 4 s: Fixed window ');";
+    "return document.getElementById('status').textContent.startsWith('At most in a period: Fixed window ');";
 
 const STARTS_OVER: &str = "return document.querySelector('[data-part=allowed]').textContent === '0';";
 

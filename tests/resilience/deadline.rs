@@ -41,7 +41,8 @@ async fn a_timeout_is_an_error_of_a_limiter() {
     assert_eq!(decided, Err(StoreErrorKind::TimedOut));
     at(ms(20), after);
     let error = limiter.acquire("key", 1).await.expect_err("no decision");
-    let message = "the rate limit store did not answer within 20 ms: check its load and the network, or raise `Builder::deadline`";
+    let message = "the rate limit store did not answer within 20 ms: check its load and the network, or raise \
+                   `Builder::deadline`";
     assert_eq!(error.to_string(), message);
     for kind in [
         limiter.peek("key", 1).await.map(drop).expect_err("no decision").kind(),

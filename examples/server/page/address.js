@@ -17,8 +17,7 @@ export function read() {
     field(name).value = parameters.get(name);
     if (!field(name).validity.valid) field(name).value = field(name).defaultValue;
   }
-  const client = parameters.get('client');
-  return { shown: new Set(ALGORITHMS.filter(isShown)), settings, client, isPlain: parameters.size === 0 };
+  return { shown: new Set(ALGORITHMS.filter(isShown)), settings, client: parameters.get('client') };
 }
 
 function settingsOf(algorithm, parameters) {

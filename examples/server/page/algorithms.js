@@ -11,7 +11,8 @@
  * @property {string} summary
  * @property {object[]} parameters The fields of its settings, as the route expects them.
  * @property {function(object): Rate} rate
- * @property {function(object): number} most Returns the most tokens that may pass in the span of its rate.
+ * @property {function(object): number} most Returns the tokens in that span above which the chart is red: the limit of
+ *   a window, or the burst and the rate of a bucket.
  * @property {function(object): string} describe Describes settings in a few words.
  * @property {function(object): number} [edges] Returns the seconds from one edge of a window to the next.
  * @property {function(object, number): Frame[]} [frames] Returns the spans that count at an instant, the earliest first.

@@ -10,13 +10,15 @@ const percent = (part) => `${Math.round(part * 100)} %`;
 /** How often a token comes back, such as "0.4 s". */
 const pace = ({ rate }) => `${Number((rate.seconds / rate.tokens).toPrecision(2))} s`;
 
-/** What each algorithm says of a request that it denied, with `used` tokens in use. */
-const DENIALS = {
-  'fixed-window': ({ used, since }) => `${used} were counted since ${since}`,
-  'sliding-log': ({ used, since }) => `${used} were counted since ${since}`,
-  'sliding-window': ({ used, since }) => `${used} were counted since ${since}`,
+const counted = ({ used, since }) => `${used} were counted since ${since}`;
+
+/** Why each algorithm denied a request, with `used` tokens in use. */
+const WHY = {
+  'fixed-window': counted,
+  'sliding-log': counted,
+  'sliding-window': counted,
   'sliding-window-counter': ({ used, since, weight }) =>
-    `${used} were counted since ${since}, at ${percent(weight)} those of the window before`,
+    `${counted({ used, since })}, at ${percent(weight)} those of the window before`,
   'token-bucket': ({ left }) => (left > 0 ? `only ${left} tokens were left` : 'the bucket was empty'),
   'leaky-bucket': ({ left }) => (left > 0 ? `there was room for ${left} only` : 'the bucket was full'),
   'leaky-bucket-queue': ({ lane }) => `${lane.settings.waiting} were waiting`,
@@ -30,7 +32,7 @@ export function reason(lane, record, now) {
   const used = lane.capacity - remaining;
   const since = frames && timeOfDay(frames[0].from);
   if (verdict === 'denied') {
-    const why = DENIALS[lane.algorithm.name]({ lane, used, since, weight: frames?.[0].weight, left: remaining });
+    const why = WHY[lane.algorithm.name]({ lane, used, since, weight: frames?.[0].weight, left: remaining });
     return `denied: ${why}; ${wait === null ? 'it costs more than the limit' : `free in ${span(wait)}`}`;
   }
   if (verdict === 'delayed') return `delayed by ${span(delay)}: one leaves the queue every ${pace(lane)}`;
@@ -39,8 +41,8 @@ export function reason(lane, record, now) {
   return `allowed: ${used} of ${lane.capacity} counted since ${since}`;
 }
 
-/** Why each algorithm has denied the latest request. */
-const DENYING = {
+/** How each algorithm comes to allow requests again. */
+const REMEDY = {
   'fixed-window': ({ end }) => `its window is full until ${timeOfDay(end)}`,
   'sliding-log': ({ lane }) => `each counts for exactly ${lane.rate.seconds} s`,
   'sliding-window': ({ lane }) => `the oldest bucket leaves every ${lane.rate.seconds / lane.settings.buckets} s`,
@@ -81,7 +83,7 @@ export function caption(lane, now) {
   }
   if (latest.verdict === 'denied') {
     const end = frames && frames[0].from + rate.seconds * 1000;
-    return `${outcome}: ${DENYING[algorithm.name]({ lane, frames, end })}.`;
+    return `${outcome}: ${REMEDY[algorithm.name]({ lane, frames, end })}.`;
   }
   return `${outcome}: ${latest.remaining} of ${lane.capacity} were left.`;
 }

@@ -64,7 +64,7 @@ export class Lane extends EventTarget {
     return this.algorithm.rate(this.settings);
   }
 
-  /** The most tokens that may pass in the span of the rate. */
+  /** The tokens in the span of the rate above which the chart is red. */
   get most() {
     return this.algorithm.most(this.settings);
   }

@@ -18,7 +18,8 @@ const isNarrow = matchMedia('(max-width: 40rem)');
 const clock = new ServerClock();
 const playback = new Playback(clock);
 const connection = new Connection(clock);
-const { shown, settings, client, isPlain } = address.read();
+const isPlain = location.hash.length < 2;
+const { shown, settings, client } = address.read();
 /** The lane and the card of each algorithm that is shown. */
 const lanes = new Map();
 
@@ -41,9 +42,8 @@ let sender = null;
 
 /** Compares what passed at most, at the end of the story. */
 function conclusion() {
-  const shown = inOrder().map(({ lane }) => lane);
-  const peaks = shown.map(({ algorithm, admissions }) => `${algorithm.title} ${admissions.peak(Infinity)}`);
-  return `At most in ${shown[0]?.rate.seconds} s: ${peaks.join(', ')}. Point at a request to see why.`;
+  const peaks = inOrder().map(({ lane }) => `${lane.algorithm.title} ${lane.admissions.peak(Infinity)}`);
+  return `At most in a period: ${peaks.join(', ')}. Point at a request to see why.`;
 }
 
 const number = (id) => element(id).valueAsNumber;
@@ -75,9 +75,11 @@ function show(algorithm) {
   const lane = new Lane(algorithm, settings.get(algorithm), clock, connection);
   const card = new Card(lane, connection, playback, (changed) => {
     settings.set(algorithm, changed);
+    story.forget();
     lane.change(changed);
     arrange();
   });
+  story.forget();
   lanes.set(algorithm, { lane, card });
   lane.peek();
 }
@@ -139,6 +141,7 @@ function addClients() {
 
 /** The requests at the rate that the fields say. */
 const STEADY = {
+  name: 'steady',
   describe: () => `Sending ${number('rate')} requests per second to each limit.`,
   run: (traffic, { signal }) =>
     traffic.steady(() => !invalidField() && { perSecond: number('rate'), cost: number('cost') }, signal),
@@ -160,12 +163,14 @@ function stopSender() {
 function toggle(client) {
   const isRunning = sender?.client === client;
   stopSender();
-  if (isRunning || (client === STEADY && !isValid())) return;
-  const rate = inOrder()[0]?.lane.rate ?? { tokens: 10, seconds: 4 };
+  const rate = inOrder()[0]?.lane.rate;
+  if (isRunning || !rate || (client === STEADY && !isValid())) return;
+  playback.live();
   sender = { client, aborter: new AbortController() };
   buttons.get(client).setAttribute('aria-pressed', true);
   if (client === STEADY) element('steady').textContent = 'Stop';
-  announce(client.describe(rate));
+  const text = client.describe(rate);
+  announce(text[0].toUpperCase() + text.slice(1));
   client.run(traffic, { ...rate, lanes: inOrder().map(({ lane }) => lane), signal: sender.aborter.signal });
   showChart();
   writeAddress();
@@ -186,6 +191,7 @@ for (const [id, send] of Object.entries(senders)) {
   element(id).addEventListener('click', () => {
     if (!isValid()) return;
     announce('Sending…');
+    playback.live();
     send();
     showChart();
   });
@@ -194,6 +200,8 @@ element('steady').addEventListener('click', () => toggle(STEADY));
 element('again').addEventListener('click', async () => {
   traffic.stop();
   stopSender();
+  story.forget();
+  playback.live();
   await Promise.all(inOrder().map(({ lane }) => lane.forget()));
   announce('The server has forgotten your requests.');
 });
@@ -210,19 +218,15 @@ isNarrow.addEventListener('change', arrange);
 
 function drawStory(now) {
   if (story.isSpeaking && story.line(now)) say(story.line(now));
-  // A replay ends where the present begins again.
-  if (!playback.isLive && !playback.isPaused && story.isTold && story.isOver(now)) playback.live();
   element('play').textContent = story.isTold ? 'Replay' : 'Play';
   element('play').disabled = story.isSending;
   element('pause').textContent = playback.isPaused ? 'Continue' : 'Pause';
   element('slow').setAttribute('aria-pressed', playback.isSlow);
 }
 
-async function tell() {
+function tell() {
   stopSender();
-  await Promise.all(inOrder().map(({ lane }) => lane.forget()));
-  const rate = inOrder()[0]?.lane.rate;
-  if (rate) await story.tell(rate);
+  if (lanes.size > 0) story.tell(inOrder().map(({ lane }) => lane));
 }
 
 element('play').addEventListener('click', () => (story.isTold ? story.replay() : tell()));
@@ -233,9 +237,11 @@ element('slow').addEventListener('click', () => playback.slow(!playback.isSlow))
 const interrupt = ({ target, key }) => {
   if (['Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key)) return;
   if (target instanceof Element && target.closest('.story, .chart')) return;
-  if (story.isSending) announce('The story has stopped.');
-  story.stop();
-  playback.live();
+  if (story.isSending) {
+    story.forget();
+    announce('The story has stopped.');
+  }
+  if (playback.isReplay) playback.live();
 };
 for (const type of ['pointerdown', 'keydown']) addEventListener(type, interrupt, { capture: true });
 
@@ -245,7 +251,7 @@ addEventListener('hashchange', () => location.reload());
 addChoices();
 addClients();
 shown.forEach(show);
-const begun = CLIENTS.find(({ name }) => name === client);
+const begun = [STEADY, ...CLIENTS].find(({ name }) => name === client);
 arrange();
 if (begun) toggle(begun);
 else if (isPlain && !isCalm.matches) tell();

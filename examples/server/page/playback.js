@@ -7,7 +7,7 @@ export class Playback {
   isPaused = false;
   isSlow = false;
   #clock;
-  /** The instant that was shown when the server's time was `at`, or nothing while the page shows the present. */
+  /** `{shown, at, end}`: the instant that was shown when the server's time was `at`, and when the present comes back. */
   #start = null;
 
   constructor(clock) {
@@ -19,28 +19,32 @@ export class Playback {
     const present = this.#clock.now();
     if (!this.#start) return present;
     const speed = this.isPaused ? 0 : this.isSlow ? SLOW : 1;
-    return Math.min(this.#start.shown + (present - this.#start.at) * speed, present);
+    const shown = Math.min(this.#start.shown + (present - this.#start.at) * speed, present);
+    if (shown < this.#start.end) return shown;
+    this.live();
+    return present;
   }
 
-  get isLive() {
-    return this.#start === null;
+  /** Whether the page shows the past up to an end. */
+  get isReplay() {
+    return Number.isFinite(this.#start?.end);
   }
 
   /** Stops at the shown instant, or goes on from there. */
   pause(isPaused) {
-    this.showFrom(this.now());
+    this.showFrom(this.now(), this.#start?.end);
     this.isPaused = isPaused;
   }
 
   /** Shows what comes in slow motion, or at the usual speed. */
   slow(isSlow) {
-    this.showFrom(this.now());
+    this.showFrom(this.now(), this.#start?.end);
     this.isSlow = isSlow;
   }
 
-  /** Goes back to the instant `shown`. */
-  showFrom(shown) {
-    this.#start = { shown, at: this.#clock.now() };
+  /** Goes back to the instant `shown`, and returns to the present at `end`. */
+  showFrom(shown, end = Infinity) {
+    this.#start = { shown, at: this.#clock.now(), end };
   }
 
   /** Returns to the present. */

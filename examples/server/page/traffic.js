@@ -1,5 +1,5 @@
 // The same traffic for all lanes: one request, a burst, a steady rate, a burst on both sides of an edge, or a client of
-// a kind that people know.
+// a typical kind.
 
 /** Waits, or returns early when `signal` aborts. */
 export const sleep = (milliseconds, signal) =>
@@ -100,8 +100,23 @@ export class Traffic {
   }
 }
 
+const half = (number) => Math.ceil(number / 2);
+
+/** Returns a client that sends at the rate of the limits, times a factor. */
+function atRate(name, title, factor) {
+  const perSecond = ({ tokens, seconds }) => (factor * tokens) / seconds;
+  return {
+    name,
+    title,
+    describe: (rate) => `${title.toLowerCase()}: ${Number(perSecond(rate).toPrecision(2))} requests a second.`,
+    run: (traffic, rate) => traffic.steady(() => ({ perSecond: perSecond(rate), cost: 1 }), rate.signal),
+  };
+}
+
+export const TWICE = atRate('twice', 'Twice the rate', 2);
+
 /**
- * Clients that people know. Each sends until a signal aborts, at a rate that depends on that of the limits, which allow
+ * Typical clients. Each sends until a signal aborts, at a rate that depends on that of the limits, which allow
  * `tokens` in `seconds`.
  */
 export const CLIENTS = [
@@ -123,18 +138,18 @@ export const CLIENTS = [
     name: 'cron',
     title: 'Cron job',
     describe: ({ tokens, seconds }) =>
-      `A cron job on the minute, which is ${seconds} s here: ${tokens * 1.5} requests as each begins.`,
+      `A cron job on the minute, which is ${seconds} s here: ${half(3 * tokens)} requests as each begins.`,
     run: async (traffic, { tokens, seconds, signal }) => {
       while (!signal.aborted) {
         await traffic.edge(seconds * 1000, -20, signal);
-        if (!signal.aborted) traffic.send(Math.ceil(tokens * 1.5), 1);
+        if (!signal.aborted) traffic.send(half(3 * tokens), 1);
         await sleep(100, signal);
       }
     },
   },
   {
     name: 'page',
-    title: '15 resources',
+    title: 'Page load',
     describe: () => 'A page that loads 15 resources, every 6 seconds.',
     run: async (traffic, { signal }) => {
       while (!signal.aborted) {
@@ -143,23 +158,9 @@ export const CLIENTS = [
       }
     },
   },
-  {
-    name: 'twice',
-    title: 'Twice the rate',
-    describe: ({ tokens, seconds }) => `Twice the rate: ${rounded((2 * tokens) / seconds)} requests a second.`,
-    run: (traffic, { tokens, seconds, signal }) =>
-      traffic.steady(() => ({ perSecond: (2 * tokens) / seconds, cost: 1 }), signal),
-  },
-  {
-    name: 'slow',
-    title: 'Slow and steady',
-    describe: ({ tokens, seconds }) => `Half the rate: ${rounded(tokens / seconds / 2)} requests a second.`,
-    run: (traffic, { tokens, seconds, signal }) =>
-      traffic.steady(() => ({ perSecond: tokens / seconds / 2, cost: 1 }), signal),
-  },
+  TWICE,
+  atRate('half', 'Half the rate', 0.5),
 ];
-
-const rounded = (number) => Number(number.toPrecision(2));
 
 function summary(records) {
   const count = (...verdicts) => records.filter(({ verdict }) => verdicts.includes(verdict)).length;
