@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Query, Request};
 use axum::http::header::CONTENT_TYPE;
@@ -115,7 +116,9 @@ fn reject(rejection: &Rejection<'_>) -> Response {
     let (Reason::Limited { retry_after }, true) = (rejection.reason, is_page) else {
         return (rejection.status(), rejection.message()).into_response();
     };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let body = json!({
+        "at_seconds": now.as_micros() as f64 / 1e6,
         "retry_after_seconds": retry_after.map(|wait| wait.as_secs_f64()),
         "remaining": rejection.denied_by().next().map(|limit| limit.outcome.remaining()),
     });

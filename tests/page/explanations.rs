@@ -41,7 +41,7 @@ async fn a_request_is_explained_when_it_is_pointed_at() {
     browser.wait_for_figures("leaky-bucket-queue", 15).await;
     // Stands still, so that the mark does not move away.
     browser.click("pause").await;
-    for (kind, expected) in [("denied", "denied: 5 were waiting; free in "), ("arrived", "delayed by ")] {
+    for (kind, expected) in [("denied", "denied: 6 of 6 places were taken; free in "), ("arrived", "delayed by ")] {
         let place = format!(
             "const {{ left, top }} = document.querySelector('.chart path.{kind}').getBoundingClientRect();
             return [Math.round(left + 2), Math.round(top + 2)];"
@@ -68,9 +68,9 @@ async fn each_algorithm_says_why_it_denies_and_what_has_just_happened() {
         ("sliding-log", " were counted since ", "each counts for exactly 3600 s"),
         ("sliding-window", " were counted since ", "the oldest bucket leaves every 360 s"),
         ("sliding-window-counter", " those of the window before; free in ", "the window before still counts "),
-        ("token-bucket", "the bucket was empty; free in ", "one token comes every 360 s"),
-        ("leaky-bucket", "the bucket was full; free in ", "one leaks every 360 s"),
-        ("leaky-bucket-queue", "5 were waiting; free in ", "as only 5 may wait"),
+        ("token-bucket", "the bucket was empty; free in ", "one comes back every 360 s"),
+        ("leaky-bucket", "the bucket was full; free in ", "one comes back every 360 s"),
+        ("leaky-bucket-queue", "6 of 6 places were taken; free in ", "as only 5 may wait"),
     ] {
         let table = browser.table(algorithm).await;
         let reasons: Vec<_> = table.iter().map(|row| &row[1]).filter(|reason| reason.starts_with("denied: ")).collect();

@@ -1,6 +1,7 @@
 //! The page reports that the server hangs or has stopped, or that its store fails, and shows the requests of others.
 
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::json;
 use support::example_server::ExampleServer;
@@ -57,6 +58,17 @@ async fn a_redis_that_fails_is_an_outage_and_requests_of_other_servers_have_thei
     browser.wait_for_figures("fixed-window", 1).await;
     browser.wait_until("6 remain", "return document.querySelector('[data-part=level]').textContent[0] === '6';").await;
     assert_eq!(browser.evaluate(three).await, json!(true), "an own request is none of another server");
+
+    // A bucket that refills meanwhile tells them apart, too.
+    browser.go_to("show=token-bucket").await;
+    for _ in 0..6 {
+        get(other.address, "/token-bucket?capacity=10&amount=10&interval=4&refill=continuous")
+            .await
+            .expect("a response");
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    let six = "return document.querySelector('.chart path.others').getAttribute('d')?.split('M').length === 1 + 6;";
+    browser.wait_until("the requests are marked although they came back", six).await;
 
     redis.stop();
     browser.wait_until("the page reports that the store fails", &reports("its store fails")).await;

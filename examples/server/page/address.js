@@ -22,11 +22,12 @@ export function read() {
 
 function settingsOf(algorithm, parameters) {
   const settings = defaults(algorithm);
-  for (const { name, choices, min, max } of algorithm.parameters) {
+  for (const { name, choices, min, max, step } of algorithm.parameters) {
     const text = parameters.get(`${algorithm.name}.${name}`);
     if (text === null) continue;
     if (choices?.includes(text)) settings[name] = text;
-    if (!choices && Number(text) >= min && Number(text) <= max) settings[name] = Number(text);
+    const isWhole = step !== 1 || Number.isInteger(Number(text));
+    if (!choices && isWhole && Number(text) >= min && Number(text) <= max) settings[name] = Number(text);
   }
   return settings;
 }

@@ -35,11 +35,16 @@ export class Admissions {
 
   /** Returns the tokens in the window that ends at `at`. */
   count(at) {
+    return this.between(at - this.#window, at);
+  }
+
+  /** Returns the tokens after `from`, by more than the error of a sum, until `to`. */
+  between(from, to) {
     let count = 0;
     for (let index = this.#admitted.length - 1; index >= 0; index -= 1) {
-      const admission = this.#admitted[index];
-      if (admission.at <= at - this.#window) break;
-      if (admission.at <= at) count += admission.cost;
+      const { at, cost } = this.#admitted[index];
+      if (at <= from + 0.0005) break;
+      if (at <= to) count += cost;
     }
     return count;
   }

@@ -118,7 +118,7 @@ export const ALGORITHMS = [
     hint: 'At most 5 wait here: a browser opens six connections to a server, and each waiting request holds one.',
     parameters: [tokens('waiting', 'Waiting', 5, 5), ...refill],
     ...ofBucket,
-    most: ({ amount }) => amount,
+    most: ({ waiting, amount }) => waiting + amount,
     describe: (settings) => `${settings.waiting} may wait, ${perInterval(settings)}`,
     delays: true,
     shown: true,

@@ -1,11 +1,11 @@
 // The chart of a lane: above, each request as a mark; below, what was admitted and what the limit counts. Between them,
 // where requests are delayed, the instants at which they proceed.
 
-import { append, clip, COLUMN, FRESH, MARK, Placement, round, square } from './svg.js';
+import { append, clip, COLUMN, FAR, FRESH, MARK, Placement, round, square } from './svg.js';
 
 // The layout, in pixels. Marks stand on a line, and columns of marks are `COLUMN` apart.
 const HEIGHT = 142;
-const LEFT = 28;
+const LEFT = 34;
 const RIGHT = 8;
 const MARKS = { top: 14, base: 58 };
 const TURNS = { top: 61 };
@@ -123,6 +123,7 @@ export class Chart {
 
   #redraw(now) {
     this.#isStale = false;
+    if (Math.abs(now - this.#base) > FAR) this.#base = now;
     this.#drawn = now;
     this.#drawnAt = performance.now();
     this.#scroll.setAttribute('transform', `translate(${round(this.#width - this.#x(now))} 0)`);
@@ -248,6 +249,6 @@ export class Chart {
 
   /** The highest count that the chart has room for. */
   get #most() {
-    return Math.max(this.#lane.rate.tokens * 2, this.#lane.capacity ?? 0) * 1.05;
+    return Math.max(this.#lane.rate.tokens * 2, this.#lane.most, this.#lane.capacity ?? 0) * 1.05;
   }
 }

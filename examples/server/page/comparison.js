@@ -16,7 +16,7 @@ export class Comparison {
       const { allowed, denied, delayed } = lane.totals(now);
       const peak = lane.admissions.peak(now);
       const cells = this.#body.rows[index].cells;
-      const texts = [`${peak} of ${lane.rate.tokens}`, allowed, denied, delayed];
+      const texts = [`${peak} of ${lane.most}`, allowed, denied, delayed];
       texts.forEach((text, column) => {
         const cell = cells[column + 1];
         if (cell.textContent !== String(text)) cell.textContent = text;

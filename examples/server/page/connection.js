@@ -3,6 +3,9 @@
 /** An outage is over when all requests are answered for so many milliseconds. */
 const STABLE = 1000;
 
+/** The number of outages that are kept. */
+const MOST = 100;
+
 export class Connection {
   /** The outages so far, each `{from, to}`. While one lasts, its end is infinite. */
   outages = [];
@@ -39,12 +42,11 @@ export class Connection {
   /** Records that a request has failed. Nothing is known since the last answer. */
   failed(text) {
     const failedAt = this.#clock.now();
-    if (this.outage) {
-      Object.assign(this.outage, { failedAt, answeredAt: null });
-      return;
-    }
-    this.outages.push({ from: this.#answered, to: Infinity, failedAt, answeredAt: null });
-    this.#banner.textContent = `${text} Everything below is as of ${timeOfDay(this.#answered)}.`;
+    if (!this.outage) this.outages.push({ from: this.#answered, to: Infinity });
+    if (this.outages.length > MOST) this.outages.shift();
+    Object.assign(this.outage, { failedAt, answeredAt: null });
+    const message = `${text} Everything below is as of ${timeOfDay(this.outage.from)}.`;
+    if (this.#banner.textContent !== message) this.#banner.textContent = message;
   }
 
   /** Returns the outages that overlap the span from `from` to `to`. */

@@ -3,12 +3,18 @@
 import { timeOfDay } from './connection.js';
 
 /** Writes a span of milliseconds, such as "3.4 s". */
-export const span = (milliseconds) => `${(Math.max(milliseconds, 0) / 1000).toFixed(1)} s`;
+export const span = (milliseconds) =>
+  milliseconds < 95 ? `${Math.max(Math.ceil(milliseconds), 0)} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
 
 const percent = (part) => `${Math.round(part * 100)} %`;
 
-/** How often a token comes back, such as "0.4 s". */
-const pace = ({ rate }) => `${Number((rate.seconds / rate.tokens).toPrecision(2))} s`;
+/** How often a token comes back, such as "one comes back every 0.4 s". */
+const pace = ({ rate, settings }) =>
+  settings.refill === 'interval'
+    ? `${rate.tokens} come back every ${rate.seconds} s`
+    : `one comes back every ${short(rate.seconds / rate.tokens)} s`;
+
+const short = (number) => Number(number.toPrecision(2));
 
 const counted = ({ used, since }) => `${used} were counted since ${since}`;
 
@@ -19,9 +25,9 @@ const WHY = {
   'sliding-window': counted,
   'sliding-window-counter': ({ used, since, weight }) =>
     `${counted({ used, since })}, at ${percent(weight)} those of the window before`,
-  'token-bucket': ({ left }) => (left > 0 ? `only ${left} tokens were left` : 'the bucket was empty'),
+  'token-bucket': ({ left }) => (left > 0 ? `only ${left} left` : 'the bucket was empty'),
   'leaky-bucket': ({ left }) => (left > 0 ? `there was room for ${left} only` : 'the bucket was full'),
-  'leaky-bucket-queue': ({ lane }) => `${lane.settings.waiting} were waiting`,
+  'leaky-bucket-queue': ({ lane, used }) => `${used} of ${lane.capacity} places were taken`,
 };
 
 /** Says why `record` got its answer, or how long it has been waiting at the instant `now`. */
@@ -35,7 +41,7 @@ export function reason(lane, record, now) {
     const why = WHY[lane.algorithm.name]({ lane, used, since, weight: frames?.[0].weight, left: remaining });
     return `denied: ${why}; ${wait === null ? 'it costs more than the limit' : `free in ${span(wait)}`}`;
   }
-  if (verdict === 'delayed') return `delayed by ${span(delay)}: one leaves the queue every ${pace(lane)}`;
+  if (verdict === 'delayed') return `delayed by ${span(delay)}: ${pace(lane).replace('comes back', 'leaves the queue')}`;
   if (lane.algorithm.delays) return 'allowed at once: the queue was empty';
   if (!frames) return `allowed: ${remaining} of ${lane.capacity} tokens were left`;
   return `allowed: ${used} of ${lane.capacity} counted since ${since}`;
@@ -45,10 +51,10 @@ export function reason(lane, record, now) {
 const REMEDY = {
   'fixed-window': ({ end }) => `its window is full until ${timeOfDay(end)}`,
   'sliding-log': ({ lane }) => `each counts for exactly ${lane.rate.seconds} s`,
-  'sliding-window': ({ lane }) => `the oldest bucket leaves every ${lane.rate.seconds / lane.settings.buckets} s`,
+  'sliding-window': ({ lane }) => `the oldest bucket leaves every ${short(lane.rate.seconds / lane.settings.buckets)} s`,
   'sliding-window-counter': ({ frames }) => `the window before still counts ${percent(frames[0].weight)}`,
-  'token-bucket': ({ lane }) => `one token comes every ${pace(lane)}`,
-  'leaky-bucket': ({ lane }) => `one leaks every ${pace(lane)}`,
+  'token-bucket': ({ lane }) => pace(lane),
+  'leaky-bucket': ({ lane }) => pace(lane),
 };
 
 /** Says in a sentence what has happened in the period until the latest request before `now`. */
@@ -77,9 +83,9 @@ export function caption(lane, now) {
     const much = total === 2 * rate.tokens ? 'doubled the limit' : `let through more than ${rate.tokens}`;
     return `${total} ${within}: ${edge} ${much}.`;
   }
-  const outcome = denied > 0 ? `${total} allowed, ${denied} denied` : `${total} allowed ${within}`;
+  const outcome = `${passed.length} allowed${denied > 0 ? `, ${denied} denied` : ''} ${within}`;
   if (!frames && total > settings.capacity) {
-    return `${outcome}: the bucket held ${settings.capacity}, and one came back every ${pace(lane)}.`;
+    return `${outcome}: the bucket held ${settings.capacity}, and ${pace(lane)}.`;
   }
   if (latest.verdict === 'denied') {
     const end = frames && frames[0].from + rate.seconds * 1000;

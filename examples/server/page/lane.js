@@ -5,8 +5,8 @@ import { Admissions } from './admissions.js';
 /** The number of requests and of samples that are kept. */
 const MOST = 2000;
 
-/** The shortest and the longest pause between two requests that only ask what remains, in milliseconds. */
-const [SHORTEST_PAUSE, LONGEST_PAUSE] = [100, 500];
+/** The pauses between two requests that only ask what remains, of a limit that is in use and of others, in milliseconds. */
+const [SHORT_PAUSE, LONG_PAUSE] = [100, 250];
 
 /** The server hangs if it answers nothing, although no limit delays the request, for so many milliseconds. */
 const PATIENCE = 3000;
@@ -28,11 +28,15 @@ export class Lane extends EventTarget {
   #connection;
   #aborter = new AbortController();
   #timer;
+  /** The browser's time of the next request that only asks. */
+  #due = Infinity;
   /** The browser's time of the last response. */
   #answered = -Infinity;
   /** The requests that are no longer kept, by verdict. */
   #dropped;
-  /** The last sample that was compared with the lane's own requests, to find those of others. */
+  /** The tokens that the lane's own requests were charged so far. */
+  #own;
+  /** `{at, level, own}` when the requests of others were last looked for. */
   #compared;
 
   constructor(algorithm, settings, clock, connection) {
@@ -56,6 +60,7 @@ export class Lane extends EventTarget {
     this.response = null;
     this.admissions = new Admissions(this.rate.seconds * 1000);
     this.#dropped = { allowed: 0, delayed: 0, denied: 0 };
+    this.#own = 0;
     this.#compared = null;
   }
 
@@ -67,6 +72,10 @@ export class Lane extends EventTarget {
   /** The tokens in the span of the rate above which the chart is red. */
   get most() {
     return this.algorithm.most(this.settings);
+  }
+
+  get isClosed() {
+    return this.#aborter.signal.aborted;
   }
 
   /** Returns the requests that wait at the instant `now`. */
@@ -97,11 +106,15 @@ export class Lane extends EventTarget {
   /** Sends a request, and resolves when its response is recorded. */
   async send(cost) {
     const record = { sent: this.#clock.now(), arrival: this.#clock.now(), cost, verdict: 'pending' };
+    const { signal } = this.#aborter;
     this.pending.add(record);
     this.#changed();
-    const answer = await this.#request(this.path(cost), this.#aborter.signal);
-    if (!answer) return record;
+    const answer = await this.#request(this.path(cost), signal);
     this.pending.delete(record);
+    if (!answer) {
+      record.verdict = signal.aborted ? 'aborted' : 'failed';
+      return record;
+    }
     this.response = answer;
     this.#record(record, answer);
     this.#changed();
@@ -110,7 +123,7 @@ export class Lane extends EventTarget {
 
   #record(record, { status, body }) {
     if (status === 429) {
-      record.arrival = this.#clock.now();
+      record.arrival = milliseconds(body.at_seconds);
       record.verdict = 'denied';
       record.wait = body.retry_after_seconds === null ? null : milliseconds(body.retry_after_seconds);
     } else if (status === 200) {
@@ -119,6 +132,7 @@ export class Lane extends EventTarget {
       record.admitted = milliseconds(body.at_seconds + body.delay_seconds);
       record.verdict = record.delay > 0 ? 'delayed' : 'allowed';
       this.admissions.add(record.admitted, record.cost);
+      this.#own += record.cost;
     } else {
       record.verdict = 'failed';
       return;
@@ -130,29 +144,37 @@ export class Lane extends EventTarget {
 
   /** Asks what remains, at a cost of 0, now and again: others may use the same limit. */
   async peek() {
-    clearTimeout(this.#timer);
+    this.#due = Infinity;
     const { signal } = this.#aborter;
     const answer = await this.#request(this.path(0), patient(signal));
     // Invalid settings stay invalid.
     if (signal.aborted || answer?.status === 400) return;
-    this.#peekLater(answer?.body?.more_after_seconds);
+    if (answer?.status === 200) this.#findOthers(answer.body);
+    this.#peekIn(this.samples.at(-1)?.used > 0 ? SHORT_PAUSE : LONG_PAUSE);
   }
 
-  #peekLater(moreAfter) {
+  /** Asks after a pause, unless that is done earlier anyway. */
+  #peekIn(pause) {
+    const due = this.#clock.browserTime() + pause;
+    if (this.#due <= due) return;
     clearTimeout(this.#timer);
-    const wait = moreAfter == null ? LONGEST_PAUSE : Math.ceil(moreAfter * 1000) + 1;
-    const pause = Math.min(Math.max(wait, SHORTEST_PAUSE), LONGEST_PAUSE);
-    this.#timer = setTimeout(() => (document.hidden ? this.#peekLater() : this.peek()), pause);
+    this.#due = due;
+    this.#timer = setTimeout(() => {
+      this.#due = Infinity;
+      if (document.hidden) this.#peekIn(LONG_PAUSE);
+      else this.peek();
+    }, pause);
   }
 
-  /** Makes the server forget the requests of this client, and starts the record over. */
+  /** Makes the server forget the requests of this client, and starts the record over. Returns whether it answers. */
   async forget() {
     this.#aborter.abort();
     this.#aborter = new AbortController();
     clearTimeout(this.#timer);
     this.#clear();
-    await this.#request(this.path(), patient(this.#aborter.signal), 'DELETE');
+    const answer = await this.#request(this.path(), patient(this.#aborter.signal), 'DELETE');
     await this.peek();
+    return answer?.status === 204;
   }
 
   /** Starts over with other settings. */
@@ -181,7 +203,7 @@ export class Lane extends EventTarget {
     if (status === 200) this.#clock.observe(sent, received, milliseconds(body.at_seconds));
     this.#connection.answered(at);
     this.error = status === 400 ? text.trim() : '';
-    this.#sample(headers, status === 200 ? milliseconds(body.at_seconds) : this.#clock.now());
+    if (body) this.#sample(headers, milliseconds(body.at_seconds));
     this.#changed();
     return { status, statusText, headers, text, body, method, path };
   }
@@ -222,25 +244,32 @@ export class Lane extends EventTarget {
     if (before?.used === used && last.used === used) last.at = at;
     else this.samples.push({ at, used });
     if (this.samples.length > MOST) this.samples.shift();
-    this.#findOthers({ at, used });
-    if (used > 0) this.#ensurePeeking();
+    if (used > 0) this.#peekIn(SHORT_PAUSE);
   }
 
-  /** Compares what the limit counts with the lane's own requests. While some are on their way, that is not known. */
-  #findOthers(sample) {
-    if (this.pending.size > 0) return;
-    const since = this.#compared;
-    this.#compared = sample;
-    if (!since) return;
-    const own = this.records.filter(({ admitted, arrival }) => admitted && arrival > since.at && arrival <= sample.at);
-    const count = sample.used - since.used - own.reduce((sum, { cost }) => sum + cost, 0);
-    if (count > 0) this.others.push({ at: sample.at, count });
+  /** Compares what the limit counts with what is known. While requests are on their way, that is too little. */
+  #findOthers({ at_seconds, remaining, reset_after_seconds }) {
+    const [at, { algorithm, settings, rate }] = [milliseconds(at_seconds), this];
+    if (this.pending.size > 0 || this.records.at(-1)?.arrival > at) return;
+    const used = this.capacity - remaining;
+    const isContinuous = !algorithm.frames && settings.refill !== 'interval';
+    const level = isContinuous ? (reset_after_seconds * rate.tokens) / rate.seconds : used;
+    const last = this.#compared ?? { at, level, own: this.#own };
+    this.#compared = { at, level, own: this.#own };
+    const drained = isContinuous ? ((at - last.at) / 1000) * (rate.tokens / rate.seconds) : 0;
+    const known = algorithm.frames
+      ? algorithm.frames(settings, at).reduce((sum, frame) => sum + Math.ceil(this.#counted(frame) * frame.weight), 0)
+      : Math.max(last.level - drained, 0) + this.#own - last.own;
+    // A part of what others were charged has come back already.
+    const count = Math.ceil(level - known - 0.1);
+    if (count > 0) this.others.push({ at, count });
     if (this.others.length > MOST) this.others.shift();
   }
 
-  #ensurePeeking() {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.peek(), SHORTEST_PAUSE);
+  /** Returns the tokens that are known to be admitted in a span. */
+  #counted({ from, to }) {
+    const others = this.others.filter(({ at }) => at > from && at <= to);
+    return this.admissions.between(from, to) + others.reduce((sum, { count }) => sum + count, 0);
   }
 
   #changed() {

@@ -36,7 +36,7 @@ const say = (text, isError = false) => {
 const traffic = new Traffic(() => inOrder().map(({ lane }) => lane), clock, announce);
 const story = new Story(traffic, clock, playback, conclusion);
 const comparison = new Comparison();
-const response = new ResponsePanel(() => element('cost').value);
+const response = new ResponsePanel(() => number('cost'));
 /** The client that sends, the button of each, and what stops it. */
 let sender = null;
 
@@ -74,12 +74,11 @@ function showChart() {
 function show(algorithm) {
   const lane = new Lane(algorithm, settings.get(algorithm), clock, connection);
   const card = new Card(lane, connection, playback, (changed) => {
-    settings.set(algorithm, changed);
-    story.forget();
-    lane.change(changed);
-    arrange();
+    change(() => {
+      settings.set(algorithm, changed);
+      lane.change(changed);
+    });
   });
-  story.forget();
   lanes.set(algorithm, { lane, card });
   lane.peek();
 }
@@ -115,11 +114,7 @@ function addChoices() {
     const label = document.createElement('label');
     const input = Object.assign(document.createElement('input'), { type: 'checkbox', checked: shown.has(algorithm) });
     input.name = algorithm.name;
-    input.addEventListener('change', () => {
-      if (input.checked) show(algorithm);
-      else hide(algorithm);
-      arrange();
-    });
+    input.addEventListener('change', () => change(() => (input.checked ? show(algorithm) : hide(algorithm))));
     label.append(input, algorithm.title);
     element('choices').append(label);
   }
@@ -165,15 +160,36 @@ function toggle(client) {
   stopSender();
   const rate = inOrder()[0]?.lane.rate;
   if (isRunning || !rate || (client === STEADY && !isValid())) return;
-  playback.live();
+  traffic.stop();
+  present();
   sender = { client, aborter: new AbortController() };
   buttons.get(client).setAttribute('aria-pressed', true);
   if (client === STEADY) element('steady').textContent = 'Stop';
   const text = client.describe(rate);
   announce(text[0].toUpperCase() + text.slice(1));
-  client.run(traffic, { ...rate, lanes: inOrder().map(({ lane }) => lane), signal: sender.aborter.signal });
+  const { signal } = sender.aborter;
+  const shown = inOrder().map(({ lane }) => lane);
+  // Each client finds unused limits, so that its figures are its own.
+  const ready = client === STEADY ? Promise.resolve() : Promise.all(shown.map((lane) => lane.forget()));
+  ready.then(() => signal.aborted || client.run(traffic, { ...rate, lanes: shown, signal }));
   showChart();
   writeAddress();
+}
+
+/** Ends the story, and shows the present. */
+function present() {
+  story.forget();
+  playback.live();
+}
+
+/** Does what changes the lanes, and lets the client that sends begin anew with them. */
+function change(update) {
+  const client = sender?.client;
+  stopSender();
+  present();
+  update();
+  arrange();
+  if (client) toggle(client);
 }
 
 /** The period of the window whose edge a burst is sent across, in milliseconds. */
@@ -191,7 +207,7 @@ for (const [id, send] of Object.entries(senders)) {
   element(id).addEventListener('click', () => {
     if (!isValid()) return;
     announce('Sending…');
-    playback.live();
+    present();
     send();
     showChart();
   });
@@ -200,10 +216,9 @@ element('steady').addEventListener('click', () => toggle(STEADY));
 element('again').addEventListener('click', async () => {
   traffic.stop();
   stopSender();
-  story.forget();
-  playback.live();
-  await Promise.all(inOrder().map(({ lane }) => lane.forget()));
-  announce('The server has forgotten your requests.');
+  present();
+  const done = await Promise.all(inOrder().map(({ lane }) => lane.forget()));
+  announce(done.every(Boolean) ? 'The server has forgotten your requests.' : 'The server does not answer.');
 });
 element('traffic').addEventListener('input', () => {
   if (element('status').classList.contains('error')) announce('');
@@ -218,19 +233,24 @@ isNarrow.addEventListener('change', arrange);
 
 function drawStory(now) {
   if (story.isSpeaking && story.line(now)) say(story.line(now));
-  element('play').textContent = story.isTold ? 'Replay' : 'Play';
+  element('play').textContent = story.isSending ? 'Playing' : story.isTold ? 'Replay' : 'Play';
   element('play').disabled = story.isSending;
-  element('pause').textContent = playback.isPaused ? 'Continue' : 'Pause';
+  element('pause').textContent = playback.isStill ? 'Continue' : 'Pause';
   element('slow').setAttribute('aria-pressed', playback.isSlow);
 }
 
 function tell() {
+  const { tokens, seconds } = inOrder()[0]?.lane.rate ?? {};
+  if (!(tokens <= 30 && seconds >= 2 && seconds <= 10)) {
+    return announce('The story needs an algorithm with a limit of at most 30 tokens in 2 to 10 seconds.');
+  }
+  traffic.stop();
   stopSender();
-  if (lanes.size > 0) story.tell(inOrder().map(({ lane }) => lane));
+  story.tell(inOrder().map(({ lane }) => lane));
 }
 
 element('play').addEventListener('click', () => (story.isTold ? story.replay() : tell()));
-element('pause').addEventListener('click', () => playback.pause(!playback.isPaused));
+element('pause').addEventListener('click', () => playback.pause(!playback.isStill));
 element('slow').addEventListener('click', () => playback.slow(!playback.isSlow));
 
 // The first input of a person ends the story, except that on its own controls, and keys that only move the focus.
@@ -239,11 +259,14 @@ const interrupt = ({ target, key }) => {
   if (target instanceof Element && target.closest('.story, .chart')) return;
   if (story.isSending) {
     story.forget();
+    playback.live();
     announce('The story has stopped.');
   }
-  if (playback.isReplay) playback.live();
 };
 for (const type of ['pointerdown', 'keydown']) addEventListener(type, interrupt, { capture: true });
+
+// Without motion, what is drawn only now and then follows an input at once.
+for (const type of ['click', 'keydown', 'pointermove']) addEventListener(type, () => (drawnAt = -Infinity));
 
 // Only by hand: the page itself replaces its address without this event.
 addEventListener('hashchange', () => location.reload());

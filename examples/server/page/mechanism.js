@@ -1,6 +1,6 @@
 // The mechanism of a lane beside its chart: the window with the requests that it counts, the bucket, or the queue.
 
-import { append, clip, FRESH, round, stack } from './svg.js';
+import { append, clip, FAR, FRESH, round, stack } from './svg.js';
 
 const [WIDTH, HEIGHT] = [132, 92];
 
@@ -43,6 +43,7 @@ class Window {
     const x = (at) => WIDTH + (at - now) * scale;
     if (this.#isStale && Math.abs(now - this.#drawnAt) > FRESH) {
       this.#isStale = false;
+      if (Math.abs(now - this.#base) > FAR) this.#base = now;
       this.#drawnAt = now;
       const path = stack(
         this.#lane.records.filter(({ admitted }) => admitted > now - 2 * PERIODS * this.#lane.rate.seconds * 1000),

@@ -1,4 +1,4 @@
-// The instant that the page shows: the server's time, or an earlier one after a pause, in slow motion, and in a replay.
+// The instant that the page shows: the server's time, or an earlier one after a pause, in slow motion, and in a story.
 
 /** The part of the usual speed that slow motion has. */
 const SLOW = 0.5;
@@ -7,7 +7,7 @@ export class Playback {
   isPaused = false;
   isSlow = false;
   #clock;
-  /** `{shown, at, end}`: the instant that was shown when the server's time was `at`, and when the present comes back. */
+  /** `{shown, at, end}`: the instant that was shown when the server's time was `at`, and where to stop. */
   #start = null;
 
   constructor(clock) {
@@ -18,20 +18,19 @@ export class Playback {
   now() {
     const present = this.#clock.now();
     if (!this.#start) return present;
+    const { shown, at, end } = this.#start;
     const speed = this.isPaused ? 0 : this.isSlow ? SLOW : 1;
-    const shown = Math.min(this.#start.shown + (present - this.#start.at) * speed, present);
-    if (shown < this.#start.end) return shown;
-    this.live();
-    return present;
+    return Math.min(shown + (present - at) * speed, present, end);
   }
 
-  /** Whether the page shows the past up to an end. */
-  get isReplay() {
-    return Number.isFinite(this.#start?.end);
+  /** Whether what is shown stands still. */
+  get isStill() {
+    return this.isPaused || this.now() === this.#start?.end;
   }
 
-  /** Stops at the shown instant, or goes on from there. */
+  /** Stops at the shown instant, or goes on from there: after the end of a story, with the present. */
   pause(isPaused) {
+    if (!isPaused && !this.isPaused) return this.live();
     this.showFrom(this.now(), this.#start?.end);
     this.isPaused = isPaused;
   }
@@ -42,9 +41,10 @@ export class Playback {
     this.isSlow = isSlow;
   }
 
-  /** Goes back to the instant `shown`, and returns to the present at `end`. */
+  /** Shows what happened from the instant `shown`, and stops at `end`. */
   showFrom(shown, end = Infinity) {
     this.#start = { shown, at: this.#clock.now(), end };
+    this.isPaused = false;
   }
 
   /** Returns to the present. */

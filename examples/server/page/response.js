@@ -4,7 +4,6 @@ export class ResponsePanel {
   #choice = document.getElementById('response-lane');
   #text = document.getElementById('response');
   #command = document.getElementById('command');
-  #copy = document.getElementById('copy');
   #lanes = [];
   #shown = null;
   #cost;
@@ -13,7 +12,6 @@ export class ResponsePanel {
   constructor(cost) {
     this.#cost = cost;
     this.#choice.addEventListener('change', () => this.draw());
-    this.#copy.addEventListener('click', () => this.#copyCommand());
   }
 
   /** Offers these lanes. The choice stays, if it is among them. */
@@ -33,17 +31,6 @@ export class ResponsePanel {
     if (response === this.#shown && this.#text.childElementCount > 0) return;
     this.#shown = response;
     this.#text.replaceChildren(...(response ? lines(response) : [span('hint', 'No request yet.')]));
-  }
-
-  async #copyCommand() {
-    try {
-      await navigator.clipboard.writeText(this.#command.textContent);
-      this.#copy.textContent = 'Copied';
-    } catch {
-      getSelection().selectAllChildren(this.#command);
-      this.#copy.textContent = 'Selected';
-    }
-    setTimeout(() => (this.#copy.textContent = 'Copy'), 1500);
   }
 }
 

@@ -41,6 +41,7 @@ export class Story {
   /** Lets the lanes start over, and sends the requests of the story to them, at a rate that the first one allows. */
   async tell(lanes) {
     this.forget();
+    this.#playback.live();
     const aborter = new AbortController();
     const { signal } = aborter;
     this.#aborter = aborter;
@@ -56,6 +57,7 @@ export class Story {
     const line = (at, text) => ({ at, text });
     this.isSpeaking = true;
     this.#end = edge + END;
+    this.#playback.showFrom(begun, this.#end);
     this.#lines = [
       line(begun, `Each limit allows ${tokens} requests in ${seconds} s. A window is about to end.`),
       line(edge + FIRST, `${tokens} requests, just before a window ends …`),
@@ -82,7 +84,6 @@ export class Story {
   /** Shows the story again, from its beginning to its end. Nothing is sent. */
   replay() {
     this.isSpeaking = true;
-    this.#playback.live();
     this.#playback.showFrom(this.#lines[0].at, this.#end);
   }
 

@@ -9,6 +9,9 @@ export const COLUMN = 6;
 /** What is new is drawn after so many milliseconds. In between, drawings only move. */
 export const FRESH = 80;
 
+/** Coordinates are exact in drawings this many milliseconds long. */
+export const FAR = 600_000;
+
 export function append(parent, name, attributes = {}) {
   const element = document.createElementNS(SVG, name);
   for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
