@@ -19,9 +19,11 @@ curl -i http://HOST/login -H 'content-type: application/json' -d '{\"account\": 
 const QUARTER: Duration = Duration::from_secs(15 * 60);
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
+    // Attempts at a locked account count, too.
+    let failures = [StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS];
     let by_address = Limit::new("failed-logins", SlidingLog::per_hour(20))
         .by(key::peer_ip())
-        .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+        .count_if(move |response| failures.contains(&response.status));
     let limits = RateLimitLayer::builder([by_address]).store(store.clone()).build();
     // The sixth attempt locks the account out for a quarter of an hour. Each further lockout is
     // twice as long, up to a day.

@@ -43,7 +43,7 @@ async fn write_pictures(folder: &Path) {
         let bytes = STANDARD.decode(picture["data"].as_str().expect("data")).expect("Base64");
         let path = folder.join(format!("{scheme}.png"));
         fs::write(&path, bytes).expect("written");
-        let status = Command::new("pngquant").args(["--force", "--strip", "--ext", ".png"]).arg(&path).status();
+        let status = Command::new("pngquant").args(["64", "--force", "--strip", "--ext", ".png"]).arg(&path).status();
         assert!(status.expect("`pngquant` is installed").success());
     }
     browser.close().await;
