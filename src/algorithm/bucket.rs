@@ -40,7 +40,7 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
     let now = now.max(state.at);
     let units_in_use = level(algorithm, state, now);
-    let left = match algorithm.is_queue() {
+    let left = match algorithm.queue_burst().is_some() {
         false => level(algorithm, &mark, now),
         true if (state.expires_at, state.detail) == (mark.expires_at, mark.detail) => units_in_use,
         true => 0,

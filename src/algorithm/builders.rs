@@ -175,10 +175,12 @@ bucket!(
 
 /// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and
 /// first in, first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and
-/// any other is delayed.
+/// any other is delayed. With a [burst](Self::burst), so many more proceed at once before others wait.
 ///
-/// - **Admits at most** `waiting` + 1 + `amount` · span / `interval` tokens in any span. Of these, at most 1 + `amount`
-///   · span / `interval` tokens proceed in any span, no two closer together than `interval` / `amount`.
+/// - **Admits at most** `waiting` + 1 + `burst` + `amount` · span / `interval` tokens in any span. Of these, at most 1 +
+///   `burst` + `amount` · span / `interval` tokens proceed in any span; without a burst, no two closer together than
+///   `interval` / `amount`.
+/// - **Delays** a request by at most `waiting` · `interval` / `amount`.
 /// - **Keeps** 24 bytes per key: the instant at which the next slot is free, that of the last charge, and the rate.
 /// - **Choose it** to shape traffic to a steady rate rather than cut it off, in front of services or in clients.
 ///
@@ -197,17 +199,45 @@ bucket!(
 ///
 /// // One request per second proceeds, and five may wait.
 /// let queue = LeakyBucketQueue::per_second(1).waiting(5);
-/// # let _ = queue;
+///
+/// // Slow down, then deny: eight may come at once, twelve more are spaced, for up to 2.4 seconds, and others are denied.
+/// // nginx calls this `rate=5r/s` with `burst=20 delay=8`.
+/// let slow_down = LeakyBucketQueue::per_second(5).waiting(12).burst(8);
+/// # let _ = (queue, slow_down);
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeakyBucketQueue(Algorithm);
 
 bucket!(
-    LeakyBucketQueue, Kind::Bucket(BucketKind::Queue), waiting,
+    LeakyBucketQueue, Kind::Bucket(BucketKind::Queue { burst: 0 }), waiting,
     new: "Creates a queue in which `capacity` tokens may wait, and which `amount` tokens leave per `interval`.",
     unit: "Creates a queue in which `rate` tokens, at least 1, may wait, and which as many leave",
     set: "Sets the capacity: the tokens that may wait."
 );
+
+impl LeakyBucketQueue {
+    /// Lets `tokens` pass at once, besides the one whose turn it is, before others wait. Defaults to 0.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the burst and the tokens that may wait are more than 2^32 − 1, or take more than 142 years to leave. In
+    /// a constant, this is a compile-time error. [`try_burst`](Self::try_burst) returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn burst(self, tokens: u32) -> Self {
+        Self(checked!(self.0.with_burst(tokens)))
+    }
+
+    /// Fallible version of [`burst`](Self::burst).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the burst and the tokens that may wait are more than 2^32 − 1, or take more than 142 years to
+    /// leave.
+    pub fn try_burst(self, tokens: u32) -> Result<Self, ConfigError> {
+        Ok(Self(self.0.with_burst(tokens)?))
+    }
+}
 
 /// The constructors of a limit of tokens per period. `$new` and `$per` are the words before the period in their
 /// documentation.
@@ -388,14 +418,38 @@ impl SlidingWindow {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingWindowCounter(Algorithm);
 
-window!(SlidingWindowCounter, Kind::Counter(Rounding::Up), "a sliding window of", "a sliding");
+window!(SlidingWindowCounter, Kind::Counter(Rounding::Up, 100), "a sliding window of", "a sliding");
 
 impl SlidingWindowCounter {
     /// Sets the rounding. Defaults to [`Rounding::Up`].
     #[must_use]
     pub const fn rounding(mut self, rounding: Rounding) -> Self {
-        self.0.kind = Kind::Counter(rounding);
+        if let Kind::Counter(_, weight) = self.0.kind {
+            self.0.kind = Kind::Counter(rounding, weight);
+        }
         self
+    }
+
+    /// Sets the weight of the previous window, in percent: 1 to 100. Defaults to 100. With less, a burst is forgotten
+    /// sooner after the end of its window, and more than `limit` tokens may be admitted in a period.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `percent` is 0 or more than 100. In a constant, this is a compile-time error.
+    /// [`try_weight`](Self::try_weight) returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn weight(self, percent: u32) -> Self {
+        Self(checked!(self.0.with_weight(percent)))
+    }
+
+    /// Fallible version of [`weight`](Self::weight).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `percent` is 0 or more than 100.
+    pub fn try_weight(self, percent: u32) -> Result<Self, ConfigError> {
+        Ok(Self(self.0.with_weight(percent)?))
     }
 }
 

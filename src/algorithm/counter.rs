@@ -3,8 +3,11 @@
 //! The state is the end of the window after the current one (`expires_at`), and both counts (the halves of `detail`,
 //! the previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded
 //! as the current one.
+//!
+//! The previous count is weighted by the part of its window that the sliding one still covers, and by a percentage: a
+//! divisor of both is 100 periods.
 
-use super::settings::{Algorithm, Kind, Rounding};
+use super::settings::{Algorithm, Kind, Percent, Rounding};
 use super::state::{Attempt, CompactState, div, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
@@ -28,8 +31,8 @@ pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cos
 fn used(algorithm: &Algorithm, windows: Windows, now: u64) -> u64 {
     // If the clock has stepped back behind the windows of the state, no time has elapsed in them.
     let covered = algorithm.span - now.saturating_sub(windows.start);
-    let weighted = div(product(windows.previous, covered) + u128::from(rounding(algorithm)), algorithm.span);
-    weighted + windows.current
+    let (weight, divisor, rounding) = weighting(algorithm);
+    div(product(windows.previous * weight, covered) + u128::from(rounding), divisor) + windows.current
 }
 
 #[inline(always)]
@@ -86,11 +89,19 @@ fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
     if count == 0 {
         return 0;
     }
-    let covered = div(product(most + 1, algorithm.span) - u128::from(rounding(algorithm) + 1), count);
+    let (weight, divisor, rounding) = weighting(algorithm);
+    let covered = div(product(most + 1, divisor) - u128::from(rounding + 1), count * weight);
     algorithm.span - covered.min(algorithm.span)
 }
 
-/// Returns the number that is added to a weighted count before it is divided by the period and rounded down.
-fn rounding(algorithm: &Algorithm) -> u64 {
-    if algorithm.kind == Kind::Counter(Rounding::Down) { 0 } else { algorithm.span - 1 }
+/// Returns the weight of the previous count, by what the weighted one is divided, and the number that is added to it
+/// before, because the quotient is rounded down.
+fn weighting(algorithm: &Algorithm) -> (u64, u64, u64) {
+    const WHOLE: Percent = 100;
+    let divisor = algorithm.span * u64::from(WHOLE);
+    match algorithm.kind {
+        Kind::Counter(Rounding::Down, weight) => (weight.into(), divisor, 0),
+        Kind::Counter(Rounding::Up, weight) => (weight.into(), divisor, divisor - 1),
+        _ => (WHOLE.into(), divisor, divisor - 1),
+    }
 }

@@ -152,7 +152,10 @@ impl Algorithm {
     /// Returns the time for which a request that can be charged `cost` waits before it proceeds.
     #[inline(always)]
     pub(crate) fn delay(&self, state: &KeyState, now: u64, cost: u64) -> u64 {
-        if self.is_queue() && cost > 0 { state.wait(self, now, 0) } else { 0 }
+        match self.queue_burst() {
+            Some(burst) if cost > 0 => state.wait(self, now, burst.into()),
+            _ => 0,
+        }
     }
 
     /// Returns the largest cost that is available without overage if `used` tokens are in use.
@@ -190,7 +193,7 @@ impl CompactState {
             Kind::IntervalBucket => interval_bucket::attempt(algorithm, self, now, cost),
             Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
             Kind::Window(_) => window::attempt(algorithm, self, now, cost),
-            Kind::Counter(_) => counter::attempt(algorithm, self, now, cost),
+            Kind::Counter(..) => counter::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
             Kind::Log(_) => Attempt { used: self.detail, charged: *self },
         }
@@ -202,7 +205,7 @@ impl CompactState {
             Kind::IntervalBucket => interval_bucket::wait(algorithm, self, now, most),
             Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
             Kind::Window(_) => window::wait(self, now, most),
-            Kind::Counter(_) => counter::wait(algorithm, self, now, most),
+            Kind::Counter(..) => counter::wait(algorithm, self, now, most),
             Kind::Log(_) if self.detail <= most => 0,
             Kind::Log(_) => self.at - now,
         }
@@ -213,7 +216,7 @@ impl CompactState {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
             Kind::Window(_) => window::refund(self, mark, now, cost),
-            Kind::Counter(_) => counter::refund(algorithm, self, mark, now, cost),
+            Kind::Counter(..) => counter::refund(algorithm, self, mark, now, cost),
             // An unused log has no charges.
             Kind::Log(_) => {}
         }

@@ -9,7 +9,7 @@
 //! | [`SlidingWindow`] | its limit in any period less one bucket | 48 and more | windows as fine as you like |
 //! | [`SlidingLog`] | its limit in any period, exactly | 48 and more | small, exact limits: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 24 | a token bucket, seen as a level |
-//! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 24 | shaping: delays rather than denials |
+//! | [`LeakyBucketQueue`] | one at a time, at a constant rate, after a burst | 24 | shaping: delays rather than denials |
 //!
 //! Sliding windows and logs take 12 to 24 bytes for each further bucket in use, or request in the period.
 //!

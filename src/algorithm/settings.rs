@@ -26,7 +26,7 @@ pub struct Algorithm {
     pub(crate) amount: u32,
     /// The tokens beyond the capacity that are allowed and flagged.
     pub(crate) overage: u32,
-    /// The tokens of a window, or those that fit into a bucket. A queue has room for one more than may wait.
+    /// The tokens of a window, or those that fit into a bucket: of a queue, those that wait and those that do not.
     pub(crate) capacity: u64,
     /// The period of a window, or the interval of a bucket, in µs. 0 for a calendar.
     pub(crate) span: u64,
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     /// A counter per window: of a calendar, or else of `span`.
     Window(Option<Calendar>),
     /// Counters of two windows.
-    Counter(Rounding),
+    Counter(Rounding, Percent),
     /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
 }
@@ -63,8 +63,14 @@ impl Kind {
 pub(crate) enum BucketKind {
     Token,
     Leaky,
-    Queue,
+    /// A queue that lets `burst` tokens pass at once, besides the one whose turn it is.
+    Queue {
+        burst: u32,
+    },
 }
+
+/// The weight of the previous window of a counter, in percent.
+pub(crate) type Percent = u8;
 
 /// The algorithms, and penalties, as the script of the Redis store knows them.
 #[derive(Clone, Copy)]
@@ -123,7 +129,7 @@ impl Algorithm {
         if let Err(fault) = validation::tokens(what, capacity) {
             return Err(fault);
         }
-        self.capacity = self.capacity_of(capacity);
+        self.capacity = capacity as u64 + self.at_once();
         if self.capacity > self.most_tokens() {
             return Err(Fault::new("a bucket of ")
                 .number(self.capacity)
@@ -134,6 +140,31 @@ impl Algorithm {
                 .text(": lower the capacity, or raise the rate"));
         }
         Ok(self)
+    }
+
+    /// Returns the queue with another burst.
+    pub(super) const fn with_burst(mut self, burst: u32) -> Result<Self, Fault> {
+        let [waiting, _] = self.size();
+        if burst.checked_add(waiting).is_none() {
+            return Err(Fault::new("burst is ")
+                .number(burst as u64)
+                .text(", which with ")
+                .number(waiting as u64)
+                .text(" tokens that may wait is more than 4294967295: lower one of them"));
+        }
+        self.kind = Kind::Bucket(BucketKind::Queue { burst });
+        self.with_capacity("waiting", waiting)
+    }
+
+    /// Returns the counter with another weight of its previous window.
+    pub(super) const fn with_weight(mut self, percent: u32) -> Result<Self, Fault> {
+        match self.kind {
+            Kind::Counter(rounding, _) if percent >= 1 && percent <= 100 => {
+                self.kind = Kind::Counter(rounding, percent as Percent);
+                Ok(self)
+            }
+            _ => Err(Fault::new("weight is ").number(percent as u64).text(" %: use 1 to 100")),
+        }
     }
 
     /// Returns the token bucket with refills at intervals.
@@ -197,13 +228,15 @@ impl Algorithm {
         matches!(self.kind, Kind::Bucket(_) | Kind::IntervalBucket)
     }
 
-    pub(crate) const fn is_queue(&self) -> bool {
-        matches!(self.kind, Kind::Bucket(BucketKind::Queue))
+    /// Returns the burst of a queue.
+    #[inline]
+    pub(super) const fn queue_burst(&self) -> Option<u32> {
+        if let Kind::Bucket(BucketKind::Queue { burst }) = self.kind { Some(burst) } else { None }
     }
 
-    /// Returns the capacity of a limit of `tokens`. A queue holds one more than may wait: the one that proceeds.
-    const fn capacity_of(&self, tokens: u32) -> u64 {
-        tokens as u64 + self.is_queue() as u64
+    /// Returns the tokens that a limit holds beyond its size: those of a queue that do not wait.
+    pub(crate) const fn at_once(&self) -> u64 {
+        if let Some(burst) = self.queue_burst() { 1 + burst as u64 } else { 0 }
     }
 
     /// Returns whether windows begin and end by the wall clock.
@@ -226,12 +259,12 @@ impl Algorithm {
         match self.kind {
             Kind::Bucket(BucketKind::Token) => ("tb", "token bucket", ScriptTag::Bucket, false),
             Kind::Bucket(BucketKind::Leaky) => ("lb", "leaky bucket", ScriptTag::Bucket, false),
-            Kind::Bucket(BucketKind::Queue) => ("lq", "leaky bucket queue", ScriptTag::Queue, false),
+            Kind::Bucket(BucketKind::Queue { .. }) => ("lq", "leaky bucket queue", ScriptTag::Queue, false),
             Kind::IntervalBucket => ("ti", "token bucket (at intervals)", ScriptTag::IntervalBucket, false),
             Kind::Window(None) => ("fw", "fixed window", ScriptTag::FixedWindow, false),
             Kind::Window(Some(_)) => ("cw", "calendar window", ScriptTag::CalendarWindow, false),
-            Kind::Counter(Rounding::Up) => ("sc", "sliding window counter", ScriptTag::CounterUp, false),
-            Kind::Counter(Rounding::Down) => {
+            Kind::Counter(Rounding::Up, _) => ("sc", "sliding window counter", ScriptTag::CounterUp, false),
+            Kind::Counter(Rounding::Down, _) => {
                 ("sc", "sliding window counter (rounded down)", ScriptTag::CounterDown, false)
             }
             Kind::Log(None) => ("sl", "sliding log", ScriptTag::Log, true),
@@ -251,8 +284,15 @@ impl Algorithm {
             Kind::Log(Some(buckets)) => format!("{span} in {buckets} buckets"),
             _ => span.to_owned(),
         };
-        let capacity = if self.is_bucket() { format!(" with a capacity of {capacity}") } else { String::new() };
-        format!("a {name} of {tokens} per {period}{capacity}")
+        let more = match self.kind {
+            Kind::Bucket(BucketKind::Queue { burst: 1.. }) => {
+                format!(" with a capacity of {capacity} behind a burst of {}", self.at_once() - 1)
+            }
+            _ if self.is_bucket() => format!(" with a capacity of {capacity}"),
+            Kind::Counter(_, weight @ ..100) => format!(" with a weight of {weight} %"),
+            _ => String::new(),
+        };
+        format!("a {name} of {tokens} per {period}{more}")
     }
 
     /// Returns the tag in storage keys.
@@ -276,8 +316,8 @@ impl Algorithm {
     }
 
     /// Returns the tokens of the limit.
-    pub(crate) fn size(&self) -> Size {
-        [(self.capacity - self.capacity_of(0)) as u32, self.amount]
+    pub(crate) const fn size(&self) -> Size {
+        [(self.capacity - self.at_once()) as u32, self.amount]
     }
 
     /// Returns the algorithm with another size and without overage, or `None` if that is out of range.
@@ -311,15 +351,21 @@ impl Algorithm {
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
-        let mut part = Self { capacity: self.capacity_of(share), overage: 0, ..self };
+        let mut part = Self { overage: 0, ..self };
         match &mut part.kind {
             Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));
             }
             Kind::IntervalBucket => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
-            Kind::Bucket(_) => (part.amount, part.span) = share_of_rate(amount, self.span, parts),
+            Kind::Bucket(kind) => {
+                (part.amount, part.span) = share_of_rate(amount, self.span, parts);
+                if let BucketKind::Queue { burst } = kind {
+                    *burst /= parts;
+                }
+            }
             _ => part.span = share_of_period(tokens, self.span, parts),
         }
+        part.capacity = u64::from(share) + part.at_once();
         part
     }
 }

@@ -32,6 +32,7 @@ pub(super) const LIMIT: &[&str] = &[
     "buckets",
     "rounding",
     "waiting",
+    "weight",
     "calendar",
     "starts",
     "day",

@@ -143,7 +143,7 @@ fn percent(node: &YamlNode) -> Result<u32, String> {
     let digits = text.strip_suffix('%').unwrap_or(text).trim_end();
     // `parse` would also accept a sign.
     let percent = digits.parse().ok().filter(|_| !digits.starts_with('+'));
-    percent.ok_or_else(|| "write the overage in percent of the limit, as in `20%`".to_owned())
+    percent.ok_or_else(|| "write a percentage, as in `20%`".to_owned())
 }
 
 /// Reads `on_store_error` and `nodes`, which divides the limit of `decide_locally`.
@@ -185,11 +185,11 @@ fn read_penalty(rule: &YamlNode) -> Result<Option<Penalty>, Problem> {
 const ALGORITHMS: &[(&str, &[&str])] = &[
     ("fixed_window", &["calendar", "starts", "day"]),
     ("sliding_window", &["buckets"]),
-    ("sliding_window_counter", &["rounding"]),
+    ("sliding_window_counter", &["rounding", "weight"]),
     ("sliding_log", &[]),
     ("token_bucket", &["burst", "refill"]),
     ("leaky_bucket", &["burst"]),
-    ("leaky_bucket_queue", &["waiting"]),
+    ("leaky_bucket_queue", &["burst", "waiting"]),
 ];
 
 /// Reads the algorithm. If no requests are allowed, its capacity is 0.
@@ -234,7 +234,9 @@ fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<A
         }
         "sliding_window_counter" => {
             let rounding = rule.choice("rounding", &[("up", Rounding::Up), ("down", Rounding::Down)], "")?;
-            SlidingWindowCounter::try_new(tokens, period)?.rounding(rounding.unwrap_or_default()).into()
+            let counter = SlidingWindowCounter::try_new(tokens, period)?.rounding(rounding.unwrap_or_default());
+            let weight = rule.parse("weight", percent)?;
+            weight.map_or(Ok(counter), |weight| rule.check("weight", counter.try_weight(weight)))?.into()
         }
         "sliding_log" => SlidingLog::try_new(tokens, period)?.into(),
         "token_bucket" => {
@@ -244,7 +246,11 @@ fn build(rule: &YamlNode, name: &str, tokens: u32, period: Duration) -> Result<A
             if at_intervals { bucket.try_at_intervals()? } else { bucket }.into()
         }
         "leaky_bucket" => LeakyBucket::try_new(capacity("burst")?, tokens, period)?.into(),
-        "leaky_bucket_queue" => LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?.into(),
+        "leaky_bucket_queue" => {
+            let queue = LeakyBucketQueue::try_new(capacity("waiting")?, tokens, period)?;
+            let burst = rule.positive("burst")?;
+            burst.map_or(Ok(queue), |burst| rule.check("burst", queue.try_burst(burst)))?.into()
+        }
         _ => unreachable!("`ALGORITHMS` has no {name:?}"),
     })
 }

@@ -73,9 +73,9 @@ pub(crate) fn respects_bound(rule: Rule, admitted: &[Admitted]) -> Result<(), Te
     Ok(())
 }
 
-/// Requests of a queue proceed one after the other, no closer together than the rate allows.
+/// Requests of a queue proceed one after the other, no closer together than the rate allows, but for its burst.
 fn are_spaced(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
-    let Rule::Bucket { kind: Kind::Queue, amount, interval, .. } = rule else { return Ok(()) };
+    let Rule::Bucket { kind: Kind::Queue { burst }, amount, interval, .. } = rule else { return Ok(()) };
     let goes_on = |admitted: &Admitted| u128::from(admitted.at) + admitted.delay;
     for (index, first) in admitted.iter().enumerate() {
         let mut tokens = 0;
@@ -83,7 +83,8 @@ fn are_spaced(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
             tokens += u128::from(pair[0].cost);
             let apart = goes_on(&pair[1]) - goes_on(first);
             // Instants are rounded up to whole µs, so two of them can seem closer by less than 1 µs.
-            prop_assert!((apart + 1) * u128::from(amount) > tokens * u128::from(interval), "{first:?}, {pair:?}");
+            let spaced = tokens.saturating_sub(burst.into());
+            prop_assert!((apart + 1) * u128::from(amount) > spaced * u128::from(interval), "{first:?}, {pair:?}");
         }
     }
     Ok(())

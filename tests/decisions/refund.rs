@@ -90,7 +90,7 @@ impl Client {
         if matches!(rule, Rule::FixedWindow { .. } | Rule::Calendar { .. }) && after.reset_after > 0 {
             prop_assert_eq!(after.reset_after, before.reset_after, "a window's end moved");
         }
-        if matches!(rule, Rule::Bucket { kind: Kind::Queue, .. }) && !is_last {
+        if matches!(rule, Rule::Bucket { kind: Kind::Queue { .. }, .. }) && !is_last {
             prop_assert_eq!(after, before, "a slot given back from the middle of a queue");
         }
         Ok(())

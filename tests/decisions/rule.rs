@@ -43,6 +43,9 @@ pub(crate) fn buckets(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value
     rules.prop_filter("is a bucket", |rule| matches!(rule, Rule::Bucket { .. }))
 }
 
+/// A queue whose burst is not chosen yet.
+const QUEUE: Kind = Kind::Queue { burst: 0 };
+
 fn rule(
     tokens: BoxedStrategy<u32>,
     span: BoxedStrategy<u64>,
@@ -50,7 +53,9 @@ fn rule(
 ) -> impl Strategy<Value = Rule> {
     let window = (tokens.clone(), span.clone());
     let rounding = prop::sample::select(vec![Rounding::Up, Rounding::Down]);
-    let kind = prop::sample::select(vec![Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue]);
+    let kind = prop::sample::select(vec![Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, QUEUE]);
+    let burst = prop_oneof![2 => Just(0), 3 => tokens.clone()];
+    let weight = prop_oneof![2 => Just(100), 3 => 1u32..=100];
     let dates =
         prop_oneof![Just(Dates::Days), Just(Dates::Weeks), (1u8..=31).prop_map(Dates::Months), Just(Dates::Years)];
     prop_oneof![
@@ -61,15 +66,21 @@ fn rule(
             let width = width.min(LONGEST / u64::from(buckets));
             Rule::SlidingWindow { limit, width, buckets }
         }),
-        2 => (window, rounding).prop_map(|((limit, period), rounding)| Rule::Counter { limit, period, rounding }),
-        4 => (kind, tokens.clone(), tokens, span).prop_map(|(kind, capacity, amount, interval)| {
+        2 => (window, rounding, weight).prop_map(|((limit, period), rounding, weight)| {
+            Rule::Counter { limit, period, rounding, weight }
+        }),
+        4 => (kind, tokens.clone(), tokens, span, burst).prop_map(|(kind, capacity, amount, interval, burst)| {
             // No bucket may take longer than 2^52 µs to drain.
             let (tokens, span) = (u128::from(amount), u128::from(interval));
             let most = match kind {
                 Kind::TokensAtIntervals => (1 << 52) / span * tokens,
-                _ => (1 << 52) * tokens / span - u128::from(kind == Kind::Queue),
+                _ => ((1 << 52) * tokens / span).min(1 << 32) - u128::from(kind == QUEUE),
             };
             let capacity = u128::from(capacity).min(most) as u32;
+            let kind = match kind {
+                Kind::Queue { .. } => Kind::Queue { burst: u128::from(burst).min(most - u128::from(capacity)) as u32 },
+                kind => kind,
+            };
             Rule::Bucket { kind, capacity, amount, interval }
         }),
     ]

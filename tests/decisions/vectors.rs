@@ -32,10 +32,10 @@ enum Terms {
     FixedWindow { limit: u32, period: u64 },
     SlidingLog { limit: u32, period: u64 },
     SlidingWindow { limit: u32, period: u64, buckets: u32 },
-    SlidingWindowCounter { limit: u32, period: u64, rounding: Option<String> },
+    SlidingWindowCounter { limit: u32, period: u64, rounding: Option<String>, weight: Option<u32> },
     TokenBucket { capacity: u32, amount: u32, interval: u64, refill: Option<String> },
     LeakyBucket { capacity: u32, amount: u32, interval: u64 },
-    LeakyBucketQueue { capacity: u32, amount: u32, interval: u64 },
+    LeakyBucketQueue { capacity: u32, amount: u32, interval: u64, burst: Option<u32> },
 }
 
 #[derive(Debug, Deserialize)]
@@ -64,13 +64,13 @@ impl Terms {
             Self::SlidingWindow { limit, period, buckets } => {
                 SlidingWindow::new(limit, us(period)).buckets(buckets).into()
             }
-            Self::SlidingWindowCounter { limit, period, ref rounding } => {
+            Self::SlidingWindowCounter { limit, period, ref rounding, weight } => {
                 let rounding = match rounding.as_deref() {
                     None | Some("up") => Rounding::Up,
                     Some("down") => Rounding::Down,
                     Some(other) => panic!("unknown rounding {other:?}"),
                 };
-                SlidingWindowCounter::new(limit, us(period)).rounding(rounding).into()
+                SlidingWindowCounter::new(limit, us(period)).rounding(rounding).weight(weight.unwrap_or(100)).into()
             }
             Self::TokenBucket { capacity, amount, interval, ref refill } => {
                 let bucket = TokenBucket::new(capacity, amount, us(interval));
@@ -81,8 +81,8 @@ impl Terms {
                 }
             }
             Self::LeakyBucket { capacity, amount, interval } => LeakyBucket::new(capacity, amount, us(interval)).into(),
-            Self::LeakyBucketQueue { capacity, amount, interval } => {
-                LeakyBucketQueue::new(capacity, amount, us(interval)).into()
+            Self::LeakyBucketQueue { capacity, amount, interval, burst } => {
+                LeakyBucketQueue::new(capacity, amount, us(interval)).burst(burst.unwrap_or(0)).into()
             }
         }
     }

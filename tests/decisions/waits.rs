@@ -98,7 +98,7 @@ proptest! {
 /// A key is unused at the latest when its bucket would have drained at the rate at which it was charged.
 #[test]
 fn a_slower_limit_announces_the_instant_at_which_the_faster_one_has_drained() {
-    for kind in [Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue] {
+    for kind in [Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue { burst: 0 }] {
         let rule = |capacity, amount| Rule::Bucket { kind, capacity, amount, interval: 1_000_000 };
         let clock = midnight();
         let store = Arc::new(MemoryStore::new().clock(clock.clone()));

@@ -195,15 +195,15 @@ impl Model {
                 Kind::Tokens | Kind::Meter => back.min(self.units(&mark, at)),
                 Kind::TokensAtIntervals if mark.expires_at <= at => 0,
                 Kind::TokensAtIntervals => (back - self.refills(&mark, at) * i128::from(amount)).max(0),
-                Kind::Queue if free_at(level) == free_at(mark) => back,
-                Kind::Queue => 0,
+                Kind::Queue { .. } if free_at(level) == free_at(mark) => back,
+                Kind::Queue { .. } => 0,
             };
             if back > 0 && self.units(&level, at) <= back {
                 self.level.units = 0;
             } else if back > 0 {
                 self.set_level(level.units - back, level.at, level.amount);
             }
-            if kind == Kind::Queue && back == 0 {
+            if matches!(kind, Kind::Queue { .. }) && back == 0 {
                 return;
             }
         }
@@ -240,8 +240,9 @@ impl Model {
 
     fn delay(&self, at: u128, cost: u64) -> u128 {
         match self.rule {
-            Rule::Bucket { kind: Kind::Queue, amount, .. } if cost > 0 => {
-                (self.units(&self.level, at as i128) as u128).div_ceil(amount.into())
+            Rule::Bucket { kind: Kind::Queue { burst }, amount, .. } if cost > 0 => {
+                let behind = self.units(&self.level, at as i128) - i128::from(burst) * self.token();
+                (behind.max(0) as u128).div_ceil(amount.into())
             }
             _ => 0,
         }
@@ -277,13 +278,14 @@ impl Model {
                 let bucket = |then| then / u128::from(width);
                 self.sum(|then| bucket(at) - bucket(then) < buckets.into())
             }
-            Rule::Counter { period, rounding, .. } => {
+            Rule::Counter { period, rounding, weight, .. } => {
                 let period = u128::from(period);
                 let window = |then| then / period;
                 let before = self.sum(|then| window(then) + 1 == window(at)) * (period - at % period);
+                let before = before * u128::from(weight);
                 let before = match rounding {
-                    Rounding::Up => before.div_ceil(period),
-                    Rounding::Down => before / period,
+                    Rounding::Up => before.div_ceil(period * 100),
+                    Rounding::Down => before / (period * 100),
                 };
                 before + self.sum(|then| window(then) == window(at))
             }

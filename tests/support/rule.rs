@@ -12,12 +12,36 @@ use crate::dates::Dates;
 /// One limit with the parameters of `src/guide/semantics.md`. Spans are in µs.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
-    FixedWindow { limit: u32, period: u64 },
-    Calendar { limit: u32, dates: Dates },
-    SlidingLog { limit: u32, period: u64 },
-    SlidingWindow { limit: u32, width: u64, buckets: u32 },
-    Counter { limit: u32, period: u64, rounding: Rounding },
-    Bucket { kind: Kind, capacity: u32, amount: u32, interval: u64 },
+    FixedWindow {
+        limit: u32,
+        period: u64,
+    },
+    Calendar {
+        limit: u32,
+        dates: Dates,
+    },
+    SlidingLog {
+        limit: u32,
+        period: u64,
+    },
+    SlidingWindow {
+        limit: u32,
+        width: u64,
+        buckets: u32,
+    },
+    /// `weight` is in percent.
+    Counter {
+        limit: u32,
+        period: u64,
+        rounding: Rounding,
+        weight: u32,
+    },
+    Bucket {
+        kind: Kind,
+        capacity: u32,
+        amount: u32,
+        interval: u64,
+    },
 }
 
 /// The algorithms that have a capacity and an amount per interval.
@@ -26,7 +50,10 @@ pub enum Kind {
     Tokens,
     TokensAtIntervals,
     Meter,
-    Queue,
+    /// Lets so many more pass at once.
+    Queue {
+        burst: u32,
+    },
 }
 
 /// A day in µs.
@@ -43,14 +70,14 @@ impl Rule {
             Self::SlidingWindow { limit, width, buckets } => {
                 SlidingWindow::new(limit, us(width * u64::from(buckets))).buckets(buckets).into()
             }
-            Self::Counter { limit, period, rounding } => {
-                SlidingWindowCounter::new(limit, us(period)).rounding(rounding).into()
+            Self::Counter { limit, period, rounding, weight } => {
+                SlidingWindowCounter::new(limit, us(period)).rounding(rounding).weight(weight).into()
             }
             Self::Bucket { kind, capacity, amount, interval } => match kind {
                 Kind::Tokens => TokenBucket::new(capacity, amount, us(interval)).into(),
                 Kind::TokensAtIntervals => TokenBucket::new(capacity, amount, us(interval)).at_intervals().into(),
                 Kind::Meter => LeakyBucket::new(capacity, amount, us(interval)).into(),
-                Kind::Queue => LeakyBucketQueue::new(capacity, amount, us(interval)).into(),
+                Kind::Queue { burst } => LeakyBucketQueue::new(capacity, amount, us(interval)).burst(burst).into(),
             },
         }
     }
@@ -63,7 +90,7 @@ impl Rule {
             | Self::SlidingLog { limit, .. }
             | Self::SlidingWindow { limit, .. }
             | Self::Counter { limit, .. } => u64::from(limit),
-            Self::Bucket { kind: Kind::Queue, capacity, .. } => u64::from(capacity) + 1,
+            Self::Bucket { kind: Kind::Queue { burst }, capacity, .. } => u64::from(capacity) + 1 + u64::from(burst),
             Self::Bucket { capacity, .. } => u64::from(capacity),
         }
     }
@@ -105,12 +132,12 @@ pub fn each(limit: u32, period: u64) -> Vec<Rule> {
         Rule::Calendar { limit, dates: Dates::Days },
         Rule::SlidingLog { limit, period },
         Rule::SlidingWindow { limit, width: period / 10, buckets: 10 },
-        Rule::Counter { limit, period, rounding: Rounding::Up },
-        Rule::Counter { limit, period, rounding: Rounding::Down },
+        Rule::Counter { limit, period, rounding: Rounding::Up, weight: 100 },
+        Rule::Counter { limit, period, rounding: Rounding::Down, weight: 40 },
         bucket(Kind::Tokens, limit),
         bucket(Kind::TokensAtIntervals, limit),
         bucket(Kind::Meter, limit),
         // One request proceeds, and the others wait.
-        bucket(Kind::Queue, limit.max(2) - 1),
+        bucket(Kind::Queue { burst: 0 }, limit.max(2) - 1),
     ]
 }

@@ -61,7 +61,8 @@ impl Request {
             request.arguments(charge, now);
             if charge.is_overridable() {
                 request.key(name_of_override(prefix, charges, position));
-                request.numbers([charge.overage_percent.into()]);
+                let algorithm = charge.algorithm();
+                request.numbers([charge.overage_percent.into(), algorithm.at_once(), algorithm.amount.into()]);
             }
             if let Some(penalty) = charge.penalty() {
                 request.key(name_of_penalty(prefix, charges, position));
@@ -135,7 +136,9 @@ impl Request {
         let hard = algorithm.hard_capacity();
         // Or a smaller cost that exceeds the capacity as well.
         let cost = charge.cost().min(MAX_COST.max(hard + 1));
-        self.numbers([cost, algorithm.capacity, hard, algorithm.amount.into(), algorithm.span]);
+        // A counter regains no tokens, and has the weight of its previous window instead.
+        let amount = if let Kind::Counter(_, weight) = algorithm.kind { weight.into() } else { algorithm.amount };
+        self.numbers([cost, algorithm.capacity, hard, amount.into(), algorithm.span]);
         match algorithm.kind {
             Kind::Window(Some(calendar)) => {
                 // The edges, in seconds, of the window that contains `now`, the one before and the two after.

@@ -118,7 +118,7 @@ fn refund_after_window_roll_decrements_the_new_window() {
     assert_eq!(subject.remaining(), 6);
 
     // If the previous window still counts, the refund reduces its count.
-    let counter = Rule::Counter { limit: 10, period: MINUTE, rounding: Default::default() };
+    let counter = Rule::Counter { limit: 10, period: MINUTE, rounding: Default::default(), weight: 100 };
     let subject = Subject::new(&[counter]);
     let receipt = subject.set(MIDNIGHT).acquire(6).into_receipt();
     let _ = subject.set(MIDNIGHT + MINUTE + MINUTE / 2).acquire(4);

@@ -25,7 +25,8 @@ fn send_other_requests(subject: &Subject, at: u64) {
 /// PostHog#89726: the count of the previous window expired while it still counted.
 #[test]
 fn lifetime_shorter_than_the_look_back() {
-    let subject = Subject::new(&[Rule::Counter { limit: 10, period: SECOND, rounding: Default::default() }]);
+    let subject =
+        Subject::new(&[Rule::Counter { limit: 10, period: SECOND, rounding: Default::default(), weight: 100 }]);
     assert_eq!(allowed_of(20, &subject, MIDNIGHT + SECOND - 1), 10);
     for (at, capacity) in [(SECOND, 0), (SECOND + SECOND / 2, 5), (2 * SECOND - 1, 4)] {
         send_other_requests(&subject, MIDNIGHT + at);

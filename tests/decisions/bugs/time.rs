@@ -38,7 +38,7 @@ fn one_roll_per_missed_window() {
             Rule::Calendar { .. } => rule,
             Rule::SlidingLog { limit, .. } => Rule::SlidingLog { limit, period: 1 },
             Rule::SlidingWindow { limit, .. } => Rule::SlidingWindow { limit, width: 1, buckets: 10 },
-            Rule::Counter { limit, rounding, .. } => Rule::Counter { limit, period: 1, rounding },
+            Rule::Counter { limit, rounding, weight, .. } => Rule::Counter { limit, period: 1, rounding, weight },
             Rule::Bucket { kind, capacity, amount, .. } => Rule::Bucket { kind, capacity, amount, interval: 1 },
         };
         let subject = Subject::new(&[short]);
@@ -65,7 +65,7 @@ fn sub_second_period_floored() {
         for rule in [
             Rule::FixedWindow { limit: 2, period },
             Rule::SlidingLog { limit: 2, period },
-            Rule::Counter { limit: 2, period, rounding: Default::default() },
+            Rule::Counter { limit: 2, period, rounding: Default::default(), weight: 100 },
             tokens(2, 2, period),
         ] {
             let subject = Subject::new(&[rule]);
@@ -98,7 +98,7 @@ fn epoch_2100_no_f64_cancellation() {
     for rule in one_of_each(1_000_000).into_iter().filter(|rule| matches!(rule, Rule::Bucket { .. })) {
         let subject = Subject::new(&[rule]);
         let _ = subject.set(epoch).acquire(rule.capacity());
-        if let Rule::Bucket { kind: Kind::Tokens | Kind::Meter | Kind::Queue, .. } = rule {
+        if let Rule::Bucket { kind: Kind::Tokens | Kind::Meter | Kind::Queue { .. }, .. } = rule {
             for n in 1..100 {
                 assert_eq!(allowed_of(3, &subject, epoch + n), 1, "{rule:?}, {n} µs later");
             }
@@ -193,9 +193,10 @@ fn backward_clock_inflates_waits() {
 #[test]
 fn windows_of_some_periods_never_turn_over() {
     for period in [1_000, SECOND, 1_500_000, MINUTE, 60 * MINUTE, DAY, 7 * DAY, LONGEST] {
-        for rule in
-            [Rule::FixedWindow { limit: 1, period }, Rule::Counter { limit: 1, period, rounding: Default::default() }]
-        {
+        for rule in [
+            Rule::FixedWindow { limit: 1, period },
+            Rule::Counter { limit: 1, period, rounding: Default::default(), weight: 100 },
+        ] {
             let subject = Subject::new(&[rule]);
             for window in 0..20 {
                 let start = (MIDNIGHT / period + 2 * window) * period;

@@ -24,7 +24,7 @@ struct Process {
 type Request = (prop::sample::Index, u64, u64);
 
 fn processes() -> impl Strategy<Value = Vec<Process>> {
-    let kind = prop::sample::select(vec![Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue]);
+    let kind = prop::sample::select(vec![Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue { burst: 3 }]);
     let interval = prop_oneof![1_000u64..=100_000, 100_000u64..=20_000_000];
     let processes = prop::collection::vec((1u32..=100, 1u32..=10, 0u64..=1_000_000), 2..=3);
     (kind, interval, processes).prop_map(|(kind, interval, processes)| {

@@ -280,7 +280,7 @@ fn resized(rule: Rule, random: &mut Random) -> Rule {
         Rule::Calendar { dates, .. } => Rule::Calendar { limit, dates },
         Rule::SlidingLog { period, .. } => Rule::SlidingLog { limit, period },
         Rule::SlidingWindow { width, buckets, .. } => Rule::SlidingWindow { limit, width, buckets },
-        Rule::Counter { period, rounding, .. } => Rule::Counter { limit, period, rounding },
+        Rule::Counter { period, rounding, weight, .. } => Rule::Counter { limit, period, rounding, weight },
         Rule::Bucket { kind, interval, .. } => {
             Rule::Bucket { kind, capacity: limit, amount: 1 + random.below(40) as u32, interval }
         }

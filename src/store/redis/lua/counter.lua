@@ -1,7 +1,7 @@
 -- The sliding window counter, as src/algorithm/counter.rs.
 --
 -- A key expires at the end of the window after its own, at which both of its counts cease to count: that of its window,
--- and that of the window before.
+-- and that of the window before. The amount is the weight of the window before, in percent.
 
 -- Returns the start of the present window, and the counts of the previous one and of that.
 local function view(now, span, expires, current, previous)
@@ -17,6 +17,13 @@ local function peek(now, cost, hard, amount, span, expires, _, current, previous
   local start
   start, previous, current = view(now, span, expires, current, previous)
   local weighted, rest = mul_div(previous, span - math.max(now - start, 0), span)
+  if amount < 100 then
+    -- The percentage of the whole part, and of the rest.
+    local more, less = mul_div(amount, rest, span)
+    local hundredths = weighted * amount + more
+    rest = hundredths % 100 + less
+    weighted = (hundredths - hundredths % 100) / 100
+  end
   if rest > 0 and tag == ScriptTag.CounterUp then weighted = weighted + 1 end
   return weighted + current + cost <= hard, start, previous, current
 end

@@ -3,7 +3,7 @@
 -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
 -- within 2^52 µs.
 local function resize(cell, tokens, amount)
-  local span, capacity = cell.span, tokens + cell.proceeding
+  local span, capacity = cell.span, tokens + cell.beyond
   local overage = math.min(math.floor(tokens * cell.percent / 100), 4294967295 - tokens)
   local drained, rest
   if cell.tag == ScriptTag.IntervalBucket then
@@ -14,7 +14,9 @@ local function resize(cell, tokens, amount)
     drained = drained * 67108864 + mul_div(67108864, rest, span)
   end
   if drained then overage = math.min(overage, math.max(drained - capacity, 0)) end
-  cell.capacity, cell.hard, cell.amount = capacity, capacity + overage, amount
+  cell.capacity, cell.hard = capacity, capacity + overage
+  -- The size of a window has no amount.
+  if amount > 0 then cell.amount = amount end
 end
 
 local cells, place, position = {}, start, 0
@@ -23,10 +25,8 @@ for i = 1, count do
   local cell
   cell, place = cell_at(place + 3, tag, veto, position)
   if is_overridable == 1 then
-    cell.percent, place = unpack('<d', text, place)
-    -- A queue holds one more than may wait: the one that proceeds.
-    cell.proceeding = tag == ScriptTag.Queue and 1 or 0
-    cell.tokens, cell.own_amount = cell.capacity - cell.proceeding, cell.amount
+    cell.percent, cell.beyond, cell.own_amount, place = unpack('<ddd', text, place)
+    cell.tokens = cell.capacity - cell.beyond
   end
   cells[i], position = cell, position + 1 + is_overridable
 end

@@ -7,8 +7,10 @@
 --             to set
 --   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
 --   refund    tag of the algorithm, mark, its arguments
---   arguments cost, capacity, capacity with overage, amount, span in µs, and those that only this algorithm has; then,
---             if it can be overridden and is no refund, its overage in percent
+--   arguments cost, capacity, capacity with overage, amount (of a counter, the weight of its previous window in
+--             percent), span in µs, and those that only this algorithm has; then, if it can be overridden and is no
+--             refund, its overage in percent, the capacity beyond its size, which an override keeps, and the amount of
+--             its size
 --   override  its validity in µs, negative without an end, then its capacity and its amount (4 bytes each)
 --   keys      of a cell: its own, and its override's if it can have one
 --

@@ -11,17 +11,18 @@ pub(super) use super::split_mix::Random;
 use crate::error::validation;
 
 /// Returns a bucket of this kind, with no more capacity than drains in the longest time.
-fn bucket(tag: &str, capacity: u32, amount: u32, micros: u64) -> Algorithm {
+fn bucket(tag: &str, capacity: u32, amount: u32, micros: u64, burst: u64) -> Algorithm {
     let most = match tag {
         "ti" => validation::most_tokens(1, micros) * u64::from(amount),
         _ => validation::most_tokens(amount, micros) - u64::from(tag == "lq"),
     };
-    let (capacity, span) = (u64::from(capacity).min(most) as u32, Duration::from_micros(micros));
+    let burst = burst.min(most - 1);
+    let (capacity, span) = (u64::from(capacity).min(most - burst) as u32, Duration::from_micros(micros));
     match tag {
         "tb" => TokenBucket::new(capacity, amount, span).into(),
         "ti" => TokenBucket::new(capacity, amount, span).at_intervals().into(),
         "lb" => LeakyBucket::new(capacity, amount, span).into(),
-        _ => LeakyBucketQueue::new(capacity, amount, span).into(),
+        _ => LeakyBucketQueue::new(capacity, amount, span).burst(burst as u32).into(),
     }
 }
 
@@ -60,6 +61,7 @@ impl Random {
     pub(super) fn algorithm(&mut self, kind: u64) -> Algorithm {
         let [one, other] = [self.tokens(), self.tokens()];
         let micros = self.micros();
+        let burst = if self.one_in(2) { 0 } else { u64::from(self.tokens()) };
         let span = Duration::from_micros(micros);
         match kind {
             0 => FixedWindow::new(one, span).into(),
@@ -70,12 +72,13 @@ impl Random {
             }
             3 => {
                 let rounding = if self.one_in(2) { Rounding::Up } else { Rounding::Down };
-                SlidingWindowCounter::new(one, span).rounding(rounding).into()
+                let weight = if self.one_in(2) { 100 } else { self.up_to(100) as u32 };
+                SlidingWindowCounter::new(one, span).rounding(rounding).weight(weight).into()
             }
-            4 => bucket("tb", one, other, micros),
-            5 => bucket("ti", one, other, micros),
-            6 => bucket("lb", one, other, micros),
-            7 => bucket("lq", one, other, micros),
+            4 => bucket("tb", one, other, micros, burst),
+            5 => bucket("ti", one, other, micros, burst),
+            6 => bucket("lb", one, other, micros, burst),
+            7 => bucket("lq", one, other, micros, burst),
             _ => self.calendar(one).into(),
         }
     }
@@ -118,7 +121,11 @@ impl Random {
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
         let [one, other] = [self.tokens(), self.tokens()];
         match algorithm.tag() {
-            tag @ ("tb" | "ti" | "lb" | "lq") => bucket(tag, one, other, algorithm.span),
+            tag @ ("tb" | "ti" | "lb" | "lq") => {
+                let resized = bucket(tag, one, other, algorithm.span, algorithm.at_once().saturating_sub(1));
+                // At a slower rate, the same burst may be out of range.
+                if resized.at_once() == algorithm.at_once() { resized } else { *algorithm }
+            }
             _ => *algorithm,
         }
     }
