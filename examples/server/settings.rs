@@ -26,10 +26,10 @@ impl Settings {
         ("fixed-window", &["limit=10", "period=10"]),
         ("sliding-log", &["limit=10", "period=10"]),
         ("sliding-window", &["limit=10", "period=10", "buckets=10"]),
-        ("sliding-window-counter", &["limit=10", "period=10", "rounding=up"]),
+        ("sliding-window-counter", &["limit=10", "period=10", "rounding=up", "weight=100"]),
         ("token-bucket", &["capacity=10", "amount=10", "interval=10", "refill=continuous"]),
         ("leaky-bucket", &["capacity=10", "amount=10", "interval=10"]),
-        ("leaky-bucket-queue", &["waiting=5", "amount=10", "interval=10"]),
+        ("leaky-bucket-queue", &["waiting=5", "burst=0", "amount=10", "interval=10"]),
     ];
 
     /// Reads the parameters of the algorithm called `name`. Those that are missing have their defaults.
@@ -61,7 +61,8 @@ impl Query {
             }
             "sliding-window-counter" => {
                 let window = SlidingWindowCounter::try_new(self.tokens("limit", 10)?, self.span("period")?)?;
-                window.rounding(self.choice("rounding", [("up", Rounding::Up), ("down", Rounding::Down)])?).into()
+                let rounding = self.choice("rounding", [("up", Rounding::Up), ("down", Rounding::Down)])?;
+                window.rounding(rounding).try_weight(self.number("weight", 100)?)?.into()
             }
             "token-bucket" => {
                 let bucket =
@@ -73,7 +74,10 @@ impl Query {
                 LeakyBucket::try_new(self.tokens("capacity", 10)?, self.amount()?, self.span("interval")?)?.into()
             }
             "leaky-bucket-queue" => {
-                LeakyBucketQueue::try_new(self.tokens("waiting", 5)?, self.amount()?, self.span("interval")?)?.into()
+                let queue =
+                    LeakyBucketQueue::try_new(self.tokens("waiting", 5)?, self.amount()?, self.span("interval")?)?;
+                let burst = self.number("burst", 0)?;
+                if burst == 0 { queue.into() } else { queue.try_burst(Self::check("burst", burst)?)?.into() }
             }
             other => return Err(SettingsError::UnknownAlgorithm { name: other.to_owned() }),
         })
@@ -84,11 +88,14 @@ impl Query {
     }
 
     fn tokens(&mut self, parameter: &'static str, default: u32) -> Result<u32, SettingsError> {
-        let tokens = self.number(parameter, default)?;
-        if !(1..=MAX_TOKENS).contains(&tokens) {
-            return Err(SettingsError::OutOfRange { parameter, tokens });
+        Self::check(parameter, self.number(parameter, default)?)
+    }
+
+    fn check(parameter: &'static str, tokens: u32) -> Result<u32, SettingsError> {
+        match tokens {
+            1..=MAX_TOKENS => Ok(tokens),
+            _ => Err(SettingsError::OutOfRange { parameter, tokens }),
         }
-        Ok(tokens)
     }
 
     /// Reads a span in seconds, which may have decimals. Defaults to 10 seconds.

@@ -90,6 +90,23 @@ fn buckets_divide_their_period() {
 }
 
 #[test]
+fn a_burst_and_those_that_wait_are_in_range_together_and_weights_are_percentages() {
+    let queue = LeakyBucketQueue::per_second(u32::MAX).waiting(10);
+    assert!(queue.try_burst(u32::MAX - 10).is_ok());
+    let message = "burst is 4294967286, which with 10 tokens that may wait is more than 4294967295: lower one of them";
+    assert_error(queue.try_burst(u32::MAX - 9), message);
+    assert_eq!(panic_of(|| queue.burst(u32::MAX - 9)), message);
+
+    let counter = SlidingWindowCounter::per_minute(10);
+    assert_eq!(counter.weight(100), counter);
+    assert_ne!(counter.weight(1), counter);
+    for percent in [0, 101, u32::MAX] {
+        assert_error(counter.try_weight(percent), &format!("weight is {percent} %: use 1 to 100"));
+    }
+    assert_eq!(panic_of(|| counter.weight(0)), "weight is 0 %: use 1 to 100");
+}
+
+#[test]
 fn buckets_must_drain_within_142_years() {
     let year = LONGEST;
     for (most, amount) in [(142, 1), (284, 2)] {
@@ -104,6 +121,9 @@ fn buckets_must_drain_within_142_years() {
         // One proceeds, and the others wait.
         assert!(LeakyBucketQueue::try_new(most - 1, amount, year).is_ok());
         assert_error(LeakyBucketQueue::try_new(most, amount, year), &message);
+        let queue = LeakyBucketQueue::new(1, amount, year);
+        assert!(queue.try_burst(most - 2).is_ok());
+        assert_error(queue.try_burst(most - 1), &message);
     }
     let soft =
         |percent| Limiter::builder(Limit::new("yearly", TokenBucket::new(100, 1, year)).soft(percent)).try_build();

@@ -116,6 +116,28 @@ async fn fast_queues_keep_their_order() {
     log.check(&paths.iter().map(|path| &**path).zip(slots).collect::<Vec<_>>()).await;
 }
 
+/// 100 requests pass at once, and 900 are spaced, also if the last ones are cancelled and others take their slots.
+#[tokio::test(start_paused = true)]
+async fn a_burst_passes_at_once_and_others_are_spaced_and_bounded() {
+    let (log, service) = start(Limit::new("queue", LeakyBucketQueue::per_second(100).waiting(900).burst(99)));
+    let mut tasks = Vec::new();
+    for number in 0..1_000 {
+        tasks.push(send(&service, &format!("/{number}")).await);
+    }
+    assert!(send(&service, "/denied").await.await.unwrap().is_denied());
+    for _ in 0..100 {
+        tasks.pop().unwrap().abort();
+        tokio::task::yield_now().await;
+    }
+    for number in 900..1_000 {
+        send(&service, &format!("/{number}")).await;
+    }
+    let paths: Vec<_> = (0..1_000).map(|number| format!("/{number}")).collect();
+    // The longest delay is that of those which may wait: 9 s.
+    let instants = (0..1_000_u128).map(|number| number.saturating_sub(99) * 10);
+    log.check(&paths.iter().map(|path| &**path).zip(instants).collect::<Vec<_>>()).await;
+}
+
 /// If the last request of a queue is cancelled, its slot is free again. Otherwise, the other requests keep their slots. A
 /// store that answers later queues requests alike.
 #[tokio::test(start_paused = true)]

@@ -155,6 +155,7 @@ fn parameters_configure_an_algorithm() {
         ("GET /token-bucket?capacity=40&refill=interval", "\"token-bucket\";q=40;w=40"),
         ("GET /leaky-bucket?capacity=5&amount=1&interval=60", "\"leaky-bucket\";q=5;w=300"),
         ("GET /leaky-bucket-queue?waiting=2&amount=1&interval=0.1", "\"leaky-bucket-queue\";q=3"),
+        ("GET /leaky-bucket-queue?waiting=2&burst=4&amount=1&interval=0.1", "\"leaky-bucket-queue\";q=7"),
     ] {
         let (head, _) = server.ask(request);
         assert!(head.contains(&format!("ratelimit-policy: {policy}")), "{request}: {head}");

@@ -62,7 +62,7 @@ fn periods_are_sums_of_whole_units() {
 #[test]
 fn fields_of_algorithms_have_the_defaults_of_the_code() {
     let second = Duration::from_secs(1);
-    let cases: [(&str, Algorithm); 16] = [
+    let cases: [(&str, Algorithm); 18] = [
         ("", FixedWindow::per_second(60).into()),
         ("algorithm: fixed_window", FixedWindow::per_second(60).into()),
         ("algorithm: sliding_log", SlidingLog::per_second(60).into()),
@@ -74,6 +74,7 @@ fn fields_of_algorithms_have_the_defaults_of_the_code() {
             "algorithm: sliding_window_counter, rounding: down",
             SlidingWindowCounter::per_second(60).rounding(Rounding::Down).into(),
         ),
+        ("algorithm: sliding_window_counter, weight: 40%", SlidingWindowCounter::per_second(60).weight(40).into()),
         ("algorithm: token_bucket", TokenBucket::per_second(60).into()),
         ("algorithm: token_bucket, burst: 100", TokenBucket::new(100, 60, second).into()),
         ("algorithm: token_bucket, refill: continuous", TokenBucket::per_second(60).into()),
@@ -85,6 +86,7 @@ fn fields_of_algorithms_have_the_defaults_of_the_code() {
         ("algorithm: leaky_bucket, burst: 1_000", LeakyBucket::new(1_000, 60, second).into()),
         ("algorithm: leaky_bucket_queue", LeakyBucketQueue::per_second(60).into()),
         ("algorithm: leaky_bucket_queue, waiting: 5", LeakyBucketQueue::new(5, 60, second).into()),
+        ("algorithm: leaky_bucket_queue, waiting: 5, burst: 8", LeakyBucketQueue::new(5, 60, second).burst(8).into()),
     ];
     for (fields, expected) in cases {
         assert_eq!(algorithm(&format!("unit: second, requests_per_unit: 60, {fields}")), expected, "{fields}");

@@ -80,14 +80,14 @@ export const ALGORITHMS = [
     name: 'sliding-window-counter',
     title: 'Sliding window counter',
     summary: 'Weighs the window before as if its requests were evenly spread.',
-    parameters: [...window, choice('rounding', 'Rounding', ['up', 'down'])],
+    parameters: [...window, choice('rounding', 'Rounding', ['up', 'down']), tokens('weight', 'Weight', 100, 100)],
     ...ofWindow,
     describe: (settings) => `${perWindow(settings)}, rounded ${settings.rounding}`,
     edges: ({ period }) => period,
-    frames: ({ period }, now) => {
+    frames: ({ period, weight }, now) => {
       const [length, last] = [period * 1000, edge(now, period * 1000)];
       return [
-        { from: last - length, to: last, weight: 1 - (now - last) / length },
+        { from: last - length, to: last, weight: (1 - (now - last) / length) * (weight / 100) },
         { from: last, to: now, weight: 1 },
       ];
     },
@@ -116,10 +116,10 @@ export const ALGORITHMS = [
     title: 'Leaky bucket queue',
     summary: 'Delays requests until their turn, and sends them on evenly spaced.',
     hint: 'At most 5 wait here: a browser opens six connections to a server, and each waiting request holds one.',
-    parameters: [tokens('waiting', 'Waiting', 5, 5), ...refill],
+    parameters: [tokens('waiting', 'Waiting', 5, 5), { ...tokens('burst', 'Burst', 0), min: 0 }, ...refill],
     ...ofBucket,
-    most: ({ waiting, amount }) => waiting + amount,
-    describe: (settings) => `${settings.waiting} may wait, ${perInterval(settings)}`,
+    most: ({ waiting, burst, amount }) => waiting + burst + amount,
+    describe: ({ burst, waiting, ...rate }) => `${burst > 0 ? `${burst} at once, ` : ''}${waiting} may wait, ${perInterval(rate)}`,
     delays: true,
     shown: true,
   },

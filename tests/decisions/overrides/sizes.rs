@@ -85,6 +85,9 @@ async fn unsupported_algorithms_and_periods_are_errors() {
     let queue = LeakyBucketQueue::per_second(2).waiting(5);
     is_no_size(window, day, queue.into(), "a leaky bucket queue of 2 per second with a capacity of 5").await;
 
+    let described = "a leaky bucket queue of 2 per second with a capacity of 5 behind a burst of 3";
+    is_no_size(window, day, queue.burst(3).into(), described).await;
+
     let sliding = SlidingWindow::per_hour(1);
     let [ten, five] = ["a sliding window of 1 per hour in 10 buckets", "a sliding window of 2 per hour in 5 buckets"];
     is_no_size(sliding.into(), ten, SlidingWindow::per_hour(2).buckets(5).into(), five).await;
@@ -92,6 +95,8 @@ async fn unsupported_algorithms_and_periods_are_errors() {
     let (counter, up) = (SlidingWindowCounter::per_hour(1), "a sliding window counter of 1 per hour");
     let down = "a sliding window counter (rounded down) of 1 per hour";
     is_no_size(counter.into(), up, counter.rounding(Rounding::Down).into(), down).await;
+    let half = "a sliding window counter of 1 per hour with a weight of 50 %";
+    is_no_size(counter.into(), up, counter.weight(50).into(), half).await;
 
     let (bucket, continuous) = (TokenBucket::per_hour(1).burst(4), "a token bucket of 1 per hour with a capacity of 4");
     let stepwise = "a token bucket (at intervals) of 1 per hour with a capacity of 4";
