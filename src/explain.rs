@@ -69,7 +69,7 @@ use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 pub use crate::select::ListKind;
 use crate::select::{Condition, ListAction};
-use crate::text::rounded_up;
+use crate::text::RoundedUp;
 use crate::time::Timestamp;
 
 /// An explanation of what would happen to a request now. See the [module](crate::explain).
@@ -389,8 +389,8 @@ impl fmt::Display for Conclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Allowed { delay } if delay.is_zero() => f.write_str("allowed"),
-            Self::Allowed { delay } => write!(f, "allowed after a delay of {}", rounded_up(*delay)),
-            Self::Denied { retry_after: Some(wait) } => write!(f, "denied, retry after {}", rounded_up(*wait)),
+            Self::Allowed { delay } => write!(f, "allowed after a delay of {}", RoundedUp(*delay)),
+            Self::Denied { retry_after: Some(wait) } => write!(f, "denied, retry after {}", RoundedUp(*wait)),
             Self::Denied { retry_after: None } => f.write_str("denied: the cost exceeds the capacity"),
             Self::Exempt => f.write_str("exempt by never_limit"),
             Self::Listed { .. } => f.write_str("rejected by always_reject"),
@@ -430,7 +430,7 @@ impl fmt::Display for LimitExplanation {
                         write_verdict(outcome, f)?;
                         write!(f, ", {} of {} left, cost {}", outcome.remaining(), applied.capacity, applied.cost)?;
                         if !outcome.reset_after().is_zero() {
-                            write!(f, ", reset after {}", rounded_up(outcome.reset_after()))?;
+                            write!(f, ", reset after {}", RoundedUp(outcome.reset_after()))?;
                         }
                     }
                 }
@@ -474,10 +474,10 @@ fn write_verdict(outcome: &Outcome, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(" within the overage")?;
     }
     if !verdict.delay().is_zero() {
-        write!(f, " after a delay of {}", rounded_up(verdict.delay()))?;
+        write!(f, " after a delay of {}", RoundedUp(verdict.delay()))?;
     }
     if let Some(wait) = verdict.retry_after() {
-        write!(f, ", retry after {}", rounded_up(wait))?;
+        write!(f, ", retry after {}", RoundedUp(wait))?;
     }
     if outcome.is_locked_out() { f.write_str(", locked out by a penalty") } else { Ok(()) }
 }

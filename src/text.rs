@@ -11,23 +11,50 @@ pub(crate) struct InlineText<const N: usize> {
     len: usize,
 }
 
-/// Returns a duration for people, in its two largest units, rounded up: `15 hours 13 minutes`, `3.4 seconds`, `350 ms`.
-/// A client that waits that long never retries too early.
-pub(crate) fn rounded_up(span: Duration) -> InlineText<64> {
-    let (seconds, nanos) = (span.as_secs(), span.subsec_nanos());
-    let up_to = |step: u64| {
+/// A duration for people, in its two largest units, rounded up: `15 hours 13 minutes`, `3.4 seconds`, `350 ms`. A client
+/// that waits that long never retries too early.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundedUp(pub(crate) Duration);
+
+impl RoundedUp {
+    pub(crate) fn write_to(self, text: &mut impl fmt::Write) -> fmt::Result {
+        let (seconds, nanos) = (self.0.as_secs(), self.0.subsec_nanos());
+        let rounded = match (seconds, nanos) {
+            (0, 1..1_000_000) => nanos.next_multiple_of(1_000),
+            (0, 1_000_000..) => nanos.next_multiple_of(1_000_000),
+            (1..60, 1..) => nanos.next_multiple_of(100_000_000),
+            _ => 0,
+        };
+        if rounded > 0 {
+            return text.write_str(exact(Duration::new(seconds, rounded)).as_str());
+        }
         let seconds = seconds.saturating_add(u64::from(nanos > 0));
-        Duration::from_secs(seconds.checked_next_multiple_of(step).unwrap_or(seconds))
-    };
-    let rounded = match (seconds, nanos) {
-        (0, 0..1_000_000) => Duration::new(0, nanos.next_multiple_of(1_000)),
-        (0, _) => Duration::new(0, nanos.next_multiple_of(1_000_000)),
-        (1..60, _) => Duration::new(seconds, nanos.next_multiple_of(100_000_000)),
-        (60..3_600, _) => up_to(1),
-        (3_600..86_400, _) => up_to(60),
-        _ => up_to(3_600),
-    };
-    exact(rounded)
+        let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
+        let (larger, smaller) = match seconds {
+            0..60 => ((seconds, " second"), (0, "")),
+            60..3_600 => ((seconds / 60, " minute"), (seconds % 60, " second")),
+            _ if minutes < 1_440 => ((minutes / 60, " hour"), (minutes % 60, " minute")),
+            _ => ((hours / 24, " day"), (hours % 24, " hour")),
+        };
+        write_count(text, larger)?;
+        if smaller.0 == 0 {
+            return Ok(());
+        }
+        text.write_str(" ")?;
+        write_count(text, smaller)
+    }
+}
+
+fn write_count(text: &mut impl fmt::Write, (count, unit): (u64, &str)) -> fmt::Result {
+    text.write_str(itoa::Buffer::new().format(count))?;
+    text.write_str(unit)?;
+    if count == 1 { Ok(()) } else { text.write_str("s") }
+}
+
+impl fmt::Display for RoundedUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_to(f)
+    }
 }
 
 /// Returns a duration in full, for errors about it: `1 hour 0.5 seconds`.
@@ -43,69 +70,86 @@ impl<const N: usize> InlineText<N> {
 
     /// Appends `text`, or nothing if it does not fit.
     pub(crate) const fn text(mut self, text: &str) -> Self {
-        let text = text.as_bytes();
+        self.push(text.as_bytes());
+        self
+    }
+
+    /// Appends a number in decimal.
+    pub(crate) const fn number(mut self, number: u64) -> Self {
+        self.push_digits(number, 1);
+        self
+    }
+
+    /// Appends a duration in full: `1 hour 0.5 seconds`, `1.5 ms`.
+    pub(crate) const fn duration(mut self, span: Duration) -> Self {
+        let (seconds, nanos, start) = (span.as_secs(), span.subsec_nanos(), self.len);
+        self.push_count(start, seconds / 86_400, b" day");
+        self.push_count(start, seconds / 3_600 % 24, b" hour");
+        self.push_count(start, seconds / 60 % 60, b" minute");
+        let (whole, fraction, width, unit): (_, _, _, &[u8]) = match (seconds, nanos) {
+            (0, 1..1_000) => (nanos as u64, 0, 0, b" ns"),
+            (0, 1_000..1_000_000) => (nanos as u64 / 1_000, nanos % 1_000, 3, " µs".as_bytes()),
+            (0, 1_000_000..) => (nanos as u64 / 1_000_000, nanos % 1_000_000, 6, b" ms"),
+            _ if nanos == 0 && seconds % 60 == 1 => (1, 0, 0, b" second"),
+            _ => (seconds % 60, nanos, 9, b" seconds"),
+        };
+        if self.len == start || whole > 0 || fraction > 0 {
+            self.push_space(start);
+            self.push_digits(whole, 1);
+            if fraction > 0 {
+                self.push_fraction(fraction, width);
+            }
+            self.push(unit);
+        }
+        self
+    }
+
+    /// Appends a count of a unit, unless it is 0, as a part of a duration that begins at `start`.
+    const fn push_count(&mut self, start: usize, count: u64, unit: &[u8]) {
+        if count > 0 {
+            self.push_space(start);
+            self.push_digits(count, 1);
+            self.push(unit);
+            if count > 1 {
+                self.push(b"s");
+            }
+        }
+    }
+
+    /// Appends a space, unless it would be the first character from `start`.
+    const fn push_space(&mut self, start: usize) {
+        if self.len > start {
+            self.push(b" ");
+        }
+    }
+
+    /// Appends a decimal point, and the digits behind it, without trailing zeros.
+    const fn push_fraction(&mut self, mut part: u32, mut width: usize) {
+        while part.is_multiple_of(10) {
+            part /= 10;
+            width -= 1;
+        }
+        self.push(b".");
+        self.push_digits(part as u64, width);
+    }
+
+    /// Appends a number in decimal with at least `width` digits.
+    const fn push_digits(&mut self, mut number: u64, width: usize) {
+        let (mut digits, mut start) = ([b'0'; 20], 20);
+        while number > 0 || 20 - start < width {
+            start -= 1;
+            digits[start] += (number % 10) as u8;
+            number /= 10;
+        }
+        self.push(digits.split_at(start).1);
+    }
+
+    const fn push(&mut self, text: &[u8]) {
         if text.len() <= N - self.len {
             let (_, free) = self.bytes.split_at_mut(self.len);
             free.split_at_mut(text.len()).0.copy_from_slice(text);
             self.len += text.len();
         }
-        self
-    }
-
-    /// Appends a number in decimal.
-    pub(crate) const fn number(self, number: u64) -> Self {
-        self.digits(number, 1)
-    }
-
-    /// Appends a duration in full: `1 hour 0.5 seconds`, `1.5 ms`.
-    pub(crate) const fn duration(self, span: Duration) -> Self {
-        let (seconds, nanos) = (span.as_secs(), span.subsec_nanos());
-        let (whole, fraction, width, unit) = match (seconds, nanos) {
-            (0, 1..1_000) => (nanos as u64, 0, 0, " ns"),
-            (0, 1_000..1_000_000) => (nanos as u64 / 1_000, nanos % 1_000, 3, " µs"),
-            (0, 1_000_000..) => (nanos as u64 / 1_000_000, nanos % 1_000_000, 6, " ms"),
-            _ if nanos == 0 && seconds % 60 == 1 => (1, 0, 0, " second"),
-            _ => (seconds % 60, nanos, 9, " seconds"),
-        };
-        let start = self.len;
-        let text = self.count(start, seconds / 86_400, " day").count(start, seconds / 3_600 % 24, " hour");
-        let text = text.count(start, seconds / 60 % 60, " minute");
-        if text.len > start && whole == 0 && fraction == 0 {
-            return text;
-        }
-        let text = text.space(start).number(whole);
-        let text = if fraction == 0 { text } else { text.text(".").fraction(fraction, width) };
-        text.text(unit)
-    }
-
-    /// Appends a count of a unit, unless it is 0, as a part of a duration that begins at `start`.
-    const fn count(self, start: usize, count: u64, unit: &str) -> Self {
-        if count == 0 {
-            return self;
-        }
-        let text = self.space(start).number(count).text(unit);
-        if count == 1 { text } else { text.text("s") }
-    }
-
-    /// Appends a space, unless it would be the first character from `start`.
-    const fn space(self, start: usize) -> Self {
-        if self.len == start { self } else { self.text(" ") }
-    }
-
-    /// Appends the digits behind a decimal point, without trailing zeros.
-    const fn fraction(self, mut part: u32, mut width: usize) -> Self {
-        while part.is_multiple_of(10) {
-            part /= 10;
-            width -= 1;
-        }
-        self.digits(part as u64, width)
-    }
-
-    /// Appends a number in decimal with at least `width` digits.
-    const fn digits(self, number: u64, width: usize) -> Self {
-        let this = if number >= 10 || width > 1 { self.digits(number / 10, width.saturating_sub(1)) } else { self };
-        let digit = (number % 10) as usize;
-        this.text("0123456789".split_at(digit).1.split_at(1).0)
     }
 
     pub(crate) const fn as_str(&self) -> &str {
@@ -170,7 +214,7 @@ mod tests {
             (seconds(273_600), "3 days 4 hours"),
             (seconds(366 * 86_400), "366 days"),
         ] {
-            assert_eq!(rounded_up(span).as_str(), text, "{span:?}");
+            assert_eq!(RoundedUp(span).to_string(), text, "{span:?}");
         }
     }
 
@@ -192,7 +236,7 @@ mod tests {
             assert_eq!(exact(span).as_str(), text, "{span:?}");
             assert_eq!(InlineText::<64>::new("in ").duration(span).as_str(), format!("in {text}"));
         }
-        assert_eq!(rounded_up(Duration::MAX).as_str(), "213503982334601 days 7 hours 15 seconds");
+        assert_eq!(RoundedUp(Duration::MAX).to_string(), "213503982334601 days 8 hours");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::StoreError;
-use crate::text::rounded_up;
+use crate::text::RoundedUp;
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
 ///
@@ -45,7 +45,7 @@ impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied { retry_after: Some(wait) } => {
-                write!(f, "rate limit exceeded: retry after {}", rounded_up(*wait))
+                write!(f, "rate limit exceeded: retry after {}", RoundedUp(*wait))
             }
             Self::Denied { retry_after: None } => {
                 f.write_str("rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost")

@@ -11,7 +11,7 @@ use crate::decision::{Decision, OutcomeKind};
 use crate::key::KeyError;
 use crate::key::head::RequestHead;
 use crate::select::ListAction;
-use crate::text::rounded_up;
+use crate::text::RoundedUp;
 use crate::time::ceil_seconds;
 
 /// The reason why a request is rejected.
@@ -115,7 +115,7 @@ impl Rejection<'_> {
         let message = match (self.reason, self.retry_after_seconds()) {
             (Reason::Limited { .. }, Some(seconds)) => {
                 push(text, "Too many requests: try again in ");
-                push(text, rounded_up(Duration::from_secs(seconds)).as_str());
+                let _ = RoundedUp(Duration::from_secs(seconds)).write_to(text);
                 "."
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",

@@ -8,7 +8,7 @@ use tracing::Span;
 
 use super::{DecisionRecord, LimitRecord, Recorder};
 use crate::decision::OutcomeKind;
-use crate::text::rounded_up;
+use crate::text::RoundedUp;
 use crate::time::Cooldown;
 
 /// The most keys whose first denial is logged in one interval. The denials of more keys are only counted.
@@ -111,7 +111,7 @@ impl Recorder for TraceRecorder {
                 limit = name,
                 key = format_args!("{:032x}", outcome.fingerprint()),
                 cost = outcome.cost(),
-                retry_after = outcome.verdict().retry_after().map(|wait| tracing::field::display(rounded_up(wait))),
+                retry_after = outcome.verdict().retry_after().map(|wait| tracing::field::display(RoundedUp(wait))),
                 penalty = outcome.is_locked_out(),
                 suppressed,
                 "a limit denied a key"

@@ -58,7 +58,7 @@ use crate::key::head::RequestHead;
 use crate::limit::Limit;
 use crate::limiter::Builder;
 use crate::store::{MemoryStore, Purpose};
-use crate::text::rounded_up;
+use crate::text::RoundedUp;
 use crate::time::{Clock, ManualClock, Timestamp};
 
 /// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
@@ -347,7 +347,7 @@ impl fmt::Display for SampleRequest {
         let (method, path) = (printable(&self.method), printable(&self.path));
         write!(f, "{} {method} {path}", date_and_time(self.at))?;
         if let Some(wait) = self.retry_after {
-            write!(f, ", retry after {}", rounded_up(wait))?;
+            write!(f, ", retry after {}", RoundedUp(wait))?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "; {}{}", limit.name, KeyParts(&limit.key)))
     }
