@@ -233,8 +233,8 @@ isNarrow.addEventListener('change', arrange);
 
 function drawStory(now) {
   if (story.isSpeaking && story.line(now)) say(story.line(now));
-  element('play').textContent = story.isSending ? 'Playing' : story.isTold ? 'Replay' : 'Play';
-  element('play').disabled = story.isSending;
+  element('play').textContent = story.isPlaying ? 'Playing' : story.isTold ? 'Replay' : 'Play';
+  element('play').disabled = story.isPlaying;
   element('pause').textContent = playback.isStill ? 'Continue' : 'Pause';
   element('slow').setAttribute('aria-pressed', playback.isSlow);
 }
@@ -257,7 +257,7 @@ element('slow').addEventListener('click', () => playback.slow(!playback.isSlow))
 const interrupt = ({ target, key }) => {
   if (['Tab', 'Shift', 'Control', 'Alt', 'Meta'].includes(key)) return;
   if (target instanceof Element && target.closest('.story, .chart')) return;
-  if (story.isSending) {
+  if (story.isPlaying) {
     story.forget();
     playback.live();
     announce('The story has stopped.');

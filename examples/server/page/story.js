@@ -28,9 +28,9 @@ export class Story {
     this.#conclude = conclude;
   }
 
-  /** Whether requests of the story are still to be sent. */
-  get isSending() {
-    return this.#aborter !== null;
+  /** Whether the story is told at present. */
+  get isPlaying() {
+    return this.#aborter !== null || (this.#lines.length > 0 && !this.isTold);
   }
 
   /** Whether the story has been told to its end, so that it can be replayed. */
