@@ -1,4 +1,4 @@
-//! Text with numbers and durations that a `const fn` can write.
+//! Durations for people, and text that a `const fn` can write.
 
 use std::fmt;
 use std::time::Duration;

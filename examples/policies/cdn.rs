@@ -31,7 +31,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
 /// Returns a limit for each client, given the networks of the CDN.
 fn by_client(networks: &str) -> Result<Limit, ConfigError> {
     // The proxy runs on this machine, and appends its peer to the header: an edge of the CDN, or a client that bypasses
-    // the CDN. Such a client is in none of these networks, so what it has written further left is not read.
+    // the CDN. Such a client is outside these networks. Entries to the left of it are ignored, because it wrote them.
     let proxies = TrustedProxies::try_cidrs(networks.split_whitespace().chain(["127.0.0.1"]))?;
     Ok(Limit::new("requests", FixedWindow::per_minute(100)).by(proxies.x_forwarded_for()))
 }

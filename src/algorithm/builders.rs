@@ -175,7 +175,8 @@ bucket!(
 
 /// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and
 /// first in, first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and
-/// any other is delayed. With a [burst](Self::burst), so many more proceed at once before others wait.
+/// any other is delayed. With a [burst](Self::burst), that many more
+/// proceed at once before others wait.
 ///
 /// - **Admits at most** `waiting` + 1 + `burst` + `amount` · span / `interval` tokens in any span. Of these, at most 1 +
 ///   `burst` + `amount` · span / `interval` tokens proceed in any span; without a burst, no two closer together than
@@ -200,8 +201,8 @@ bucket!(
 /// // One request per second proceeds, and five may wait.
 /// let queue = LeakyBucketQueue::per_second(1).waiting(5);
 ///
-/// // Slow down, then deny: eight may come at once, twelve more are spaced, for up to 2.4 seconds, and others are denied.
-/// // nginx calls this `rate=5r/s` with `burst=20 delay=8`.
+/// // Slow down, then deny: nine requests proceed at once, twelve more wait for up to 2.4 seconds, and others are denied.
+/// // In nginx, this is `rate=5r/s` with `burst=20 delay=8`.
 /// let slow_down = LeakyBucketQueue::per_second(5).waiting(12).burst(8);
 /// # let _ = (queue, slow_down);
 /// ```
@@ -216,7 +217,7 @@ bucket!(
 );
 
 impl LeakyBucketQueue {
-    /// Lets `tokens` pass at once, besides the one whose turn it is, before others wait. Defaults to 0.
+    /// Sets the tokens that proceed at once, in addition to the one whose turn it is. Defaults to 0.
     ///
     /// # Panics
     ///

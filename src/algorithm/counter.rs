@@ -4,10 +4,9 @@
 //! the previous one first). A window in which nothing was charged leaves no trace: the previous window is then encoded
 //! as the current one.
 //!
-//! The previous count is weighted by the part of its window that the sliding one still covers, and by a percentage: a
-//! divisor of both is 100 periods.
+//! The previous count is weighted by the part of its window that the sliding window still covers, and by a percentage.
 
-use super::settings::{Algorithm, Kind, Percent, Rounding};
+use super::settings::{Algorithm, Kind, Rounding};
 use super::state::{Attempt, CompactState, div, product};
 
 /// The counts of the current window, which begins at `start`, and of the previous one.
@@ -94,14 +93,13 @@ fn faded_to(algorithm: &Algorithm, most: u64, count: u64) -> u64 {
     algorithm.span - covered.min(algorithm.span)
 }
 
-/// Returns the weight of the previous count, by what the weighted one is divided, and the number that is added to it
-/// before, because the quotient is rounded down.
+/// Returns the weight of the previous count, the divisor of a weighted count, and the number that is added to it before
+/// it is divided and rounded down.
 fn weighting(algorithm: &Algorithm) -> (u64, u64, u64) {
-    const WHOLE: Percent = 100;
-    let divisor = algorithm.span * u64::from(WHOLE);
+    let divisor = 100 * algorithm.span;
     match algorithm.kind {
-        Kind::Counter(Rounding::Down, weight) => (weight.into(), divisor, 0),
         Kind::Counter(Rounding::Up, weight) => (weight.into(), divisor, divisor - 1),
-        _ => (WHOLE.into(), divisor, divisor - 1),
+        Kind::Counter(Rounding::Down, weight) => (weight.into(), divisor, 0),
+        _ => unreachable!("other algorithms have no previous window"),
     }
 }

@@ -41,8 +41,8 @@ pub(crate) enum Kind {
     IntervalBucket,
     /// A counter per window: of a calendar, or else of `span`.
     Window(Option<Calendar>),
-    /// Counters of two windows.
-    Counter(Rounding, Percent),
+    /// Counters of two windows, and the weight of the previous one in percent.
+    Counter(Rounding, u8),
     /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
 }
@@ -63,14 +63,11 @@ impl Kind {
 pub(crate) enum BucketKind {
     Token,
     Leaky,
-    /// A queue that lets `burst` tokens pass at once, besides the one whose turn it is.
+    /// A queue, in which `burst` tokens proceed at once, in addition to the one whose turn it is.
     Queue {
         burst: u32,
     },
 }
-
-/// The weight of the previous window of a counter, in percent.
-pub(crate) type Percent = u8;
 
 /// The algorithms, and penalties, as the script of the Redis store knows them.
 #[derive(Clone, Copy)]
@@ -160,7 +157,7 @@ impl Algorithm {
     pub(super) const fn with_weight(mut self, percent: u32) -> Result<Self, Fault> {
         match self.kind {
             Kind::Counter(rounding, _) if percent >= 1 && percent <= 100 => {
-                self.kind = Kind::Counter(rounding, percent as Percent);
+                self.kind = Kind::Counter(rounding, percent as u8);
                 Ok(self)
             }
             _ => Err(Fault::new("weight is ").number(percent as u64).text(" %: use 1 to 100")),
@@ -286,7 +283,7 @@ impl Algorithm {
         };
         let more = match self.kind {
             Kind::Bucket(BucketKind::Queue { burst: 1.. }) => {
-                format!(" with a capacity of {capacity} behind a burst of {}", self.at_once() - 1)
+                format!(" with a capacity of {capacity} after a burst of {}", self.at_once() - 1)
             }
             _ if self.is_bucket() => format!(" with a capacity of {capacity}"),
             Kind::Counter(_, weight @ ..100) => format!(" with a weight of {weight} %"),

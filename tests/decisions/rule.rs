@@ -43,7 +43,7 @@ pub(crate) fn buckets(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value
     rules.prop_filter("is a bucket", |rule| matches!(rule, Rule::Bucket { .. }))
 }
 
-/// A queue whose burst is not chosen yet.
+/// A queue without a burst.
 const QUEUE: Kind = Kind::Queue { burst: 0 };
 
 fn rule(

@@ -81,8 +81,7 @@ fn text(literal: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Returns the position of the bracket that closes a call whose arguments begin at `from`. Brackets in literals do not
-/// count.
+/// Returns the position of the closing bracket of a call, given where its arguments begin. Skips brackets in literals.
 fn end(code: &str, literals: &[Literal], from: usize) -> usize {
     let mut depth = 1;
     for (offset, character) in code[from..].char_indices() {
@@ -136,7 +135,7 @@ fn remedies(code: &str) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn warnings_and_invalid_configurations_say_what_to_do() {
+fn warnings_and_invalid_configurations_have_a_colon_or_an_error() {
     let (mut found, mut missing) = (0, Vec::new());
     for file in files() {
         for (text, has_remedy) in remedies(&fs::read_to_string(&file).unwrap()) {

@@ -1,7 +1,7 @@
 // The card of a lane: its settings, its caption, its chart and mechanism, and its requests as a table.
 
 import { Chart } from './chart.js';
-import { timeOfDay } from './connection.js';
+import { timeOfDay } from './clock.js';
 import { caption, reason } from './explain.js';
 import { mechanism } from './mechanism.js';
 

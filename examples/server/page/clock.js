@@ -27,3 +27,6 @@ export class ServerClock {
     return Number.isFinite(this.#least) ? (this.#least + this.#most) / 2 : 0;
   }
 }
+
+/** Returns the time of day of an instant, such as 12:00:04. */
+export const timeOfDay = (at) => new Date(at).toLocaleTimeString('en-GB');

@@ -1,5 +1,7 @@
 // Whether the server answers, and decides. An outage is one banner, however many requests fail.
 
+import { timeOfDay } from './clock.js';
+
 /** An outage is over when all requests are answered for so many milliseconds. */
 const STABLE = 1000;
 
@@ -53,9 +55,4 @@ export class Connection {
   between(from, to) {
     return this.outages.filter((outage) => outage.from < to && outage.to > from);
   }
-}
-
-/** Returns the time of day of an instant, such as 12:00:04. */
-export function timeOfDay(at) {
-  return new Date(at).toLocaleTimeString('en-GB');
 }

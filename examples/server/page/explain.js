@@ -1,6 +1,6 @@
 // Sentences about what a lane has decided: why a request got its answer, and what has just happened.
 
-import { timeOfDay } from './connection.js';
+import { timeOfDay } from './clock.js';
 
 /** Writes a span of milliseconds, such as "3.4 s". */
 export const span = (milliseconds) =>

@@ -37,7 +37,7 @@ const traffic = new Traffic(() => inOrder().map(({ lane }) => lane), clock, anno
 const story = new Story(traffic, clock, playback, conclusion);
 const comparison = new Comparison();
 const response = new ResponsePanel(() => number('cost'));
-/** The client that sends, the button of each, and what stops it. */
+/** The client that sends, and what stops it. */
 let sender = null;
 
 /** Compares what passed at most, at the end of the story. */

@@ -198,13 +198,16 @@ async fn open(info: ConnectionInfo, client: &AsyncConnectionConfig) -> Result<Mu
     let tcp = tcp.set_user_timeout(2 * KEEPALIVE);
     let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let manager = Manager::new_with_config(info, client.clone()).map_err(Fault::invalid_url)?;
-    // This fails only for timeouts of the pool, which are not set.
-    let failed = |error: &dyn Display| Fault::setting(format_args!("the connection pool failed: {error}"));
-    let pool = Pool::builder(manager).build().map_err(|error| failed(&error))?;
+    let pool = Pool::builder(manager).build().map_err(pool_failed)?;
     pool.get().await.map(Connection::take).map_err(|error| match error {
         PoolError::Backend(error) => Fault::from_connect_error(error),
-        other => failed(&other),
+        other => pool_failed(other),
     })
+}
+
+/// Returns the error of a pool itself. Only its timeouts could cause one, and they are not set.
+fn pool_failed(error: impl Display) -> Fault {
+    Fault::setting(format_args!("the connection pool failed: {error}"))
 }
 
 /// Returns how to connect to a server at another address with the same settings.

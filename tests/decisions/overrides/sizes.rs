@@ -85,7 +85,7 @@ async fn unsupported_algorithms_and_periods_are_errors() {
     let queue = LeakyBucketQueue::per_second(2).waiting(5);
     is_no_size(window, day, queue.into(), "a leaky bucket queue of 2 per second with a capacity of 5").await;
 
-    let described = "a leaky bucket queue of 2 per second with a capacity of 5 behind a burst of 3";
+    let described = "a leaky bucket queue of 2 per second with a capacity of 5 after a burst of 3";
     is_no_size(window, day, queue.burst(3).into(), described).await;
 
     let sliding = SlidingWindow::per_hour(1);

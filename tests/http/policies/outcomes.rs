@@ -14,6 +14,7 @@ on_both!(
     only_failed_payments_count,
     only_failed_logins_count,
     an_account_is_locked_out_for_longer_each_time,
+    attempts_at_a_locked_account_count_under_the_address,
     a_valid_login_ends_the_failures_of_the_account,
     logins_at_once_check_five_guesses_and_lock_no_valid_account_out,
 );
@@ -81,6 +82,18 @@ async fn an_account_is_locked_out_for_longer_each_time(site: Site) {
         site.later(quarters * 900);
     }
     assert_eq!(log_in(&app, "ann", "open sesame").await.status, 200);
+}
+
+async fn attempts_at_a_locked_account_count_under_the_address(site: Site) {
+    let app = site.serve(logins::app).await;
+    for made in 0..20 {
+        let answer = log_in(&app, "ann", "guess").await;
+        assert_eq!(answer.status, if made < 5 { 401 } else { 429 }, "{made}");
+    }
+    // The address itself is denied now, whatever the account.
+    let answer = log_in(&app, "bob", "open sesame").await;
+    assert!(answer.is_denied());
+    assert_eq!(answer.header("retry-after"), Some("3600"));
 }
 
 async fn a_valid_login_ends_the_failures_of_the_account(site: Site) {
