@@ -51,6 +51,23 @@ async fn admitted(limiter: &Limiter) -> (u32, u32) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_share_of_a_queue_has_a_share_of_its_burst() {
+    let queue = LeakyBucketQueue::per_minute(20).waiting(20).burst(9);
+    let limiter = sharing(queue.into(), Share::one_of(4));
+    let (mut allowed, mut at_once) = (0, 0);
+    loop {
+        let decision = limiter.acquire("key", 1).await.expect("a local decision");
+        if !decision.is_allowed() {
+            break;
+        }
+        allowed += 1;
+        at_once += u32::from(decision.delay().is_zero());
+    }
+    // One whose turn it is, a quarter of the burst, and a quarter of those that wait.
+    assert_eq!((at_once, allowed), (1 + 2, 1 + 2 + 5));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_share_of_each_algorithm() {
     for algorithm in of(22) {
         let (at_once, later) = admitted(&sharing(algorithm, Share::one_of(4))).await;
