@@ -231,7 +231,7 @@ export class Chart {
       append(this.#labels, 'path', { class: 'base', d: `M${LEFT} ${base}H${right}` });
     }
     const { rate } = this.#lane;
-    this.#title.textContent = `Admitted in the last ${rate.seconds} s`;
+    this.#title.textContent = `Admitted in ${rate.seconds} s`;
     const level = y(rate.tokens);
     append(this.#labels, 'path', { class: 'limit', d: `M${LEFT} ${level}H${right}` });
     this.#label(LEFT - 6, level + 4, rate.tokens, 'end');
