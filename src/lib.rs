@@ -122,7 +122,7 @@ pub use http::{
 };
 pub use key::head::{RequestHead, ResponseHead};
 pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
-pub use limiter::{AcquireError, Builder, LimitHandle, Limiter};
+pub use limiter::{AcquireError, Builder, CallError, LimitHandle, Limiter};
 #[cfg(feature = "metrics")]
 pub use recorder::MetricsRecorder;
 #[cfg(feature = "tracing")]

@@ -5,6 +5,7 @@
 
 mod acquire;
 mod acquire_error;
+mod call_error;
 mod handle;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::acquire_error::AcquireError;
+pub use self::call_error::CallError;
 pub use self::handle::LimitHandle;
 use crate::decision::Receipt;
 use crate::engine::{CircuitBreaker, Engine, EngineConfig};
