@@ -27,8 +27,8 @@
 //!
 //! # Overview
 //!
-//! - [`RateLimitLayer`] limits a service, [`RequestLimiter`] the requests of another transport. [`Limiter`] limits
-//!   anything else.
+//! - [`RateLimitLayer`] limits an HTTP service, [`RequestLimiter`] the requests of another transport. [`Limiter`] limits
+//!   anything else, and [`Limiter::layer`] the calls of any Tower service.
 //! - [Algorithms](algorithm): [`TokenBucket`] for a rate with bursts, [`LeakyBucket`] for the same seen as a level,
 //!   [`LeakyBucketQueue`] for delays instead of denials, [`FixedWindow`] for quotas per period, [`CalendarWindow`] for
 //!   quotas per day, week, month or year, [`SlidingWindowCounter`] and [`SlidingWindow`] for smoother windows, and
@@ -58,7 +58,7 @@
 //! |---|---|---|
 //! | `axum` | default | peer addresses and matched routes from Axum's request extensions |
 //! | `tracing` | default | logs of misconfiguration and store outages |
-//! | `tonic` | | peer addresses from Tonic's request extensions |
+//! | `tonic` | | peer addresses from Tonic's request extensions, and conversions of errors to a `tonic::Status` |
 //! | `redis` | | `RedisStore`, which shares limits across a fleet |
 //! | `redis-tls` | | `rediss://` URLs, through rustls |
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
@@ -122,7 +122,7 @@ pub use http::{
 };
 pub use key::head::{RequestHead, ResponseHead};
 pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
-pub use limiter::{AcquireError, Builder, CallError, LimitHandle, Limiter};
+pub use limiter::{AcquireError, Builder, CallError, CallLimit, CallLimitLayer, LimitHandle, Limiter};
 #[cfg(feature = "metrics")]
 pub use recorder::MetricsRecorder;
 #[cfg(feature = "tracing")]

@@ -6,7 +6,9 @@
 mod acquire;
 mod acquire_error;
 mod call_error;
+mod call_limit;
 mod handle;
+mod wait;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 pub use self::acquire_error::AcquireError;
 pub use self::call_error::CallError;
+pub use self::call_limit::{CallLimit, CallLimitLayer};
 pub use self::handle::LimitHandle;
 use crate::decision::Receipt;
 use crate::engine::{CircuitBreaker, Engine, EngineConfig};

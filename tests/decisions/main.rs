@@ -7,6 +7,7 @@ mod bad_input;
 mod bounds;
 mod bugs;
 mod calendars;
+mod call_limit;
 mod clock;
 mod concurrency;
 mod conformance;

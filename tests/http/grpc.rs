@@ -14,7 +14,7 @@ use tonic_types::{ErrorDetails, StatusExt, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::rules::{self, Extractors};
-use tower_ratelimit::{Limit, RequestHead, TokenBucket, key, when};
+use tower_ratelimit::{Builder, CallError, HttpOptions, Limit, Limiter, Permit, RequestHead, TokenBucket, key, when};
 
 use crate::service::{Hello, builder, from, grpc, layer, limited, one, per_day, per_minute, serve};
 use support::answer::{Answer, ask};
@@ -214,6 +214,61 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
     }
     let rejected = ask(&limited(one().by(key::header("x-user"))), grpc()).await;
     assert_eq!(rejected.header("grpc-status-details-bin"), None);
+}
+
+/// A handler of Tonic returns errors as statuses.
+#[tokio::test]
+async fn errors_convert_to_the_status_of_a_layer() {
+    let layer_status = async |builder: Builder<HttpOptions>| tonic_status(&ask(&serve(builder), grpc()).await);
+    let same = |status: tonic::Status, expected: tonic::Status| {
+        let seen = |status: &tonic::Status| {
+            let pushback = status.metadata().get("grpc-retry-pushback-ms").cloned();
+            let delay = retry_delay(&status.get_error_details());
+            (status.code(), status.message().to_owned(), pushback, delay)
+        };
+        assert_eq!(seen(&status), seen(&expected));
+        let others: Vec<_> = status.metadata().keys().collect();
+        assert!(others.len() <= 1, "{others:?}");
+    };
+
+    let limiter = Limiter::new(Limit::new("half", TokenBucket::new(1, 1, Duration::from_secs(7_200))));
+    let denied = async || limiter.try_acquire("key", 2).await.unwrap_err();
+    same(denied().await.into(), layer_status(builder(none())).await);
+    let failing = || FaultyStore::new(Mode::FailsAtOnce);
+    let unavailable = layer_status(builder(one()).store(failing())).await;
+    let failed = Limiter::builder(per_day("one", 1)).store(failing()).build();
+    same(failed.try_acquire("key", 1).await.unwrap_err().into(), unavailable.clone());
+    same(failed.acquire("key", 1).await.unwrap_err().into(), unavailable.clone());
+    same(CallError::<tonic::Status>::Limited(failed.try_acquire("key", 1).await.unwrap_err()).into(), unavailable);
+    same(CallError::Service(tonic::Status::not_found("no")).into(), tonic::Status::not_found("no"));
+    let invalid = limiter.acquire_charges(&[]).await.unwrap_err();
+    same(invalid.into(), tonic::Status::internal("Internal server error."));
+
+    // The wait of a denial is in the status.
+    let _ = limiter.try_acquire("key", 1).await.unwrap();
+    let status = tonic::Status::from(limiter.try_acquire("key", 1).await.unwrap_err());
+    let wait = retry_delay(&status.get_error_details()).unwrap();
+    assert!(wait > Duration::from_secs(7_000) && wait <= Duration::from_secs(7_200), "{wait:?}");
+    assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap().len(), "7199999".len());
+}
+
+/// A permit's error has the details of the request's limits.
+#[tokio::test]
+async fn a_denied_charge_converts_to_the_status_of_its_layer() {
+    let service = tower::service_fn(async |request: Request<()>| {
+        let error = Permit::of(request.extensions()).unwrap().try_charge(5).await.unwrap_err();
+        Ok::<_, std::convert::Infallible>(tonic::Status::from(error).into_http::<Body>())
+    });
+    let rejected = ask(&builder(per_day("daily", 3)).permits().build().layer(service), grpc()).await;
+    let details = tonic_status(&rejected).get_error_details();
+    assert_eq!(details.quota_failure().map(|failure| failure.violations[0].subject.as_str()), Some("limit:daily"));
+    assert_eq!(tonic_status(&rejected).code(), tonic::Code::ResourceExhausted);
+
+    // A request that is not gRPC has a response without a status.
+    let rejected = ask(&builder(per_day("daily", 3)).permits().build().layer(service), Request::new(())).await;
+    let status = tonic_status(&rejected);
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    assert!(status.message().starts_with("Too much for one request"), "{status:?}");
 }
 
 /// Clients limit the size of all headers, usually to 8 KiB.

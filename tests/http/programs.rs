@@ -156,6 +156,15 @@ fn the_tonic_client_gets_the_wait() {
     assert!(output.contains("denied: ResourceExhausted: Too many requests"), "{output}");
 }
 
+/// Seven calls are in time: two at once, and one every 200 ms for a second.
+#[test]
+fn calls_of_the_tonic_client_wait_or_are_not_sent() {
+    let output = Program::start("tonic_client", &[]).output();
+    let sent = output.lines().filter(|line| *line == "sent").count();
+    let denied = output.lines().filter(|line| line.starts_with("not sent: ResourceExhausted: Too many requests"));
+    assert!(sent >= 7 && sent + denied.count() == 10, "{output}");
+}
+
 /// A server with the limit that the client respects.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reqwest_client_is_not_rejected() {

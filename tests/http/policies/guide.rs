@@ -97,7 +97,7 @@ fn excerpts_match_their_programs() {
 fn complete_programs_match_the_examples() {
     let page = page("programs");
     let excerpts = excerpts(&page);
-    assert_eq!(excerpts.len(), 5, "one for each program");
+    assert_eq!(excerpts.len(), 6, "one for each program");
     let mut updated = page.clone();
     for (program, shown) in &excerpts {
         updated = updated.replace(shown, &text(program));
