@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, mem};
 
+use smallvec::SmallVec;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -15,11 +16,12 @@ use super::acquire::allowed;
 use super::acquire_error::AcquireError;
 use super::call_error::CallError;
 use super::wait::{delay, wait};
-use crate::decision::{AllowedDecision, Charges, Purpose};
+use crate::decision::{AllowedDecision, Purpose};
 use crate::engine::Engine;
 use crate::error::or_panic;
 use crate::key::Key;
 use crate::key::hash::{KeyHash, KeyHasher};
+use crate::limit::Limit;
 
 /// Limits the calls of a Tower service with requests of any type, such as jobs, messages and outgoing calls.
 ///
@@ -188,27 +190,31 @@ impl<R> CallConfig<R> {
     fn admit(&self, request: &R) -> impl Future<Output = Result<AllowedDecision, AcquireError>> + Send + use<R> {
         let engine = self.limiter.current().into_owned();
         let key = (self.key)(request, engine.hasher());
-        let charges = self.charges(&engine, request, key);
+        let asked = self.asked(&engine, request, key);
         let longest_wait = self.longest_wait;
         async move {
+            let charges = || {
+                let mut charges = engine.limits.no_charges();
+                asked.iter().for_each(|&(limit, key, cost)| engine.limits.add(&mut charges, limit, key, cost));
+                charges
+            };
             if let Some(longest) = longest_wait {
-                return wait(&engine, key, charges, longest).await;
+                let cost = asked.iter().map(|&(_, _, cost)| cost).max().unwrap_or_default();
+                return wait(&engine, key, cost, charges, longest).await;
             }
-            delay(&engine, allowed(engine.decide(charges, Purpose::Take).await?)?).await
+            delay(&engine, allowed(engine.decide(charges(), Purpose::Take).await?)?).await
         }
     }
 
-    fn charges(&self, engine: &Engine, request: &R, key: KeyHash) -> Charges {
+    /// Returns the limits that apply to a call, each with its key and cost.
+    fn asked(&self, engine: &Engine, request: &R, key: KeyHash) -> SmallVec<[(usize, KeyHash, u64); 4]> {
         let cost = (self.cost)(request);
-        let mut charges = engine.limits.no_charges();
-        for (index, limit) in engine.limits.iter().enumerate() {
+        let asked = |(index, limit): (usize, &Limit)| {
             let own = self.charges.iter().find(|(name, _)| **name == *limit.name());
             let charge = own.map_or(Some((key, cost)), |(_, charge)| charge(request, engine.hasher()));
-            if let Some((key, cost)) = charge {
-                engine.limits.add(&mut charges, index, key, cost);
-            }
-        }
-        charges
+            charge.map(|(key, cost)| (index, key, cost))
+        };
+        engine.limits.iter().enumerate().filter_map(asked).collect()
     }
 }
 

@@ -69,28 +69,29 @@ impl Limiter {
     ) -> Result<AllowedDecision, AcquireError> {
         let engine = self.current();
         let key = key.hash_with(engine.hasher());
-        wait(&engine, key, engine.limits.charges_of(key, cost), longest).await
+        wait(&engine, key, cost, || engine.limits.charges_of(key, cost), longest).await
     }
 }
 
-/// Waits until the limits allow an operation with these charges, for `longest` at most. Operations with the same `key`
-/// are served in the order of their calls.
+/// Waits until the limits allow an operation with these charges, of which none has a higher `cost`, for `longest` at
+/// most. Operations with the same `key` are served in the order of their calls.
 pub(super) async fn wait(
     engine: &Arc<Engine>,
     key: KeyHash,
-    mut charges: Charges,
+    cost: u64,
+    charges: impl Fn() -> Charges,
     longest: Duration,
 ) -> Result<AllowedDecision, AcquireError> {
-    // A denial that leads to a wait does not count towards a penalty.
-    charges.disable_strikes();
-    let cost = charges.iter().map(|charge| charge.cost()).max().unwrap_or_default();
     let deadline = Instant::now().checked_add(longest);
     let remaining = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
     // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes nothing
     // before its turn.
     let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
         let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
-        let decision = engine.decide(charges.clone(), purpose).await?;
+        let mut asked = charges();
+        // A denial that leads to a wait does not count towards a penalty.
+        asked.disable_strikes();
+        let decision = engine.decide(asked, purpose).await?;
         let (wait, pause) = match decision.verdict() {
             Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
             Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),

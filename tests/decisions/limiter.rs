@@ -1,6 +1,7 @@
 //! Limiters without HTTP: decisions, waits, refunds and shared state.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -11,7 +12,7 @@ use support::limits::acquire_costs;
 use support::recording::Recording;
 use support::rule::{Kind, Rule};
 use support::time::MIDNIGHT;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 use tower_ratelimit::{
     AcquireError, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, MemoryStore, Stats, Store, StoreErrorKind,
     Timestamp, TokenBucket, Verdict,
@@ -49,6 +50,22 @@ async fn a_wait_takes_as_long_as_announced() {
     let reported = limiter.peek("key", 2).await.unwrap().retry_after().unwrap();
     assert!(limiter.wait("key", 2).await.unwrap().is_allowed());
     assert_eq!((start.elapsed(), reported), (2 * TENTH, 2 * TENTH));
+}
+
+/// Each decision about an operation that waits asks whether there is spare capacity then.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_an_elastic_limit_ends_later_if_the_spare_capacity_is_gone() {
+    let is_spare = Arc::new(AtomicBool::new(true));
+    let signal = is_spare.clone();
+    let bucket = Limit::new("bucket", TokenBucket::new(2, 1, TENTH));
+    let limiter = Limiter::new(bucket.elastic(50, move || signal.load(Ordering::Relaxed)));
+    let _ = limiter.try_acquire("key", 3).await.unwrap();
+    let start = Instant::now();
+    let waiting = tokio::spawn(async move { limiter.wait("key", 1).await.map(drop) });
+    sleep(TENTH / 2).await;
+    is_spare.store(false, Ordering::Relaxed);
+    waiting.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), 2 * TENTH);
 }
 
 #[tokio::test(start_paused = true)]
