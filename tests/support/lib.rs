@@ -5,6 +5,7 @@
 pub mod answer;
 pub mod calls;
 pub mod certificates;
+pub mod countries;
 pub mod database;
 pub mod dates;
 pub mod event_log;

@@ -9,18 +9,22 @@ use std::time::Duration;
 use deadpool_redis::redis::cmd;
 
 use crate::policies::example::POLICIES;
-use support::redis_server::RedisServer;
+use support::countries::database;
+use support::redis_server::{Folder, RedisServer};
 
 /// A running program, which stops when it is dropped.
 struct Program {
     process: Child,
     /// The commands that the program prints.
     tries: Vec<String>,
+    _folder: Folder,
 }
 
 impl Program {
     fn start(policy: &str, more: &[&str]) -> Self {
+        let folder = Folder::new();
         let mut process = command()
+            .env("COUNTRIES", folder.write("countries.mmdb", database(&[("192.0.2.0/24", "NL")])))
             .args([policy, "--listen", "127.0.0.1:0"])
             .args(more)
             .stdout(Stdio::piped())
@@ -30,7 +34,7 @@ impl Program {
                 panic!("{error}; build it with `cargo build --workspace --all-features --examples`")
             });
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
-        let mut program = Self { process, tries: Vec::new() };
+        let mut program = Self { process, tries: Vec::new(), _folder: folder };
         let mut lines = stdout.lines().map(|line| line.expect("a line"));
         let listens = lines.next().expect("the program says where it listens");
         assert!(listens.starts_with("Listening on http://127.0.0.1:"), "{listens}");

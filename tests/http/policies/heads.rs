@@ -1,11 +1,13 @@
 //! Policies that depend on the head of a request.
 
 use http::StatusCode;
+use maxminddb::Reader;
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
 
 use crate::policies::example::{accounts, cdn, costs, countries, friends, night, operators, plans, rules};
 use crate::policies::site::{Served, Site, on_both};
 use support::answer::Answer;
+use support::countries::database;
 
 on_both!(
     a_request_is_charged_to_both_limits_or_neither,
@@ -145,7 +147,9 @@ async fn invalid_networks_change_nothing(site: Site) {
 }
 
 async fn each_country_creates_twenty_accounts_an_hour(site: Site) {
-    let app = site.serve(countries::app).await;
+    let networks = [("192.0.2.0/24", "NL"), ("198.51.100.0/24", "BR"), ("2001:db8::/32", "BR")];
+    let database = Reader::from_source(database(&networks)).expect("a database");
+    let app = site.serve_app(countries::with(database, site.fixture.store.clone())).await;
     let create = async |address: &str| app.ask("POST /accounts", &[("x-forwarded-for", address)]).await;
     let all = [
         // The first and the last address of a network, and another network of the same country.
