@@ -148,3 +148,9 @@ fn promtool_accepts_the_alerts() {
     let alerts = repository("docs/dashboards/alerts.yaml");
     assert_eq!(promtool(&["check", "rules", alerts.to_str().expect("a UTF-8 path")], ""), Ok(()));
 }
+
+#[test]
+fn alerts_fire_when_they_should() {
+    let tests = repository("tests/monitoring/alerts.yaml");
+    assert_eq!(promtool(&["test", "rules", tests.to_str().expect("a UTF-8 path")], ""), Ok(()));
+}
