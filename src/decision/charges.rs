@@ -67,6 +67,11 @@ impl Charges {
         selected
     }
 
+    /// Sets all costs to 0.
+    pub(crate) fn clear_costs(&mut self) {
+        self.iter_mut().for_each(|outcome| outcome.charge.cost = 0);
+    }
+
     /// Removes all answers, and the sizes of overrides.
     pub(crate) fn ask_again(&mut self) {
         for outcome in self.iter_mut() {

@@ -158,6 +158,13 @@ impl Decision {
         &self.charges
     }
 
+    /// Returns the receipt that the costs would have if they had been charged at the instant of this decision, which
+    /// charged nothing.
+    pub(crate) fn into_receipt_of_peek(mut self) -> Receipt {
+        self.charges.retain(|outcome| outcome.cost > 0);
+        Receipt { by: self.by, store: self.store, charged: self.charges }
+    }
+
     /// Returns the receipt of the request's charges, which is empty if it was not charged.
     pub fn into_receipt(mut self) -> Receipt {
         let is_charged = self.is_charged();

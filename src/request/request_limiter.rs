@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::{fmt, mem};
 
-use super::decide::decide;
+use super::decide::{decide, give_back};
 use super::explain::explain;
 use super::options::RequestOptions;
 use super::request_limits::RequestLimits;
@@ -149,6 +149,38 @@ impl RequestLimiter {
     /// of limits that were removed are ignored instead.
     pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
         self.current().engine.refund_own(receipt, self.live.is_some())
+    }
+
+    /// Gives the costs of requests back without their receipts, for callers that keep none. Returns the decisions that
+    /// requests with a cost of 0 would get now.
+    ///
+    /// What comes back is what a [refund](Self::refund) of a charge at this instant would give back: at most what the
+    /// key has used, and nothing of an earlier window. A window gives back tokens of the current window, a bucket
+    /// tokens that have not come back yet, a sliding log or window those of its latest charge or bucket, and a queue
+    /// its last slot. So callers who give back more than they were charged free tokens of others with the same key.
+    /// Prefer a receipt where there is one.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{FixedWindow, Limit, RequestHead, RequestLimiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let limiter = RequestLimiter::builder([Limit::new("daily", FixedWindow::per_day(10))]).cost(3).build();
+    /// let request = Request::new(());
+    /// let head = RequestHead::of(&request);
+    /// let left = |decision: &tower_ratelimit::Decision| decision.outcomes()[0].remaining();
+    ///
+    /// assert_eq!(left(&limiter.decide(&head).await.unwrap()), 7);
+    /// assert_eq!(left(&limiter.give_back(&[head]).await.unwrap()[0]), 10);
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if a request would be rejected without a decision, or [`Reason::StoreFailed`] if the store
+    /// fails. It may have given the tokens back then.
+    pub async fn give_back(&self, heads: &[RequestHead<'_>]) -> Result<Vec<Decision>, Reason> {
+        give_back(&self.current(), heads).await
     }
 
     /// Explains what would happen to a request now, and charges nothing. See [`explain`](crate::explain).

@@ -16,7 +16,9 @@ use crate::service::{Hello, get, one, per_day, with};
 use crate::store::paused_store;
 use support::answer::ask;
 use support::faulty_store::{FaultyStore, Mode};
+use support::limits::Patient;
 use support::split_mix::Random;
+use support::store_fixture::StoreFixture;
 
 /// Limits with keys, one of which is awaited, with conditions and costs.
 fn limits() -> Vec<Limit> {
@@ -229,4 +231,45 @@ fn a_limit_that_depends_on_a_response_is_an_error() {
     let error = live.replace([settled()]).unwrap_err().to_string();
     assert!(error.starts_with(message), "{error}");
     drop(limits);
+}
+
+#[tokio::test]
+async fn costs_come_back_without_receipts() {
+    for fixture in [StoreFixture::in_memory(), StoreFixture::on_redis().await] {
+        for (name, algorithm) in support::limits::all(10, Duration::from_secs(86_400)) {
+            let limit = Limit::new(name, algorithm).by(key::header("x-user"));
+            let limiter = RequestLimiter::builder([limit]).store(fixture.store.clone()).patient();
+            let cost = |head: &RequestHead<'_>| head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1);
+            let limiter = limiter.cost_by(cost).build();
+            let request = |cost: u64| with(&[("x-user", "ann"), ("x-cost", &cost.to_string())]);
+            let left = |decision: &Decision| decision.outcomes()[0].remaining();
+            let give_back = async |cost| {
+                let request = request(cost);
+                left(&limiter.give_back(&[RequestHead::of(&request)]).await.unwrap()[0])
+            };
+            let take = async |cost| left(&limiter.decide(&RequestHead::of(&request(cost))).await.unwrap());
+
+            assert_eq!(give_back(3).await, 10, "{name}: nothing was used");
+            assert_eq!(take(4).await, 6, "{name}");
+            // A queue gives its last slot back.
+            assert_eq!(give_back(4).await, 10, "{name}");
+            assert_eq!(take(5).await, 5, "{name}");
+            let after_one = give_back(1).await;
+            assert!(after_one == 6 || name == "leaky_bucket_queue" && after_one >= 6, "{name}: {after_one}");
+            assert_eq!(give_back(u64::MAX).await, 10, "{name}: no more than was used");
+            assert_eq!(take(10).await, 0, "{name}");
+            fixture.advance(Duration::from_secs(2 * 86_400));
+            assert_eq!(give_back(10).await, 10, "{name}: all has come back by itself");
+            assert_eq!(take(10).await, 0, "{name}: nothing was given back twice");
+            fixture.advance(Duration::from_secs(2 * 86_400));
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_comes_back_of_a_failed_store() {
+    let store = FaultyStore::new(Mode::Fails);
+    let limiter = RequestLimiter::builder([per_day("all", 5)]).store(store).build();
+    let answer = limiter.give_back(&[RequestHead::of(&get("/"))]).await;
+    assert_eq!(answer.unwrap_err(), Reason::StoreFailed);
 }
