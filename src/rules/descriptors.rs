@@ -11,6 +11,7 @@ use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields::{self, SECOND_LIMIT};
 use super::limit::Rule;
+use super::sent::Sent;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
@@ -52,7 +53,6 @@ pub(super) fn limits(
         extractors,
         problems: Vec::new(),
         tree: Tree::default(),
-        positions: HashMap::new(),
         limits: Vec::new(),
         uses: HashMap::new(),
         replaced: Vec::new(),
@@ -74,14 +74,17 @@ pub(super) fn limits(
     Ok(limits.into_iter().map(complete).collect())
 }
 
+/// Returns the domain of a document.
+pub(super) fn domain(root: &YamlNode) -> Result<&str, Problem> {
+    root.required("domain", "the domain is missing: write `domain: shop`, for example")
+}
+
 struct Compiler<'a> {
     domain: &'a str,
     file: &'a Option<Arc<Path>>,
     extractors: &'a Extractors,
     problems: Vec<Problem>,
     tree: Tree,
-    /// The positions of extractors in the tree, by their names.
-    positions: HashMap<&'a str, usize>,
     /// The limits with the numbers of their rules, names that may be invalid, and hashes of their paths.
     limits: Vec<(usize, Limit, u64)>,
     /// The number of rules with each name.
@@ -97,10 +100,14 @@ type DescriptorLines = HashMap<(usize, Matcher), usize>;
 impl<'a> Compiler<'a> {
     /// Compiles a document. Like the other methods, returns a problem or adds several to the others.
     fn compile(&mut self, root: &'a YamlNode) -> Result<(), Problem> {
-        let domain = root
-            .check_fields("the file", fields::FILE)
-            .and_then(|()| root.required("domain", "the domain is missing: write `domain: shop`, for example"));
+        let domain = root.check_fields("the file", fields::FILE).and_then(|()| domain(root));
         self.domain = domain.as_ref().copied().unwrap_or_default();
+        if let (Ok(domain), Some(required)) = (&domain, &self.extractors.domain)
+            && *domain != &**required
+        {
+            let message = format!("the domain is {domain:?}, but {required:?} is expected: write `domain: {required}`");
+            self.problems.push(Problem::new(root.position("domain"), message));
+        }
         self.tree.groups = self.groups(root, &[])?;
         let names: HashSet<_> = self.tree.rules.iter().filter_map(|rule| rule.name.as_deref()).collect();
         // The name of an invalid rule is not known.
@@ -148,7 +155,8 @@ impl<'a> Compiler<'a> {
         let key = node.required("key", "a descriptor has no key: write `key: remote_address`, for example")?;
         let key_at = node.position("key");
         let value_at = node.position(if value.is_some() { "value" } else { "key" });
-        let extractor = self.extractor(key, key_at)?;
+        let earlier = path.iter().filter(|outer| outer.key == key).count();
+        let extractor = self.extractor(key, earlier, key_at)?;
         path.push(Descriptor {
             key,
             value,
@@ -174,7 +182,7 @@ impl<'a> Compiler<'a> {
         let number = self.tree.rules.len();
         let mut key = Vec::new();
         for (name, at) in &rule.key {
-            match self.extractor(name, *at) {
+            match self.extractor(name, 0, *at) {
                 Ok(extractor) => key.push(extractor),
                 Err(problem) => self.problems.push(problem),
             }
@@ -214,16 +222,21 @@ impl<'a> Compiler<'a> {
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);
         let extractor = |descriptor: &Descriptor<'_>| &self.tree.extractors[descriptor.extractor];
-        let part = |descriptor: &Descriptor<'_>| {
+        let part = |(index, descriptor): (usize, &Descriptor<'_>)| {
             let asks = (is_detailed || descriptor.value_to_metric) && descriptor.has_bucket_per_value;
             let text = join(descriptor.key, "_", descriptor.shown().filter(|_| !asks));
-            (text, asks.then(|| extractor(descriptor).clone()))
+            let earlier = path[..index].iter().filter(|outer| outer.key == descriptor.key).count();
+            (text, asks.then(|| (extractor(descriptor).clone(), earlier)))
         };
-        let parts: Vec<_> = path.iter().map(part).collect();
+        let parts: Vec<_> = path.iter().enumerate().map(part).collect();
         if parts.iter().any(|(_, extractor)| extractor.is_some()) {
             limit = limit.metric_detail(move |head| {
                 let detail = parts.iter().map(|(text, extractor)| {
-                    let value = extractor.as_ref().and_then(|extractor| extractor.text(head));
+                    // The text of a part that has an extractor is its key.
+                    let value = extractor.as_ref().and_then(|(extractor, earlier)| match Sent::of(head) {
+                        Some(sent) => sent.own().value(text, *earlier).map(str::to_owned),
+                        None => extractor.text(head),
+                    });
                     join(text, "_", value.as_deref())
                 });
                 Some(detail.collect::<Vec<_>>().join("."))
@@ -242,15 +255,17 @@ impl<'a> Compiler<'a> {
         limit.on_missing_key(rule.on_missing_key.unwrap_or(missing))
     }
 
-    /// Returns the position of an extractor in the tree. Adds the extractor if it is new.
-    fn extractor(&mut self, name: &'a str, at: Position) -> Result<usize, Problem> {
-        if let Some(known) = self.positions.get(name) {
-            return Ok(*known);
+    /// Returns the position of the extractor of a key after `earlier` descriptors of the path with the same key. Adds
+    /// the extractor to the tree if it is new.
+    fn extractor(&mut self, name: &str, earlier: usize, at: Position) -> Result<usize, Problem> {
+        let known = self.tree.positions.get(name).map(Vec::as_slice).unwrap_or_default();
+        if let Some(position) = known.get(earlier) {
+            return Ok(*position);
         }
         let named = self.extractors.find(name).map_err(|message| Problem::new(at, message))?;
         let position = self.tree.extractors.len();
         self.tree.extractors.push(named);
-        self.positions.insert(name, position);
+        self.tree.positions.entry(name.to_owned()).or_default().push(position);
         Ok(position)
     }
 }

@@ -51,6 +51,8 @@ use crate::key::{self, Extracted, KeyBuf, KeyExtractor, KeyPart, Spelling};
 #[must_use]
 pub struct Extractors {
     named: BTreeMap<String, Named>,
+    /// The domain that files must have, if only one is accepted.
+    pub(super) domain: Option<Arc<str>>,
 }
 
 /// The key of the client's address, as in Envoy's service.
@@ -90,7 +92,7 @@ impl Named {
 impl Extractors {
     /// Creates the extractors of the table.
     pub fn new() -> Self {
-        Self { named: BTreeMap::new() }
+        Self { named: BTreeMap::new(), domain: None }
             .register_address(REMOTE_ADDRESS, key::peer_ip(), 64)
             .insert("method", Named { format: ValueFormat::Method, ..Named::new(key::any_method()) })
             .insert("path", Named { format: ValueFormat::Path, ..Named::new(key::matched_route()) })
@@ -135,6 +137,20 @@ impl Extractors {
         let prefixes = validation::checked!(Prefixes::DEFAULT.ipv6(ipv6_prefix));
         let prefixes = extractor.prefixes().map_or(prefixes, |own| own.shorter(prefixes));
         self.insert(name, Named { format: ValueFormat::Address(prefixes), ..Named::new(extractor) })
+    }
+
+    /// Rejects files of other domains, for programs that serve several. By default, files can have any domain.
+    ///
+    /// Without it, a [watched](super::watch) file could change its domain, and limit the requests of another.
+    ///
+    /// ```
+    /// use tower_ratelimit::rules::{self, Extractors};
+    ///
+    /// let error = rules::from_yaml("domain: blog", &Extractors::new().for_domain("shop")).unwrap_err();
+    /// assert_eq!(error.to_string(), "1:9: the domain is \"blog\", but \"shop\" is expected: write `domain: shop`");
+    /// ```
+    pub fn for_domain(self, domain: impl Into<String>) -> Self {
+        Self { domain: Some(domain.into().into()), ..self }
     }
 
     fn insert(mut self, name: impl Into<String>, named: Named) -> Self {
@@ -256,6 +272,22 @@ impl ValueFormat {
             }
         }
         Ok(Matcher::Exact(text.as_bytes().into()))
+    }
+
+    /// Returns a value that a proxy has sent, as the extractor would write it.
+    pub(super) fn sent(self, text: &str) -> KeyBuf {
+        if let Self::Address(prefixes) = self
+            && let Ok(address) = text.parse()
+        {
+            return KeyBuf::of(&prefixes.network(address));
+        }
+        let mut value = KeyBuf::default();
+        match self {
+            Self::Text(spelling) => value.push(&spelling.normalize(text.as_bytes())),
+            Self::Method if text == "HEAD" => value.push(b"GET"),
+            Self::Path | Self::Method | Self::Address(_) => value.push(text.as_bytes()),
+        }
+        value
     }
 
     /// Masks an extracted address to its prefix. Its extractor may keep more bits.

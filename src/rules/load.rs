@@ -42,6 +42,23 @@ pub fn from_yaml(text: &str, extractors: &Extractors) -> Result<Vec<Limit>, Rule
     load(text, None, extractors, Ok)
 }
 
+/// Returns the domain of the text of a file, by which a program chooses among several files.
+///
+/// ```
+/// use tower_ratelimit::rules;
+///
+/// assert_eq!(rules::domain("domain: shop\ndescriptors: []")?, "shop");
+/// # Ok::<_, rules::RulesError>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the text is not YAML, or has no domain. Nothing else is checked.
+pub fn domain(text: &str) -> Result<String, RulesError> {
+    let domain = yaml::read(text).and_then(|root| descriptors::domain(&root).map(str::to_owned));
+    domain.map_err(|problem| RulesError::new(None, vec![problem]))
+}
+
 /// Passes the limits of a text to `apply`. Adds the file to errors, and to those of `apply` the position of the limit
 /// that they concern.
 pub(super) fn load<T>(

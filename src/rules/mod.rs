@@ -33,8 +33,8 @@
 //!
 //! # Which limits apply
 //!
-//! With the service, a proxy sends descriptors: lists of keys and values. Here, [`Extractors`] find a value for each
-//! key in the request itself. A request has every descriptor of the file whose keys all have values, from an outermost
+//! With the service, a proxy sends descriptors: lists of keys and values, for which [`descriptors`] apply the limits as
+//! the service does. Here, [`Extractors`] find a value for each key in the request itself. A request has every descriptor of the file whose keys all have values, from an outermost
 //! descriptor inwards. All limits that apply are decided together, all or nothing:
 //!
 //! - **A limit applies** if the request matches its descriptor and all descriptors around it. Limits of nested
@@ -70,9 +70,11 @@ mod limit;
 mod load;
 #[cfg(feature = "redis")]
 mod publish;
+mod sent;
 mod tree;
 mod yaml;
 
 pub use error::{Problem, RulesError};
 pub use extractors::Extractors;
-pub use load::{from_file, from_yaml, watch};
+pub use load::{domain, from_file, from_yaml, watch};
+pub use sent::descriptors;

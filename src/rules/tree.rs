@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
+use super::sent::{Sent, SentDescriptor};
 use crate::key::head::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart};
 use crate::limit::{LimitAt, LimitIndex, Match, OnMatch, OnMissingKey, Value, Values};
@@ -17,6 +18,9 @@ use crate::select::when::report_near_miss;
 #[derive(Default)]
 pub(super) struct Tree {
     pub(super) extractors: Vec<Named>,
+    /// The positions of extractors, by their names. A path that repeats a key has several values for it, so its
+    /// extractor has several positions, in the order of the path.
+    pub(super) positions: HashMap<String, Vec<usize>>,
     pub(super) groups: Groups,
     /// In the order of the file.
     pub(super) rules: Vec<TreeRule>,
@@ -201,7 +205,7 @@ impl<'a> Search<'a, '_> {
 }
 
 impl Tree {
-    fn visit(&self, matches: &Matches, values: &Values, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
+    fn visit(&self, matches: &[(usize, Match<()>)], values: &Values, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
         for (rule, matched) in matches {
             let mut key = KeyBuf::default();
             if let Some(Ok(())) = matched {
@@ -216,6 +220,47 @@ impl Tree {
     }
 }
 
+/// Finds the limit that applies to a descriptor of a proxy.
+impl Tree {
+    fn position(&self, key: &str, earlier: usize) -> Option<usize> {
+        self.positions.get(key)?.get(earlier).copied()
+    }
+
+    /// Returns the rule at the end of the path that a descriptor spells out.
+    fn rule_of(&self, descriptor: &SentDescriptor) -> Option<usize> {
+        let (mut groups, mut rule) = (&self.groups, None);
+        for (key, earlier, value) in descriptor.entries() {
+            let extractor = self.position(key, earlier)?;
+            let (_, group) = groups.iter().find(|(position, _)| *position == extractor)?;
+            let format = self.extractors[extractor].format;
+            let branch = &group.branches[group.select(&format.sent(value), format)?];
+            (groups, rule) = (&branch.children, branch.rule);
+        }
+        rule
+    }
+
+    fn find_sent(&self, sent: &Sent, values: &mut Values, limit: &LimitAt<'_>, on_match: &mut OnMatch<'_>) {
+        let Some(number) = self.rule_of(sent.own()) else { return };
+        values.iter_mut().for_each(|value| *value = Value::Extracted(Err(KeyError::NotSent)));
+        for (key, earlier, value) in sent.own().entries() {
+            if let Some(position) = self.position(key, earlier) {
+                values[position] = Value::Extracted(Ok(self.extractors[position].format.sent(value)));
+            }
+        }
+        let rule = &self.rules[number];
+        let replaces = |name: &String, other: usize| {
+            let is_in_force = self.rules[other].is_unlimited || limit(other).is_some();
+            is_in_force && self.rules[other].replaces.contains(name)
+        };
+        let is_replaced = rule.name.as_ref().is_some_and(|name| {
+            sent.call.iter().filter_map(|other| self.rule_of(other)).any(|other| replaces(name, other))
+        });
+        let has_key = rule.key.iter().all(|position| matches!(values[*position], Value::Extracted(Ok(_))));
+        let key = if has_key { Ok(()) } else { Err(KeyError::NotSent) };
+        self.visit(&[(number, (!is_replaced).then_some(key))], values, on_match);
+    }
+}
+
 /// Finds the limits of a file that apply to a request.
 impl LimitIndex for Arc<Tree> {
     fn find<'a>(
@@ -227,6 +272,10 @@ impl LimitIndex for Arc<Tree> {
         on_match: &mut OnMatch<'_>,
     ) -> Result<(), PendingValue> {
         values.resize_with(self.extractors.len(), || Value::NotExtracted);
+        if let Some(sent) = Sent::of(head) {
+            self.find_sent(sent, values, limit, on_match);
+            return Ok(());
+        }
         let search = Search { tree: self, values: &mut *values, head, limit, finds_all, matches: Matches::new() };
         let matches = search.run()?;
         self.visit(&matches, values, on_match);
@@ -235,6 +284,13 @@ impl LimitIndex for Arc<Tree> {
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let key = self.rules[position].key.iter();
+        if let Some(sent) = Sent::of(head) {
+            let entries = sent.own().entries();
+            let is_of_key =
+                |name: &str, earlier| self.position(name, earlier).is_some_and(|at| key.clone().any(|of| *of == at));
+            let entries = entries.filter(|(name, earlier, _)| is_of_key(name, *earlier));
+            return entries.map(|(name, _, value)| KeyPart::secret(name.to_owned(), value)).collect();
+        }
         key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
     }
 

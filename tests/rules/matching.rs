@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::future::ready;
 
+use http::Request;
 use proptest::prelude::*;
-use tower_ratelimit::key;
-use tower_ratelimit::rules::Extractors;
+use tower_ratelimit::rules::{self, Extractors};
+use tower_ratelimit::{Decision, RequestHead, RequestLimiter, key};
 
 use crate::service::{Limited, with};
 
@@ -235,6 +236,21 @@ fn applied(nodes: &[Node], request: &BTreeMap<char, &str>) -> BTreeMap<u32, Vec<
     met.into_iter().map(|(limit, bucket)| (limit.id, bucket)).collect()
 }
 
+/// Returns the limits of the descriptors of one call, with their buckets.
+fn applied_to_call<'a>(nodes: &'a [Node], call: &[Vec<(char, &str)>]) -> Vec<Option<(&'a Plain, Vec<String>)>> {
+    let found: Vec<_> = call.iter().map(|sent| look_up(nodes, sent)).collect();
+    let replaced: BTreeSet<char> = found.iter().flatten().flat_map(|(limit, _)| limit.replaces.clone()).collect();
+    let applies = |limit: &Plain| !limit.is_unlimited && limit.name.is_none_or(|name| !replaced.contains(&name));
+    found.iter().map(|found| found.clone().filter(|(limit, _)| applies(limit))).collect()
+}
+
+/// Descriptors whose entries may repeat a key.
+fn call() -> impl Strategy<Value = Vec<Vec<(char, &'static str)>>> {
+    let value = prop::sample::select(vec!["x", "y", "xy", "z"]);
+    let entry = (prop::sample::select(vec!['a', 'b', 'c', 'd']), value);
+    prop::collection::vec(prop::collection::vec(entry, 1..4), 1..4)
+}
+
 fn request() -> impl Strategy<Value = BTreeMap<char, &'static str>> {
     let value = prop::sample::select(vec!["x", "y", "xy", "xxy", "yx", "z"]);
     prop::collection::btree_map(prop::sample::select(vec!['a', 'b', 'c']), value, 0..4)
@@ -283,6 +299,41 @@ proptest! {
             let mut left: Vec<u32> = limited.send(with(&headers)).left.into_values().collect();
             left.sort_unstable();
             prop_assert_eq!(left, expected, "{}{:?}", yaml, request);
+        }
+    }
+    #[test]
+    fn descriptors_have_the_limits_of_the_reference(
+        mut nodes in prop::collection::vec(node(), 1..5),
+        calls in prop::collection::vec(call(), 1..4),
+    ) {
+        let mut next = 1_000;
+        number(&mut nodes, &mut next);
+        prop_assume!(next < 1_600);
+        let mut yaml = String::from("domain: d\ndescriptors:\n");
+        print(&nodes, 0, &mut yaml);
+        for name in ['m', 'n', 'o'] {
+            writeln!(yaml, "- {{ key: header.{name}, rate_limit: {{ unlimited: true, name: {name} }} }}").unwrap();
+        }
+        let nothing = || key::from_fn(|_| None::<String>);
+        let extractors = ["a", "b", "c"].into_iter().fold(Extractors::new(), |known, name| known.register(name, nothing()));
+        let limits = rules::from_yaml(&yaml, &extractors).unwrap();
+        let limiter = RequestLimiter::builder(limits).try_build().unwrap();
+        let mut used: BTreeMap<(u32, Vec<String>), u32> = BTreeMap::new();
+        for call in calls {
+            let applied = applied_to_call(&nodes, &call);
+            for (limit, bucket) in applied.iter().flatten() {
+                *used.entry((limit.id, bucket.clone())).or_default() += 1;
+            }
+            let expected: Vec<Option<u64>> = applied
+                .iter()
+                .map(|found| found.clone().map(|(limit, bucket)| u64::from(limit.id - used[&(limit.id, bucket)])))
+                .collect();
+            let sent = call.iter().map(|sent| sent.iter().map(|(key, value)| (key.to_string(), *value)));
+            let requests: Vec<Request<()>> = rules::descriptors(sent);
+            let heads: Vec<_> = requests.iter().map(RequestHead::of).collect();
+            let decisions = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(limiter.decide_all(&heads)).unwrap();
+            let left = |decision: &Decision| decision.outcomes().first().map(|outcome| outcome.remaining());
+            prop_assert_eq!(decisions.iter().map(left).collect::<Vec<_>>(), expected, "{}{:?}", yaml, call);
         }
     }
 }
