@@ -165,7 +165,7 @@ fn current_limit(decision: &Decision, outcome: &Outcome) -> RateLimit {
     let seconds = window.as_secs();
     let is_whole = window.subsec_nanos() == 0 && seconds > 0;
     let unit = UNITS.iter().find(|(_, least, most)| is_whole && (*least..=*most).contains(&seconds));
-    let divides = |unit: &&(Unit, u64, u64)| unit.1 < seconds && capacity * unit.1 % seconds == 0;
+    let divides = |unit: &&(Unit, u64, u64)| unit.1 < seconds && (capacity * unit.1).is_multiple_of(seconds);
     let (unit, tokens) = match (unit, UNITS[..3].iter().rev().find(divides)) {
         (Some((unit, ..)), _) => (*unit, capacity),
         (None, Some((unit, span, _))) if is_whole && capacity > 0 => (*unit, capacity * span / seconds),

@@ -1,14 +1,16 @@
 //! Forward authentication: a proxy asks about each request of a client, and passes on an answer that is no success.
 
+use std::net::SocketAddr;
+
 use axum::body::Body;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{HOST, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode, Uri};
 use serde::Deserialize;
 use tower::ServiceExt;
-use tower_ratelimit::key::RoutePattern;
+use tower_ratelimit::key::{PeerAddr, RoutePattern};
 
 use crate::App;
 
@@ -63,15 +65,18 @@ pub(crate) async fn of_request(
 }
 
 /// Answers for an original request.
-async fn answer(app: &App, domain: &str, mut request: Request) -> Response {
+async fn answer(app: &App, domain: &str, request: Request) -> Response {
     let Some(domain) = app.domains.get(domain) else {
         let message =
             format!("there are no rules for the domain {domain:?}: add a file to --rules, or correct the path\n");
         return (StatusCode::NOT_FOUND, message).into_response();
     };
-    let path = normalized(request.uri().path());
-    request.extensions_mut().insert(RoutePattern(path));
-    let (parts, _) = request.into_parts();
+    // Of the extensions, only the proxy's address is of the original request: the others describe the question.
+    let (mut parts, _) = request.into_parts();
+    let peer = parts.extensions.remove::<ConnectInfo<SocketAddr>>();
+    parts.extensions.clear();
+    peer.and_then(|ConnectInfo(peer)| parts.extensions.insert(PeerAddr(peer)));
+    parts.extensions.insert(RoutePattern(normalized(parts.uri.path())));
     domain.answers.clone().oneshot(Request::from_parts(parts, Body::empty())).await.into_response()
 }
 

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::{App, envoy};
 
-/// Answers with 200 or 429. A call that is not valid gets 400, and 503 if the store does not decide.
+/// Answers with 200 or 429, or with 503 if the store does not decide. The content type has to be that of JSON, so that
+/// no page in a browser on this machine can call it.
 pub(crate) async fn should_rate_limit(State(app): State<App>, call: Result<Json<Call>, JsonRejection>) -> Response {
     let call = match call {
         Ok(Json(call)) => call,

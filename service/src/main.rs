@@ -63,7 +63,7 @@ async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let trusted_peers = settings.trusted_peers()?;
     let app = App { domains: Arc::new(rules::load(settings).await?), trusted_peers };
     let (reporter, grpc_health) = tonic_health::server::health_reporter();
-    let shutdown = Shutdown::new(settings.drain());
+    let shutdown = Shutdown::new(settings.drain())?;
     let health = admin::Health::new(shutdown.clone());
 
     let questions = Router::new()

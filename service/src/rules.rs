@@ -42,7 +42,8 @@ impl Domain {
         let metrics = Arc::new(MetricsRecorder::new().label("domain", name));
         let rules = rules.recorder(metrics.clone());
         let common = Common { settings, store, metrics: metrics.clone(), policy: settings.on_store_error()? };
-        let layer = common.apply(RateLimitLayer::live_builder(&rules)).try_build()?;
+        // A denial of a gRPC request would have the status 200, by which proxies would forward it.
+        let layer = common.apply(RateLimitLayer::live_builder(&rules)).grpc_rejections(false).try_build()?;
         let hits = |head: &RequestHead<'_>| head.extensions.get().map_or(1, |Hits(hits)| *hits);
         let limiter = common.apply(RequestLimiter::live_builder(&rules)).cost_by(hits).try_build()?;
         let probe = Limiter::builder([Limit::new("probe", FixedWindow::per_second(1))]).store(common.store.clone());
@@ -102,7 +103,7 @@ pub(crate) async fn load(settings: &Settings) -> Result<HashMap<String, Domain>,
         };
         let store: Arc<dyn Store> = match of_domain {
             Some(store) => Arc::new(store),
-            None => Arc::new(MemoryStore::new()),
+            None => Arc::new(MemoryStore::new().max_keys(settings.max_keys.get())),
         };
         let domain = Domain::new(&name, rules, store, settings)?;
         domains.insert(name, domain);

@@ -1,6 +1,7 @@
 //! The settings: command line and environment.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -62,6 +63,11 @@ pub(crate) struct Settings {
         default_value = "127.0.0.0/8,::1"
     )]
     pub(crate) trusted_proxies: Vec<String>,
+
+    /// The most keys of a domain in the memory of this process. A key counts once for each limit, and takes about 50
+    /// bytes.
+    #[arg(long, env = "RATELIMIT_MAX_KEYS", value_name = "NUMBER", default_value = "1000000")]
+    pub(crate) max_keys: NonZeroUsize,
 
     /// The URL of Redis: redis://… or, with TLS, rediss://…, and several of a Cluster or of Sentinels, separated by
     /// commas. Default: the memory of this process.

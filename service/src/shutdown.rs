@@ -30,19 +30,14 @@ enum Phase {
 
 impl Shutdown {
     /// Waits for SIGTERM or SIGINT in the background.
-    pub(crate) fn new(drain: Duration) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if signals can't be handled.
+    pub(crate) fn new(drain: Duration) -> io::Result<Self> {
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (sender, phase) = watch::channel(Phase::Serving);
         tokio::spawn(async move {
-            let (mut terminate, mut interrupt) = match (
-                signal(SignalKind::terminate()),
-                signal(SignalKind::interrupt()),
-            ) {
-                (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
-                (Err(error), _) | (_, Err(error)) => {
-                    tracing::error!(%error, "signals can't be handled: SIGTERM will end questions that are under way");
-                    return std::future::pending().await;
-                }
-            };
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
             tracing::info!("ending: health checks fail, and questions are answered for {} s", drain.as_secs());
             sender.send_replace(Phase::Draining);
@@ -51,7 +46,7 @@ impl Shutdown {
             // The last receiver is dropped when everything is answered.
             sender.closed().await;
         });
-        Self { phase, drain }
+        Ok(Self { phase, drain })
     }
 
     /// Returns whether the process is about to end.

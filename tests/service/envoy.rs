@@ -1,5 +1,7 @@
 //! Envoy's rate limit service, with a client of its public definition, and in JSON.
 
+use std::slice;
+
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -226,7 +228,7 @@ async fn mistakes_have_a_status() {
     let limited = RateLimitDescriptor { limit: Some(RateLimitOverride::default()), ..entry.clone() };
     for (call, expected, message) in [
         (
-            RateLimitRequest { domain: String::new(), ..call(&[entry.clone()]) },
+            RateLimitRequest { domain: String::new(), ..call(slice::from_ref(&entry)) },
             Status::InvalidArgument,
             "the domain is empty",
         ),
@@ -239,7 +241,7 @@ async fn mistakes_have_a_status() {
         assert_eq!(error.code(), expected, "{error}");
         assert!(error.message().contains(message), "{error}");
     }
-    assert_eq!(client.ask(&[entry.clone()]).await, (true, vec![(true, 4)]), "nothing was charged");
+    assert_eq!(client.ask(slice::from_ref(&entry)).await, (true, vec![(true, 4)]), "nothing was charged");
     let other = RateLimitRequest { domain: "other".to_owned(), ..call(&[entry]) };
     let answer = client.call(other).await.expect("an answer");
     assert_eq!((answer.overall_code(), answer.statuses.len()), (Code::Ok, 1));

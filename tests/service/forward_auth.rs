@@ -22,6 +22,10 @@ descriptors:
   descriptors:
   - key: header.x-user
     rate_limit: { name: user, unit: year, requests_per_unit: 1, on_missing_key: share }
+- key: query.page
+  rate_limit: { name: page, unit: year, requests_per_unit: 1 }
+- key: query.denied
+  rate_limit: { name: of the question, unit: year, requests_per_unit: 0 }
 - key: remote_address
   rate_limit: { name: address, unit: year, requests_per_unit: 5 }
 ";
@@ -40,6 +44,11 @@ async fn rules_see_the_original_request() {
     assert_eq!(program.auth("POST", "/login", "192.0.2.2", &[]).await.status, 200);
     assert_eq!(policies(&program.auth("GET", "/login", "192.0.2.1", &[]).await), "\"address\";q=5;w=31536000");
     assert_eq!(policies(&program.auth("POST", "/other", "192.0.2.1", &[]).await), "\"address\";q=5;w=31536000");
+    // The query of the client, and not of the question.
+    let pages = ["/?page=1", "/?page=2", "/?page=1"];
+    for (uri, status) in pages.into_iter().zip([200, 200, 429]) {
+        assert_eq!(program.auth("GET", uri, "192.0.2.5", &[]).await.status, status, "{uri}");
+    }
     // The host and a header of the client.
     let shop = [("x-forwarded-host", "shop.example"), ("x-user", "ann")];
     assert!(policies(&program.auth("GET", "/", "192.0.2.3", &shop).await).contains("user"));
@@ -73,6 +82,18 @@ async fn denials_can_be_403_for_nginx() {
     assert_eq!(denied.status, 403);
     assert!(denied.header("retry-after").is_some() && denied.header("ratelimit").is_some());
     assert_eq!(program.get("/auth/test?denied=200", &headers).await.status, 400);
+}
+
+/// A denial in the form of gRPC would have the status 200, so that the proxy would forward the request.
+#[tokio::test]
+async fn denials_of_grpc_requests_are_no_success() {
+    let program = Program::with_rules(RULES, &[]);
+    let more = [("content-type", "application/grpc"), ("te", "trailers")];
+    assert_eq!(program.auth("POST", "/login", "192.0.2.1", &more).await.status, 200);
+    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web"] {
+        let answer = program.auth("POST", "/login", "192.0.2.1", &[("content-type", content_type), more[1]]).await;
+        assert_eq!(answer.status, 429, "{content_type}");
+    }
 }
 
 #[tokio::test]

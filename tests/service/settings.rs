@@ -57,6 +57,7 @@ fn mistakes_name_the_value_and_the_remedy() {
         (&["--publish-rules"], &["--redis <URL>", "--rules <FILE>"]),
         (&["--follow-rules"], &["--redis <URL>"]),
         (&["--deadline-ms", "0"], &["deadline"]),
+        (&["--max-keys", "0"], &["--max-keys <NUMBER>"]),
         (&["--near-limit", "0"], &["near_limit"]),
         (&["--processes", "0"], &["0"]),
         (&["--on-store-error", "deny"], &["possible values: reject, allow, decide-locally"]),

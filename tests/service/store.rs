@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::redis_server::RedisServer;
+use support::certificates::{Authority, url};
+use support::redis_cluster::RedisCluster;
+use support::redis_server::{Folder, RedisServer};
+use support::sentinel::{self, Sentinels};
 
 use crate::program::{Program, wait_until};
 
@@ -60,4 +63,31 @@ async fn the_store_can_be_part_of_the_health() {
     has_health(503).await;
     redis.resume();
     has_health(200).await;
+}
+
+/// Redis as a Cluster, behind Sentinels, and with TLS and a password.
+#[tokio::test]
+async fn every_deployment_of_redis_counts() {
+    let cluster = RedisCluster::start(0);
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    let (folder, authority) = (Folder::new(), Authority::new());
+    let (secure, authorities) = (authority.server(false), folder.write("ca.pem", &authority.pem));
+    let locked = RedisServer::start_with(&["--requirepass", "secret"]);
+    for (redis, more) in [
+        (cluster.urls().join(","), &["--redis-cluster"][..]),
+        (sentinels.urls().join(","), &["--redis-sentinel", sentinel::MASTER]),
+        (url(&secure), &["--redis-ca", &authorities]),
+        (locked.url(), &["--redis-password", "secret", "--redis-prefix", "own"]),
+    ] {
+        let program = Program::with_rules(RULES, &[&["--redis", &redis, "--deadline-ms", "5000"], more].concat());
+        let mut statuses = Vec::new();
+        for _ in 0..5 {
+            statuses.push(program.auth("GET", "/", "192.0.2.1", &[]).await.status.as_u16());
+        }
+        assert_eq!(statuses, [200, 200, 200, 200, 429], "{more:?}");
+        let decided =
+            r#"ratelimit_decisions_total{domain="test",limit="address",outcome="allowed",decided_by="store"}"#;
+        assert_eq!(program.metric(decided).await, 4.0, "{more:?}");
+    }
 }
