@@ -41,7 +41,8 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
 pub(crate) async fn should_rate_limit(app: &App, call: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     check(&call)?;
     let Some(domain) = app.domains.get(&call.domain) else {
-        tracing::debug!(domain = call.domain, "a call for a domain without rules was allowed");
+        metrics::counter!("ratelimit_unknown_domain_total").increment(1);
+        tracing::debug!(domain = call.domain, "a call for a domain without rules was allowed: check its name");
         let statuses = call.descriptors.iter().map(|_| status(None)).collect();
         return Ok(RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() });
     };

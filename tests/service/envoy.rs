@@ -245,6 +245,7 @@ async fn mistakes_have_a_status() {
     let other = RateLimitRequest { domain: "other".to_owned(), ..call(&[entry]) };
     let answer = client.call(other).await.expect("an answer");
     assert_eq!((answer.overall_code(), answer.statuses.len()), (Code::Ok, 1));
+    assert_eq!(client.program.metric("ratelimit_unknown_domain_total").await, 1.0);
 }
 
 #[tokio::test]
