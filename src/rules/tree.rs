@@ -283,15 +283,18 @@ impl LimitIndex for Arc<Tree> {
     }
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
-        let key = self.rules[position].key.iter();
-        if let Some(sent) = Sent::of(head) {
-            let entries = sent.own().entries();
-            let is_of_key =
-                |name: &str, earlier| self.position(name, earlier).is_some_and(|at| key.clone().any(|of| *of == at));
-            let entries = entries.filter(|(name, earlier, _)| is_of_key(name, *earlier));
-            return entries.map(|(name, _, value)| KeyPart::secret(name.to_owned(), value)).collect();
-        }
-        key.flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect()
+        let key = &self.rules[position].key;
+        let Some(sent) = Sent::of(head) else {
+            return key.iter().flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect();
+        };
+        let part = |(name, earlier, value): (&str, usize, &str)| {
+            let extractor = self.position(name, earlier).filter(|extractor| key.contains(extractor))?;
+            Some(match self.extractors[extractor].format {
+                ValueFormat::Text(_) => KeyPart::secret(name.to_owned(), value),
+                _ => KeyPart::new(name.to_owned(), value),
+            })
+        };
+        sent.own().entries().filter_map(part).collect()
     }
 
     fn max_matches(&self, limit: &LimitAt<'_>) -> usize {

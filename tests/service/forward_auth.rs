@@ -162,6 +162,7 @@ async fn explanations_charge_nothing_and_are_not_for_proxies() {
         r#"{"domain": "test", "descriptors": [{"entries": [{"key": "remote_address", "value": "192.0.2.1"}]}]}"#;
     let answer = ask(program.admin, Method::POST, "/explain", &[json], descriptors).await;
     assert!(answer.body.contains("address (remote_address): allowed, 4 of 5 left"), "{answer:?}");
+    assert!(answer.body.contains("by remote_address 192.0.2.1"), "{answer:?}");
     for wrong in [r#"{"domain": "other"}"#, r#"{"domain": "test", "path": "a b"}"#, r#"{"domain": "test", "pth": "/"}"#]
     {
         assert!(ask(program.admin, Method::POST, "/explain", &[json], wrong).await.status.is_client_error(), "{wrong}");
