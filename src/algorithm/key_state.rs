@@ -211,6 +211,23 @@ impl CompactState {
         }
     }
 
+    /// Returns the state of a key by its counts in the previous window and in the current one, which ends at `end`: see
+    /// [`Algorithm::counted_windows`].
+    pub(crate) fn of_counts(algorithm: &Algorithm, end: u64, [previous, current]: [u64; 2]) -> Self {
+        match algorithm.kind {
+            Kind::Counter(..) => Self { expires_at: end + algorithm.span, at: 0, detail: previous << 32 | current },
+            _ => Self { expires_at: end, at: 0, detail: current },
+        }
+    }
+
+    /// Returns the end of the window that was charged last, and its count.
+    pub(crate) fn current_count(&self, algorithm: &Algorithm) -> (u64, u64) {
+        match algorithm.kind {
+            Kind::Counter(..) => (self.expires_at.saturating_sub(algorithm.span), self.detail & u64::from(u32::MAX)),
+            _ => (self.expires_at, self.detail),
+        }
+    }
+
     pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),

@@ -249,6 +249,16 @@ impl Algorithm {
         keeps_log
     }
 
+    /// Returns the number of windows whose counts are the state of a key, or `None` if the state is more than counts of
+    /// windows that all keys have in common.
+    pub(crate) const fn counted_windows(&self) -> Option<usize> {
+        match self.kind {
+            Kind::Window(_) => Some(1),
+            Kind::Counter(..) => Some(2),
+            _ => None,
+        }
+    }
+
     /// Returns the tag in storage keys, the name in words, the tag in the script of the Redis store, and whether the
     /// state of a key is a log. Kinds with incompatible states have different tags in storage keys.
     #[inline]

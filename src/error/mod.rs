@@ -64,7 +64,8 @@ pub enum StoreErrorKind {
     Contention,
     /// The store was not called, because the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
-    /// The store does not support [overrides](crate::LimitHandle#overrides).
+    /// The store does not support [overrides](crate::LimitHandle#overrides), or refunds and resets of a key that it
+    /// counts in a [sketch](crate::store::Sketch).
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
@@ -177,6 +178,17 @@ impl StoreError {
             concat!(
                 "does not support overrides: use a store of this crate, or forward `access_override` to the store ",
                 "that yours wraps"
+            ),
+        )
+    }
+
+    /// Creates the error of a refund or reset of keys that are counted in a sketch.
+    pub(crate) fn is_in_sketch() -> Self {
+        Self::of(
+            StoreErrorKind::NotSupported,
+            concat!(
+                "counts some of these keys in a sketch, which can't lower a count: their usage ends with the window, ",
+                "unless `MemoryStore::max_keys` has room for them"
             ),
         )
     }

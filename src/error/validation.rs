@@ -146,7 +146,7 @@ pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
 
 impl ConfigError {
     /// Creates an error whose message names the invalid value and the remedy.
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>) -> Self {
         Self { message: printable(&message.into()), rule: None }
     }
 

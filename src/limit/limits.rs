@@ -15,7 +15,7 @@ use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
-use crate::store::{Store, escape};
+use crate::store::{Preparation, Store, escape};
 
 /// Limits that are decided together, each with its charge for one store. Limits are numbered in order.
 #[derive(Clone)]
@@ -37,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) hasher: KeyHasher,
     /// The [identity](Store::identity) of the store.
     pub(crate) store: u32,
+    /// What the store has prepared for the limits.
+    prepared: Vec<Preparation>,
     /// For stores with readable keys.
     texts: Option<Arc<Texts>>,
 }
@@ -76,6 +78,7 @@ impl Limits {
             charges: Box::default(),
             hasher: KeyHasher::with_secret([0; 16]),
             store: 0,
+            prepared: Vec::new(),
             texts: None,
         };
         limits.check_max_matches()?;
@@ -96,8 +99,12 @@ impl Limits {
         Ok(())
     }
 
-    /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set.
-    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
+    /// Derives the charges for a store, and prepares it. Puts all limits into shadow mode if `is_shadow` is set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't keep a limit.
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) -> Result<(), ConfigError> {
         (self.hasher, self.store) = (store.hasher(), store.identity());
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
@@ -106,6 +113,15 @@ impl Limits {
         self.texts = store
             .has_readable_keys()
             .then(|| Texts::new(self.limits.iter().map(|limit| escape(&limit.name)), self.charges.iter()));
+        let prepare = |(limit, charge): (&Limit, &Charge)| {
+            let outcome = Outcome::new(*charge, limit.enforced_penalty().copied().map(PenaltyOutcome::new));
+            store.prepare(&outcome, limit.actual_cost.is_some()).map_err(|error| ConfigError {
+                message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
+                rule: limit.rule_position.clone(),
+            })
+        };
+        self.prepared = self.limits.iter().zip(&self.charges).map(prepare).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     fn derive_charges(&mut self) {

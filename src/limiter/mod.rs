@@ -340,7 +340,7 @@ impl Builder {
         let live = limits.map(|limits| {
             limits.derive(&engine, |engine, limits| {
                 limits.iter().try_for_each(Limit::check_needs_no_request)?;
-                Ok(engine.with_limits(limits))
+                engine.with_limits(limits)
             })
         });
         Ok(Limiter { engine: Arc::new(engine), live: live.transpose()? })

@@ -40,9 +40,9 @@ impl RequestLimits {
     ///
     /// # Errors
     ///
-    /// See [`checked`](Self::checked).
+    /// See [`checked`](Self::checked). The store can't keep a limit.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
-        Self { engine: Arc::new(self.engine.with_limits(limits)), ..self.clone() }.checked()
+        Self { engine: Arc::new(self.engine.with_limits(limits)?), ..self.clone() }.checked()
     }
 
     /// Checks the cost.

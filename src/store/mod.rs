@@ -19,6 +19,7 @@ mod memory;
 mod redis;
 mod remembering;
 
+use std::any::Any;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -26,14 +27,14 @@ use std::time::Duration;
 pub(crate) use self::cas::KeyLocks;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub use self::future::{Answer, StoreFuture};
-pub use self::memory::MemoryStore;
+pub use self::memory::{MemoryStore, Sketch};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use self::remembering::Remembering;
 use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
 pub use crate::decision::{Charge, Charges, Outcome, Purpose, Veto};
 pub use crate::error::Node;
-use crate::error::StoreError;
+use crate::error::{ConfigError, StoreError};
 pub use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::{Timestamp, ceil_micros};
 
@@ -170,6 +171,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Prepares the store for a limit: allocates what it needs, or reports that the store can't keep it.
+    ///
+    /// Called for each limit when a limiter is built, and when its limits are replaced, with a charge of no key.
+    /// `depends_on_refunds` is whether responses refund requests. The limiter keeps the returned value as long as it has
+    /// the limit. Defaults to `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't keep the limit. The name of the limit is put before its message.
+    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
+        self.inner().map_or(Ok(None), |inner| inner.prepare(limit, depends_on_refunds))
+    }
+
     /// Decides a request without calling a database, and returns the instant of the decision. A store in memory always
     /// does so. Other stores repeat a denial whose wait is not over, and return `None` for all other requests.
     ///
@@ -254,6 +268,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).inner()
     }
 
+    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
+        (**self).prepare(limit, depends_on_refunds)
+    }
+
     fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
         (**self).decide_at_once(charges, purpose)
     }
@@ -286,6 +304,9 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).access_override(charges, operation)
     }
 }
+
+/// A value of a store that is dropped when no limiter has a limit any more: see [`Store::prepare`].
+pub type Preparation = Option<Arc<dyn Any + Send + Sync>>;
 
 /// The resources that a store uses. Fields that the store does not know are `None`.
 ///

@@ -49,7 +49,10 @@ impl MemoryStore {
                 }
             }
             Err(_) => {
-                let mut state = KeyState::UNUSED;
+                let Some(mut state) = self.absent_state(shard, outcome, now) else {
+                    outcome.set_unanswered();
+                    return at;
+                };
                 outcome.peek(&state, now, takes);
                 outcome.complete(&mut state, takes && outcome.is_allowed());
                 if takes {
@@ -88,15 +91,17 @@ impl MemoryStore {
                 let size = self.override_of(outcome, now).map_or(outcome.own_size, |kept| kept.size);
                 outcome.charge.resize(size);
             }
-            let table = &mut self.shard_among(locked, outcome.key()).table;
-            let slot = table.find(outcome.fingerprint()).ok();
-            match slot.map(|slot| &mut table.slots[slot]) {
-                Some(entry) => {
-                    let state = entry.take_state();
-                    outcome.peek(&state, now_of(outcome), takes);
-                    entry.set_state(state);
-                }
-                None => outcome.peek(&KeyState::UNUSED, now_of(outcome), takes),
+            let shard = self.shard_among(locked, outcome.key());
+            let slot = shard.table.find(outcome.fingerprint()).ok();
+            if let Some(slot) = slot {
+                let entry = &mut shard.table.slots[slot];
+                let state = entry.take_state();
+                outcome.peek(&state, now_of(outcome), takes);
+                entry.set_state(state);
+            } else if let Some(state) = self.absent_state(shard, outcome, now_of(outcome)) {
+                outcome.peek(&state, now_of(outcome), takes);
+            } else {
+                outcome.set_unanswered();
             }
             if outcome.penalty().is_some() {
                 self.peek_penalty(locked, outcome, now);
@@ -106,7 +111,8 @@ impl MemoryStore {
         let mut new: SmallVec<[_; 2]> = SmallVec::new();
         complete(charges, purpose, |outcome, index, takes| {
             let Some(slot) = slots[index] else {
-                let mut state = KeyState::UNUSED;
+                let shard = self.shard_among(locked, outcome.key());
+                let mut state = self.absent_state(shard, outcome, now_of(outcome)).unwrap_or(KeyState::UNUSED);
                 outcome.complete(&mut state, takes);
                 return new.push((index, state));
             };
@@ -190,7 +196,8 @@ impl MemoryStore {
         if charge.algorithm().is_calendar() { self.clock.wall_time() } else { self.clock.now() }
     }
 
-    /// Adds the states of new keys, by the positions of their charges, unless they are unused.
+    /// Adds the states of new keys, by the positions of their charges, unless they are unused: to the table, or to a
+    /// sketch if the table has no room.
     #[inline(never)]
     fn add(
         &self,
@@ -201,14 +208,13 @@ impl MemoryStore {
     ) {
         for (index, state) in new.into_iter().filter(|(_, state)| state.expires_at() > 0) {
             let outcome = &outcomes[index];
-            self.shard_among(locked, outcome.key()).add(
-                outcome.fingerprint(),
-                state,
-                rank(outcome),
-                own,
-                self.max_keys,
-                || self.expiry_limit(),
-            );
+            let shard = self.shard_among(locked, outcome.key());
+            if self.overflow.is_some() && !shard.make_room(own, self.max_keys, || self.expiry_limit()) {
+                shard.sketches.set(outcome, &state);
+            } else {
+                let fingerprint = outcome.fingerprint();
+                shard.add(fingerprint, state, rank(outcome), own, self.max_keys, || self.expiry_limit());
+            }
         }
     }
 

@@ -1,22 +1,26 @@
 //! The store in this process's memory.
 
 mod decide;
+mod overflow;
 mod shard;
+mod sketch;
 mod table;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use self::shard::Shard;
+pub use self::sketch::Sketch;
 use self::table::EvictionRank;
 use super::{
-    Answer, Override, OverrideOperation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride, random_identity,
+    Answer, Override, OverrideOperation, Preparation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride,
+    random_identity,
 };
 use crate::decision::{Charge, Charges, Outcome};
-use crate::error::StoreError;
+use crate::error::{ConfigError, StoreError};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -52,6 +56,10 @@ pub struct MemoryStore {
     shards: Box<[Padded]>,
     /// The maximum number of keys in a shard.
     max_keys: usize,
+    /// The sketch of each limit for the keys beyond `max_keys`, if none are evicted.
+    overflow: Option<Sketch>,
+    /// The limits that have sketches, by their identities, as long as limiters have them.
+    sketched: Mutex<Vec<(KeyHash, Weak<()>)>>,
     /// The shard to be swept next.
     sweeper: AtomicUsize,
     /// By the fingerprint of the key. Only decisions of limits that have overrides read them.
@@ -80,6 +88,12 @@ impl MemoryStore {
         Self::sized(1_000_000)
     }
 
+    /// Creates a store that counts all keys in a sketch. See [the guide](crate::guide::stores#fixed-memory).
+    #[must_use]
+    pub fn sketch(sketch: Sketch) -> Self {
+        Self { max_keys: 0, overflow: Some(sketch), ..Self::sized(sketch.keys as usize) }
+    }
+
     /// Sets the most keys that the store holds, from 1. A key counts once for each limit, and once more for its strikes
     /// if the limit has a [`Penalty`](crate::Penalty). The bound is divided among the shards of the store, of which
     /// some are full a little earlier than others.
@@ -96,6 +110,13 @@ impl MemoryStore {
         assert!(keys > 0, "max_keys is 0: remember at least 1 key");
         let Self { shards, max_keys, .. } = Self::sized(keys);
         Self { shards, max_keys, ..self }
+    }
+
+    /// Counts new keys in a sketch once the store holds [`max_keys`](Self::max_keys), instead of evicting others, unless
+    /// one has expired. See [the guide](crate::guide::stores#fixed-memory).
+    #[must_use]
+    pub fn overflow(self, sketch: Sketch) -> Self {
+        Self { overflow: Some(sketch), ..self }
     }
 
     /// Sets the most [overrides](crate::LimitHandle#overrides) that the store holds. Defaults to 100,000. One takes
@@ -136,10 +157,11 @@ impl MemoryStore {
     /// Returns the memory that the store has allocated, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let tables: usize = (0..self.shards.len()).map(|shard| self.lock(shard).table.heap()).sum();
+        let heap = |shard: MutexGuard<'_, Shard>| shard.table.heap() + shard.sketches.bytes();
+        let shards: usize = (0..self.shards.len()).map(|shard| heap(self.lock(shard))).sum();
         let overrides = self.overrides.read().unwrap_or_else(PoisonError::into_inner).capacity();
         // The standard library's table has a byte of metadata for each entry.
-        size_of_val(&*self.shards) + tables + overrides * (size_of::<(u128, StoredOverride)>() + 1)
+        size_of_val(&*self.shards) + shards + overrides * (size_of::<(u128, StoredOverride)>() + 1)
     }
 
     fn sized(keys: usize) -> Self {
@@ -149,6 +171,8 @@ impl MemoryStore {
         Self {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             max_keys: keys / shards,
+            overflow: None,
+            sketched: Mutex::default(),
             sweeper: AtomicUsize::new(0),
             overrides: RwLock::default(),
             max_overrides: MAX_OVERRIDES,
@@ -193,19 +217,24 @@ impl MemoryStore {
         self.clock.now().min(self.clock.wall_time()).as_micros().saturating_sub(KEPT_LONGER)
     }
 
-    /// Refunds a charge, as far as it still counts.
-    fn refund_one(&self, outcome: &Outcome) {
+    /// Refunds a charge, as far as it still counts. Returns whether the key was in a table, or unused.
+    fn refund_one(&self, outcome: &Outcome) -> bool {
         let now = self.now_of(outcome).as_micros();
-        let (table, algorithm) = (&mut self.lock(self.shard_of(outcome.key())).table, outcome.algorithm());
-        let Ok(slot) = table.find(outcome.fingerprint()) else { return };
+        let (shard, algorithm) = (&mut self.lock(self.shard_of(outcome.key())), outcome.algorithm());
+        let Ok(slot) = shard.table.find(outcome.fingerprint()) else {
+            return self.absent_state(shard, outcome, now).is_none_or(|state| state.expires_at() == 0);
+        };
+        let table = &mut shard.table;
         let entry = &mut table.slots[slot];
         let mut state = entry.take_state();
         state.refund(algorithm, outcome.mark, now, outcome.cost());
         if state.expires_at() == 0 {
-            return table.remove(slot);
+            table.remove(slot);
+        } else {
+            entry.set_rank(EvictionRank::new(state.used(algorithm, now), algorithm.hard_capacity()));
+            entry.set_state(state);
         }
-        entry.set_rank(EvictionRank::new(state.used(algorithm, now), algorithm.hard_capacity()));
-        entry.set_state(state);
+        true
     }
 }
 
@@ -239,18 +268,26 @@ impl Store for MemoryStore {
     }
 
     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
-        charges.iter().for_each(|outcome| self.refund_one(outcome));
-        StoreFuture::ready(Ok(()))
+        let refunded = charges.iter().filter(|outcome| self.refund_one(outcome)).count();
+        StoreFuture::ready(if refunded == charges.len() { Ok(()) } else { Err(StoreError::is_in_sketch()) })
     }
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
+        let mut is_in_sketch = false;
         for ((position, _), fingerprint) in charges.states().zip(charges.fingerprints()) {
-            let table = &mut self.lock(self.shard_of(charges[position].key())).table;
-            if let Ok(slot) = table.find(fingerprint) {
-                table.remove(slot);
+            let charge = &charges[position];
+            let mut shard = self.lock(self.shard_of(charge.key()));
+            if let Ok(slot) = shard.table.find(fingerprint) {
+                shard.table.remove(slot);
             }
+            let state = self.absent_state(&shard, charge, self.now_of(charge).as_micros());
+            is_in_sketch |= state.is_some_and(|state| state.expires_at() > 0);
         }
-        StoreFuture::ready(Ok(()))
+        StoreFuture::ready(if is_in_sketch { Err(StoreError::is_in_sketch()) } else { Ok(()) })
+    }
+
+    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
+        self.overflow.map_or(Ok(None), |sketch| self.prepare_sketch(&sketch, limit, depends_on_refunds))
     }
 
     fn now(&self) -> Option<Timestamp> {

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::MutexGuard;
 
+use super::overflow::Sketches;
 use super::table::{EvictionRank, RankedFingerprint, Table};
 use crate::algorithm::KeyState;
 
@@ -13,6 +14,8 @@ pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) table: Table,
+    /// The counts of keys for which the table has no room, if the store keeps any.
+    pub(super) sketches: Sketches,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
     /// The amount that each request adds to `due`, in quarters of a slot.
@@ -35,7 +38,7 @@ const NEW_KEY_PACE: u32 = 16;
 
 impl Shard {
     pub(super) fn new() -> Self {
-        Self { table: Table::default(), due: 0, pace: IDLE_PACE }
+        Self { table: Table::default(), sketches: Sketches::default(), due: 0, pace: IDLE_PACE }
     }
 
     /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
@@ -60,6 +63,18 @@ impl Shard {
         self.due += NEW_KEY_PACE;
         self.table.insert(fingerprint, state).set_rank(rank.unwrap_or(EvictionRank::LOWEST));
         true
+    }
+
+    /// Returns whether the table has room for another entry, after the removal of one that has expired if there are
+    /// `max_keys`.
+    #[cold]
+    pub(super) fn make_room(&mut self, spared: &[u128], max_keys: usize, expiry_limit: impl Fn() -> u64) -> bool {
+        if self.table.len() < max_keys || max_keys == 0 {
+            return max_keys > 0;
+        }
+        let expiry_limit = expiry_limit();
+        let expired = self.table.candidate(spared, expiry_limit).filter(|found| found.expires_at <= expiry_limit);
+        expired.inspect(|expired| self.table.remove(expired.slot)).is_some()
     }
 
     /// Counts a request. Every few requests, returns how many slots of the store are to be swept, and 0 otherwise.
