@@ -124,6 +124,11 @@ impl Limits {
         Ok(())
     }
 
+    /// Drops what the store has prepared, for limits that are only a base of others.
+    pub(crate) fn drop_prepared(&mut self) {
+        self.prepared.clear();
+    }
+
     fn derive_charges(&mut self) {
         let charge = |(index, limit): (u16, &Limit)| self.new_charge(index, limit, limit.algorithm);
         self.charges = (0..).zip(&*self.limits).map(charge).collect();

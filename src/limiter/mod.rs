@@ -313,7 +313,12 @@ impl<T> Builder<T> {
             tracing::warn!("no limit is enforced: there is none, or all are in shadow mode");
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
-        Ok((Engine::new(limits, store, self.config)?, self.live, self.options))
+        let mut engine = Engine::new(limits, store, self.config)?;
+        if self.live.is_some() {
+            // Requests are decided by engines that are derived from this one.
+            engine.limits.drop_prepared();
+        }
+        Ok((engine, self.live, self.options))
     }
 }
 

@@ -20,6 +20,7 @@ mod overrides;
 mod penalties;
 mod refund;
 mod rule;
+mod sketch;
 mod subject;
 #[cfg(target_os = "linux")]
 mod system_clock;

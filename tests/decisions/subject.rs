@@ -19,9 +19,13 @@ pub(crate) const KEY: &str = "key";
 
 impl Subject {
     pub(crate) fn new(rules: &[Rule]) -> Self {
+        Self::with_store(rules, MemoryStore::new().max_keys(1_000))
+    }
+
+    pub(crate) fn with_store(rules: &[Rule], store: MemoryStore) -> Self {
         let clock = ManualClock::default();
         let named = |(index, rule): (usize, &Rule)| Limit::new(format!("limit-{index}"), rule.algorithm());
-        let store = MemoryStore::new().max_keys(1_000).clock(clock.clone());
+        let store = store.clock(clock.clone());
         Self { clock, limiter: Limiter::builder(rules.iter().enumerate().map(named)).store(store).build() }
     }
 

@@ -48,11 +48,9 @@ impl MemoryStore {
                     entry.set_rank(rank);
                 }
             }
+            Err(_) if self.overflow.is_some() => self.decide_absent(&mut locked, outcome, now, takes),
             Err(_) => {
-                let Some(mut state) = self.absent_state(shard, outcome, now) else {
-                    outcome.set_unanswered();
-                    return at;
-                };
+                let mut state = KeyState::UNUSED;
                 outcome.peek(&state, now, takes);
                 outcome.complete(&mut state, takes && outcome.is_allowed());
                 if takes {
@@ -199,7 +197,7 @@ impl MemoryStore {
     /// Adds the states of new keys, by the positions of their charges, unless they are unused: to the table, or to a
     /// sketch if the table has no room.
     #[inline(never)]
-    fn add(
+    pub(super) fn add(
         &self,
         locked: &mut Locked<'_>,
         outcomes: &[Outcome],

@@ -6,10 +6,11 @@
 
 use std::collections::HashSet;
 use std::mem;
+use std::slice;
 use std::sync::{Arc, PoisonError};
 
 use super::MemoryStore;
-use super::shard::Shard;
+use super::shard::{Locked, Shard};
 use super::sketch::{Counts, Dimensions, Sketch};
 use crate::algorithm::{Algorithm, CompactState, KeyState};
 use crate::decision::{Charge, Outcome};
@@ -98,7 +99,8 @@ impl LimitSketch {
     #[cold]
     fn begin(&mut self, algorithm: &Algorithm, end: u64) {
         let last = Timestamp::from_micros((end - 1).min(Timestamp::MAX.as_micros()));
-        let start = end - algorithm.window_at(last).as_micros() as u64;
+        // The first week of a calendar begins before the epoch.
+        let start = end.saturating_sub(algorithm.window_at(last).as_micros() as u64);
         if let Some(previous) = &mut self.previous {
             mem::swap(previous, &mut self.current);
             if start != self.end {
@@ -111,6 +113,18 @@ impl LimitSketch {
 }
 
 impl MemoryStore {
+    /// Decides a request with a single limit whose key is not in the table, as [`decide_now`](Self::decide_now) does.
+    #[cold]
+    pub(super) fn decide_absent(&self, locked: &mut Locked<'_>, outcome: &mut Outcome, now: u64, takes: bool) {
+        let [(_, shard)] = locked else { unreachable!("a request with a single limit has one shard") };
+        let Some(mut state) = self.absent_state(shard, outcome, now) else { return outcome.set_unanswered() };
+        outcome.peek(&state, now, takes);
+        outcome.complete(&mut state, takes && outcome.is_allowed());
+        if takes {
+            self.add(locked, slice::from_ref(outcome), &[outcome.fingerprint()], [(0, state)]);
+        }
+    }
+
     /// Returns the state of a key that is not in the table of its shard. `None` if its limit is not
     /// [prepared](crate::Store::prepare).
     #[inline]

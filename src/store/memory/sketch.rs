@@ -197,3 +197,115 @@ const fn mix(mut hash: u64) -> u64 {
     hash = (hash ^ hash >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ hash >> 31
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::key::hash::KeyHasher;
+
+    /// Random numbers, and the fingerprints of keys, by a seed.
+    struct Random(KeyHasher, u64);
+
+    impl Random {
+        fn new(seed: u8) -> Self {
+            Self(KeyHasher::with_secret([seed; 16]), 0)
+        }
+
+        fn next(&mut self) -> u64 {
+            self.1 += 1;
+            mix(self.0.hash(&self.1.to_be_bytes()).as_u128() as u64)
+        }
+
+        fn fingerprint(&self, key: u64) -> u128 {
+            self.0.hash(&key.to_le_bytes()).as_u128()
+        }
+
+        /// Returns a key from 0 to 2^20 - 1, key k with a probability of about 1 / k.
+        fn zipf(&mut self) -> u64 {
+            let uniform = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
+            (uniform * 20.0).exp2() as u64 - 1
+        }
+    }
+
+    /// Charges random costs to random keys, and returns the exact counts.
+    fn charge(counts: &mut Counts, random: &mut Random, charges: u64, costs: u64) -> HashMap<u64, u64> {
+        let mut exact = HashMap::new();
+        for _ in 0..charges {
+            let (key, cost) = (random.zipf(), 1 + random.next() % costs);
+            let fingerprint = random.fingerprint(key);
+            counts.raise(fingerprint, counts.get(fingerprint) + cost);
+            *exact.entry(key).or_default() += cost;
+        }
+        exact
+    }
+
+    #[test]
+    fn no_count_is_too_low() {
+        for seed in 0..10 {
+            let mut random = Random::new(seed);
+            // So small that most counters are shared.
+            let mut counts = Counts::new(&Sketch::new().error(0.05).expected_keys(100).part(1));
+            for (key, exact) in charge(&mut counts, &mut random, 5_000, 1 + u64::from(seed)) {
+                assert!(counts.get(random.fingerprint(key)) >= exact, "the count of {key}, which is {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_of_zipf_traffic_are_within_the_error() {
+        const CHARGES: u64 = 100_000;
+        let sketch = Sketch::new().error(0.001).expected_keys(100_000);
+        for seed in 0..10 {
+            let mut random = Random::new(seed);
+            let mut counts = Counts::new(&sketch.part(1));
+            let exact = charge(&mut counts, &mut random, CHARGES, 1);
+            let most = CHARGES as f64 * sketch.error + 1.0;
+            let is_within =
+                |(key, exact): (&u64, &u64)| counts.get(random.fingerprint(*key)) as f64 <= *exact as f64 + most;
+            let within = exact.iter().filter(|&entry| is_within(entry)).count();
+            assert!(within as f64 >= exact.len() as f64 * sketch.confidence, "{within} of {} counts", exact.len());
+        }
+    }
+
+    #[test]
+    fn keys_that_are_seen_once_raise_no_counter() {
+        let random = Random::new(0);
+        let mut counts = Counts::new(&Sketch::new().error(0.001).expected_keys(10_000).part(1));
+        (0..10_000).for_each(|key| counts.raise(random.fingerprint(key), 1));
+        assert!(counts.counters.iter().all(|counter| *counter == 0));
+        let unseen = (10_000..20_000).filter(|key| counts.get(random.fingerprint(*key)) == 0).count();
+        assert!(unseen >= 9_850, "{unseen} of 10,000 other keys are unseen");
+    }
+
+    #[test]
+    fn the_memory_is_as_stated() {
+        for (sketch, parts) in [(Sketch::new(), 1), (Sketch::new().error(0.1).expected_keys(1), 256)] {
+            let dimensions = sketch.part(parts);
+            assert_eq!(Counts::new(&dimensions).bytes(), dimensions.bytes());
+        }
+        assert_eq!((Sketch::new().part(1).rows, Sketch::new().part(1).row), (5, 271_829));
+    }
+
+    #[test]
+    fn the_largest_count_is_kept() {
+        let mut counts = Counts::new(&Sketch::new().error(0.1).part(1));
+        counts.raise(1, u32::MAX.into());
+        assert_eq!(counts.get(1), u32::MAX.into());
+        counts.clear();
+        assert_eq!(counts.get(1), 0);
+    }
+
+    #[test]
+    fn values_out_of_range_are_errors() {
+        for (sketch, message) in [
+            (Sketch::new().error(0.0), "the error of a sketch is 0: use 0.000000001 to 0.1"),
+            (Sketch::new().error(f64::NAN), "the error of a sketch is NaN: use 0.000000001 to 0.1"),
+            (Sketch::new().confidence(1.0), "the confidence of a sketch is 1: use 0.5 to 0.999999"),
+            (Sketch::new().expected_keys(0), "the number of expected keys of a sketch is 0: use 1 to 68719476736"),
+        ] {
+            assert_eq!(sketch.check().unwrap_err().to_string(), message);
+        }
+    }
+}
