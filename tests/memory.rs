@@ -14,9 +14,10 @@ use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service, service_fn};
+use tower_ratelimit::store::Sketch;
 use tower_ratelimit::{
-    Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore, Permit,
-    RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
+    Algorithm, CalendarWindow, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock,
+    MemoryStore, Permit, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
 };
 
 use self::counting::{allocations, live_bytes};
@@ -320,6 +321,41 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
                 let _ = acquire(&limiter, 1);
             }
             assert_eq!(allocations() - before, 3 * 150 * for_each, "{algorithm:?}");
+        }
+    }
+}
+
+/// The sketch is allocated when the limiter is built, with the stated size, and its windows rotate in place.
+#[test]
+fn a_flood_of_keys_in_a_sketch_allocates_nothing() {
+    const KEYS: usize = 1_000;
+    const MINUTE: Duration = Duration::from_secs(60);
+    let sketch = Sketch::new().error(0.001).expected_keys(10_000);
+    let algorithms: [Algorithm; 3] = [
+        FixedWindow::new(5, MINUTE).into(),
+        SlidingWindowCounter::new(5, MINUTE).into(),
+        CalendarWindow::daily(5).into(),
+    ];
+    for algorithm in algorithms {
+        for (store, advances) in
+            [(MemoryStore::sketch(sketch), true), (MemoryStore::new().max_keys(KEYS).overflow(sketch), false)]
+        {
+            let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+            let store = Arc::new(store.clock(clock.clone()));
+            let (before, stated) = (live_bytes(), store.sketch_bytes(algorithm));
+            let limiter = Limiter::builder([Limit::new("limit", algorithm)]).store(store.clone()).build();
+            let taken = usize::try_from(live_bytes() - before).unwrap();
+            assert!((stated..stated + 10_000).contains(&taken), "{taken} bytes are taken, {stated} are stated");
+            // The table grows until it is full.
+            (0..KEYS as u64).for_each(|key| drop(acquire(&limiter, key)));
+            let (before, live) = (allocations(), live_bytes());
+            for key in 0..100_000 {
+                let _ = acquire(&limiter, key);
+                if advances {
+                    clock.advance(Duration::from_millis(10));
+                }
+            }
+            assert_eq!((allocations(), live_bytes()), (before, live), "{algorithm}");
         }
     }
 }

@@ -207,7 +207,7 @@ impl MemoryStore {
         for (index, state) in new.into_iter().filter(|(_, state)| state.expires_at() > 0) {
             let outcome = &outcomes[index];
             let shard = self.shard_among(locked, outcome.key());
-            if self.overflow.is_some() && !shard.make_room(own, self.max_keys, || self.expiry_limit()) {
+            if self.overflow.is_some() && shard.is_full(self.max_keys) {
                 shard.sketches.set(outcome, &state);
             } else {
                 let fingerprint = outcome.fingerprint();

@@ -112,8 +112,8 @@ impl MemoryStore {
         Self { shards, max_keys, ..self }
     }
 
-    /// Counts new keys in a sketch once the store holds [`max_keys`](Self::max_keys), instead of evicting others, unless
-    /// one has expired. See [the guide](crate::guide::stores#fixed-memory).
+    /// Counts new keys in a sketch while the store holds [`max_keys`](Self::max_keys), instead of evicting others. See
+    /// [the guide](crate::guide::stores#fixed-memory).
     #[must_use]
     pub fn overflow(self, sketch: Sketch) -> Self {
         Self { overflow: Some(sketch), ..self }

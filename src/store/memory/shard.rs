@@ -65,16 +65,14 @@ impl Shard {
         true
     }
 
-    /// Returns whether the table has room for another entry, after the removal of one that has expired if there are
-    /// `max_keys`.
-    #[cold]
-    pub(super) fn make_room(&mut self, spared: &[u128], max_keys: usize, expiry_limit: impl Fn() -> u64) -> bool {
-        if self.table.len() < max_keys || max_keys == 0 {
-            return max_keys > 0;
+    /// Counts a new key if there are `max_keys` that may not be evicted. Returns whether there are.
+    pub(super) fn is_full(&mut self, max_keys: usize) -> bool {
+        let is_full = self.table.len() >= max_keys;
+        if is_full && max_keys > 0 {
+            // So that its place becomes free if a key has expired.
+            self.due += NEW_KEY_PACE;
         }
-        let expiry_limit = expiry_limit();
-        let expired = self.table.candidate(spared, expiry_limit).filter(|found| found.expires_at <= expiry_limit);
-        expired.inspect(|expired| self.table.remove(expired.slot)).is_some()
+        is_full
     }
 
     /// Counts a request. Every few requests, returns how many slots of the store are to be swept, and 0 otherwise.

@@ -292,7 +292,7 @@ mod tests {
     fn the_largest_count_is_kept() {
         let mut counts = Counts::new(&Sketch::new().error(0.1).part(1));
         counts.raise(1, u32::MAX.into());
-        assert_eq!(counts.get(1), u32::MAX.into());
+        assert_eq!(counts.get(1), u64::from(u32::MAX));
         counts.clear();
         assert_eq!(counts.get(1), 0);
     }
