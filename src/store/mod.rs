@@ -27,7 +27,10 @@ use std::time::Duration;
 pub(crate) use self::cas::KeyLocks;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub use self::future::{Answer, StoreFuture};
-pub use self::memory::{MemoryStore, Sketch};
+pub use self::memory::MemoryStore;
+#[doc(alias = "bloom filter")]
+#[doc(alias = "count-min sketch")]
+pub use self::memory::Sketch;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use self::remembering::Remembering;

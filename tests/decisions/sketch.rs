@@ -293,7 +293,8 @@ fn refunds_and_resets_of_keys_in_a_sketch_are_errors() {
 
 #[test]
 fn the_memory_of_a_limit_is_stated_and_freed_with_it() {
-    let store = Arc::new(MemoryStore::sketch(LARGE));
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let store = Arc::new(MemoryStore::sketch(LARGE).clock(clock.clone()));
     let (window, counter) = (FixedWindow::new(5, MINUTE), SlidingWindowCounter::new(5, MINUTE));
     let [of_window, of_counter] = [store.sketch_bytes(window), store.sketch_bytes(counter)];
     assert_eq!(store.sketch_bytes(TokenBucket::per_second(1)), 0);
@@ -309,6 +310,10 @@ fn the_memory_of_a_limit_is_stated_and_freed_with_it() {
     assert_eq!(store.bytes() - empty, of_window + of_counter);
     assert_eq!(other.peek("key", 0).now().remaining(), [2], "another limiter has the limit");
     drop(other);
+    let again = Limiter::builder([Limit::new("window", window)]).store(store.clone()).build();
+    assert_eq!(again.peek("key", 0).now().remaining(), [2], "the window is not over");
+    drop(again);
+    clock.advance(2 * MINUTE);
     live.replace([Limit::new("counter", counter), Limit::new("third", window)]).unwrap();
     let (third, bytes) = (of_window, store.bytes() - empty);
     assert!((of_counter + third..=of_counter + third + 200).contains(&bytes), "{bytes} bytes");

@@ -53,6 +53,9 @@ const WORDS: &[(&str, &str)] = &[
     ("throttle", "wait"),
     ("websocket", "guide::streams"),
     // Operation
+    ("bloom filter", "Sketch"),
+    ("count-min sketch", "Sketch"),
+    ("fixed memory", "overflow"),
     ("circuit breaker", "circuit_breaker"),
     ("failover", "guide::redis"),
     ("redis cluster", "cluster"),

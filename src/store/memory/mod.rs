@@ -4,6 +4,7 @@ mod decide;
 mod overflow;
 mod shard;
 mod sketch;
+mod sketches;
 mod table;
 
 use std::collections::HashMap;
@@ -33,7 +34,8 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
 /// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and whose wait is finite, is evicted
 /// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each
-/// other and start anew. An eviction takes a constant amount of work.
+/// other and start anew. An eviction takes a constant amount of work. With an [`overflow`](Self::overflow), the store
+/// evicts no key.
 ///
 /// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
 /// as one that was denied.
@@ -59,7 +61,7 @@ pub struct MemoryStore {
     /// The sketch of each limit for the keys beyond `max_keys`, if none are evicted.
     overflow: Option<Sketch>,
     /// The limits that have sketches, by their identities, as long as limiters have them.
-    sketched: Mutex<Vec<(KeyHash, Weak<()>)>>,
+    sketched: Mutex<HashMap<KeyHash, Weak<()>>>,
     /// The shard to be swept next.
     sweeper: AtomicUsize,
     /// By the fingerprint of the key. Only decisions of limits that have overrides read them.
@@ -88,7 +90,8 @@ impl MemoryStore {
         Self::sized(1_000_000)
     }
 
-    /// Creates a store that counts all keys in a sketch. See [the guide](crate::guide::stores#fixed-memory).
+    /// Creates a store that counts all keys in a sketch. [Fixed memory](crate::guide::performance#fixed-memory)
+    /// describes what it can count.
     #[must_use]
     pub fn sketch(sketch: Sketch) -> Self {
         Self { max_keys: 0, overflow: Some(sketch), ..Self::sized(sketch.keys as usize) }
@@ -112,9 +115,10 @@ impl MemoryStore {
         Self { shards, max_keys, ..self }
     }
 
-    /// Counts new keys in a sketch while the store holds [`max_keys`](Self::max_keys), instead of evicting others. See
-    /// [the guide](crate::guide::stores#fixed-memory).
+    /// Counts new keys in a sketch while the store holds [`max_keys`](Self::max_keys), instead of evicting others.
+    /// Defaults to evictions. [Fixed memory](crate::guide::performance#fixed-memory) describes what a sketch can count.
     #[must_use]
+    #[doc(alias = "fixed memory")]
     pub fn overflow(self, sketch: Sketch) -> Self {
         Self { overflow: Some(sketch), ..self }
     }

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::overflow::Sketches;
+use super::sketches::Sketches;
 use super::table::{EvictionRank, RankedFingerprint, Table};
 use crate::algorithm::KeyState;
 
