@@ -323,7 +323,7 @@ pub type Preparation = Option<Arc<dyn Any + Send + Sync>>;
 pub struct StoreUsage {
     /// The number of keys whose state is kept in this process.
     pub keys: Option<u64>,
-    /// The memory that these keys take, in bytes.
+    /// The memory that these keys take, and [sketches](Sketch) of others, in bytes.
     pub bytes: Option<u64>,
     /// The number of requests that wait to be sent to the database.
     pub queued: Option<u64>,

@@ -198,6 +198,25 @@ fn limits_in_the_table_and_in_the_sketch_are_charged_together() {
     assert_eq!(pair.store.keys(), 1);
 }
 
+/// Two keys of a request share most counters.
+#[tokio::test]
+async fn keys_of_one_request_are_charged_together() {
+    let limit = Limit::new("window", FixedWindow::new(20, MINUTE)).by(key::header("user"));
+    let limiter = RequestLimiter::builder([limit]).store(MemoryStore::sketch(TINY)).build();
+    let users = (0..40).map(|user| Request::builder().header("user", user).body(()).unwrap()).collect::<Vec<_>>();
+    let heads: Vec<_> = users.iter().map(RequestHead::of).collect();
+    let mut admitted = [0; 40];
+    for step in 0..2_000_usize {
+        let pair = [step % 40, (step * 7 + step / 40 + 1) % 40];
+        let decisions = limiter.decide_all(&pair.map(|user| heads[user])).await.unwrap();
+        if decisions.iter().all(Decision::is_allowed) {
+            pair.into_iter().for_each(|user| admitted[user] += 1);
+        }
+        assert!(admitted.iter().all(|admitted| *admitted <= 20), "{admitted:?}");
+    }
+    assert!(admitted.iter().any(|admitted| *admitted > 0));
+}
+
 #[test]
 fn concurrent_requests_get_exactly_the_limit() {
     const KEYS: u64 = 20;

@@ -91,15 +91,14 @@ impl MemoryStore {
             }
             let shard = self.shard_among(locked, outcome.key());
             let slot = shard.table.find(outcome.fingerprint()).ok();
-            if let Some(slot) = slot {
-                let entry = &mut shard.table.slots[slot];
-                let state = entry.take_state();
-                outcome.peek(&state, now_of(outcome), takes);
-                entry.set_state(state);
-            } else if let Some(state) = self.absent_state(shard, outcome, now_of(outcome)) {
-                outcome.peek(&state, now_of(outcome), takes);
-            } else {
-                outcome.set_unanswered();
+            match slot.map(|slot| &mut shard.table.slots[slot]) {
+                Some(entry) => {
+                    let state = entry.take_state();
+                    outcome.peek(&state, now_of(outcome), takes);
+                    entry.set_state(state);
+                }
+                None if self.overflow.is_some() => drop(shard.peek_absent(outcome, now_of(outcome), takes)),
+                None => outcome.peek(&KeyState::UNUSED, now_of(outcome), takes),
             }
             if outcome.penalty().is_some() {
                 self.peek_penalty(locked, outcome, now);
@@ -109,8 +108,11 @@ impl MemoryStore {
         let mut new: SmallVec<[_; 2]> = SmallVec::new();
         complete(charges, purpose, |outcome, index, takes| {
             let Some(slot) = slots[index] else {
-                let shard = self.shard_among(locked, outcome.key());
-                let mut state = self.absent_state(shard, outcome, now_of(outcome)).unwrap_or(KeyState::UNUSED);
+                let mut state = KeyState::UNUSED;
+                if self.overflow.is_some() {
+                    let shard = self.shard_among(locked, outcome.key());
+                    state = shard.sketches.get(outcome, now_of(outcome)).unwrap_or(state);
+                }
                 outcome.complete(&mut state, takes);
                 return new.push((index, state));
             };

@@ -221,12 +221,12 @@ impl MemoryStore {
         self.clock.now().min(self.clock.wall_time()).as_micros().saturating_sub(KEPT_LONGER)
     }
 
-    /// Refunds a charge, as far as it still counts. Returns whether the key was in a table, or unused.
+    /// Refunds a charge, as far as it still counts. Returns whether the key is not in a sketch.
     fn refund_one(&self, outcome: &Outcome) -> bool {
         let now = self.now_of(outcome).as_micros();
         let (shard, algorithm) = (&mut self.lock(self.shard_of(outcome.key())), outcome.algorithm());
         let Ok(slot) = shard.table.find(outcome.fingerprint()) else {
-            return self.absent_state(shard, outcome, now).is_none_or(|state| state.expires_at() == 0);
+            return !shard.sketches.counts(outcome, now);
         };
         let table = &mut shard.table;
         let entry = &mut table.slots[slot];
@@ -284,8 +284,7 @@ impl Store for MemoryStore {
             if let Ok(slot) = shard.table.find(fingerprint) {
                 shard.table.remove(slot);
             }
-            let state = self.absent_state(&shard, charge, self.now_of(charge).as_micros());
-            is_in_sketch |= state.is_some_and(|state| state.expires_at() > 0);
+            is_in_sketch |= shard.sketches.counts(charge, self.now_of(charge).as_micros());
         }
         StoreFuture::ready(if is_in_sketch { Err(StoreError::is_in_sketch()) } else { Ok(()) })
     }

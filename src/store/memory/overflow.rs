@@ -9,7 +9,7 @@ use super::shard::{Locked, Shard};
 use super::sketch::Sketch;
 use super::sketches::OVERHEAD;
 use crate::algorithm::{Algorithm, KeyState};
-use crate::decision::{Charge, Outcome};
+use crate::decision::Outcome;
 use crate::error::ConfigError;
 use crate::key::hash::KeyHash;
 use crate::store::Preparation;
@@ -19,19 +19,11 @@ impl MemoryStore {
     #[cold]
     pub(super) fn decide_absent(&self, locked: &mut Locked<'_>, outcome: &mut Outcome, now: u64, takes: bool) {
         let [(_, shard)] = locked else { unreachable!("a request with a single limit has one shard") };
-        let Some(mut state) = self.absent_state(shard, outcome, now) else { return outcome.set_unanswered() };
-        outcome.peek(&state, now, takes);
+        let mut state = shard.peek_absent(outcome, now, takes);
         outcome.complete(&mut state, takes && outcome.is_allowed());
         if takes {
             self.add(locked, slice::from_ref(outcome), &[outcome.fingerprint()], [(0, state)]);
         }
-    }
-
-    /// Returns the state of a key that is not in the table of its shard. `None` if its limit is not
-    /// [prepared](crate::Store::prepare).
-    #[inline]
-    pub(super) fn absent_state(&self, shard: &Shard, charge: &Charge, now: u64) -> Option<KeyState> {
-        if self.overflow.is_none() { Some(KeyState::UNUSED) } else { shard.sketches.get(charge, now) }
     }
 
     /// Returns the memory of the sketch of a limit, in bytes, which is taken when a limiter is built or its limits are
@@ -96,5 +88,19 @@ impl MemoryStore {
             kept.extend(self.lock(shard).sketches.retain(has_limiter, now));
         }
         sketched.retain(|identity, in_use| is_used(in_use) || kept.contains(identity));
+    }
+}
+
+impl Shard {
+    /// Looks at the state of a key that is not in the table, and returns it. Leaves the outcome unanswered if its limit is
+    /// not [prepared](crate::Store::prepare).
+    #[cold]
+    pub(super) fn peek_absent(&self, outcome: &mut Outcome, now: u64, takes: bool) -> KeyState {
+        let state = self.sketches.get(outcome, now);
+        match &state {
+            Some(state) => outcome.peek(state, now, takes),
+            None => outcome.set_unanswered(),
+        }
+        state.unwrap_or(KeyState::UNUSED)
     }
 }

@@ -50,6 +50,11 @@ impl Sketches {
         Some(KeyState::Compact(sketch.get(charge, now)))
     }
 
+    /// Returns whether a key is in use.
+    pub(super) fn counts(&self, charge: &Charge, now: u64) -> bool {
+        self.get(charge, now).is_some_and(|state| state.expires_at() > 0)
+    }
+
     /// Stores the state of a key after a decision.
     pub(super) fn set(&mut self, charge: &Charge, state: &KeyState) {
         if let (Ok(position), KeyState::Compact(state)) = (self.find(charge.identity), state) {
