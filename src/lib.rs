@@ -66,6 +66,7 @@
 //! | `rules` | | `rules`: limits from a file or from Redis, reloaded at runtime |
 //! | `serde` | | serialization of explanations (`explain`), of reports of dry runs (`dry_run`), and of counts (`Stats`) |
 //! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
+//! | `client` | | `client`: a retry policy and a layer for clients of services that limit them |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![doc(test(attr(deny(unused_must_use))))]
@@ -75,6 +76,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod decision;

@@ -8,11 +8,11 @@ use crate::algorithm::Lockout;
 use crate::decision::{Decision, Purpose};
 use crate::error::StoreError;
 use crate::key::head::RequestHead;
-use crate::recorder::{DecisionRecord, Event, Reason, Rejection};
+use crate::recorder::{DecisionRecord, Event, Reason, Rejection, report};
 
 impl Engine {
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        self.recorders.iter().for_each(|recorder| recorder.event(event));
+        report(&self.recorders, event);
     }
 
     /// Returns the instant at which a decision begins, if it takes something and there are recorders.

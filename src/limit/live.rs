@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::{ConfigError, or_panic};
-use crate::recorder::{Event, Observer, Recorder, Recorders};
+use crate::recorder::{Event, Observer, Recorder, Recorders, report};
 
 /// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`rules::watch`), or by the
 /// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.
@@ -156,7 +156,7 @@ impl LiveLimits {
         drop(state);
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
-        recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsReplaced { limits: count }));
+        report(&recorders, &Event::LimitsReplaced { limits: count });
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl LiveLimits {
             "invalid rate limits were rejected: the previous ones stay in force"
         );
         let recorders = self.state().recorders.clone();
-        recorders.iter().for_each(|recorder| recorder.event(&Event::LimitsRejected { error }));
+        report(&recorders, &Event::LimitsRejected { error });
     }
 
     fn state(&self) -> MutexGuard<'_, InUse> {

@@ -107,6 +107,20 @@ pub enum Event<'a> {
         /// The error.
         error: &'a (dyn std::error::Error + 'static),
     },
+    /// A call of a client waited for its turn in a `client::PaceLayer`.
+    #[non_exhaustive]
+    CallDelayed {
+        /// The wait.
+        wait: Duration,
+    },
+    /// A server denied a call of a client, which a `client::RetryPolicy` repeats.
+    #[non_exhaustive]
+    CallRetried {
+        /// The wait before it.
+        wait: Duration,
+    },
+    /// A `client::RetryPolicy` did not repeat a call because too many calls to the same upstream were repeated.
+    RetryBudgetExhausted,
 }
 
 /// The handling of a request that the store could not decide.

@@ -39,6 +39,8 @@ use crate::time::Cooldown;
 /// | `ratelimit_memory_bytes` | gauge | | bytes that these keys take |
 /// | `ratelimit_rules_info` | gauge | | the number of limits in force that were [loaded at runtime](crate::LiveLimits) |
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
+/// | `ratelimit_client_wait_seconds` | histogram | `reason` | waits of a client's calls: in a `PaceLayer` (`pace`), and before a retry (`retry`) |
+/// | `ratelimit_client_retries_total` | counter | `result` | retries of a client: `sent`, or not sent because the budget was exhausted (`budget_exhausted`) |
 ///
 /// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is
 /// decided, and by [`refresh`](Self::refresh). They are those of the last limiter in use: for limiters with
@@ -137,6 +139,13 @@ impl MetricsRecorder {
     }
 }
 
+impl MetricsRecorder {
+    fn record_client_wait(&self, reason: &str, wait: Duration) {
+        let labels = with_labels(&self.labels, [("reason", reason)]);
+        histogram!("ratelimit_client_wait_seconds", labels).record(wait.as_secs_f64());
+    }
+}
+
 impl Default for MetricsRecorder {
     fn default() -> Self {
         Self::new()
@@ -217,6 +226,12 @@ impl Recorder for MetricsRecorder {
                 (loads.0, "applied")
             }
             Event::LimitsRejected { .. } => (loads.0, "rejected"),
+            Event::CallDelayed { wait } => return self.record_client_wait("pace", *wait),
+            Event::CallRetried { wait } => {
+                self.record_client_wait("retry", *wait);
+                (CLIENT_RETRIES, "sent")
+            }
+            Event::RetryBudgetExhausted => (CLIENT_RETRIES, "budget_exhausted"),
             // Decisions include the first two. The last one concerns no decision of a request.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => return,
         };
@@ -239,6 +254,9 @@ const COUNTERS: [((&str, &str), &[&str]); 5] = [
     (("ratelimit_fallbacks_total", "to"), &["rejected", "allowed", "decided_locally"]),
     (("ratelimit_list_matches_total", "action"), &["forbidden", "too_many_requests", "shadow"]),
 ];
+
+/// Like these, but absent until a client reports to the recorder.
+const CLIENT_RETRIES: (&str, &str) = ("ratelimit_client_retries_total", "result");
 
 /// The shortest time between two readings of the store's keys, memory and queue.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -311,4 +329,6 @@ fn describe() {
     describe_gauge!("ratelimit_memory_bytes", Unit::Bytes, "Bytes that the keys in the memory store take.");
     describe_gauge!("ratelimit_rules_info", "Limits in force that were loaded at runtime.");
     describe_counter!("ratelimit_rules_loads_total", "Loads of limits at runtime, by result.");
+    describe_histogram!("ratelimit_client_wait_seconds", Unit::Seconds, "Waits of a client's calls, by reason.");
+    describe_counter!("ratelimit_client_retries_total", "Retries of a client, by result.");
 }

@@ -106,6 +106,11 @@ impl<R: Recorder + ?Sized> Recorder for Arc<R> {
 /// The recorders of a limiter, which its clones share.
 pub(crate) type Recorders = Vec<Arc<dyn Recorder>>;
 
+/// Reports an event to all recorders.
+pub(crate) fn report(recorders: &[Arc<dyn Recorder>], event: &Event<'_>) {
+    recorders.iter().for_each(|recorder| recorder.event(event));
+}
+
 /// A closure that is called with each event.
 pub(crate) struct Observer<F>(pub(crate) F);
 

@@ -1,0 +1,180 @@
+//! What a response says about the limits of its server.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{AsHeaderName, DATE, RETRY_AFTER};
+use http::{HeaderMap, Response, StatusCode};
+use httpdate::parse_http_date;
+use sfv::{List, ListEntry, Parser};
+
+use crate::time::ceil_seconds;
+
+/// The longest header that is read, in bytes.
+const MAX_HEADER: usize = 4_096;
+
+/// Unix seconds are larger, and numbers of seconds smaller: 31 years.
+const FIRST_UNIX_TIME: u64 = 1_000_000_000;
+
+/// The wait that a denial asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Wait {
+    AtLeast(Duration),
+    Unspecified,
+    /// The call must not be repeated.
+    Forever,
+}
+
+/// The calls that a server allows within a time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Quota {
+    pub(super) remaining: u64,
+    pub(super) within: Duration,
+}
+
+/// Returns the wait that a response asks for, if it is a denial.
+pub(super) fn denial<R>(response: &Response<R>) -> Option<Wait> {
+    let headers = response.headers();
+    let is_exhausted = text(headers, "grpc-status") == Some("8");
+    if is_exhausted && let Some(pushback) = headers.get("grpc-retry-pushback-ms") {
+        let millis = pushback.to_str().ok().and_then(number);
+        return Some(millis.map_or(Wait::Forever, |millis| Wait::AtLeast(Duration::from_millis(millis))));
+    }
+    if !is_exhausted && !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        return None;
+    }
+    let no_quota = || quota(headers).filter(|quota| quota.remaining == 0).map(|quota| quota.within);
+    Some(retry_after(headers).or_else(no_quota).map_or(Wait::Unspecified, Wait::AtLeast))
+}
+
+/// Returns the tightest quota in the headers of a response: that with the fewest calls per second, or of those without
+/// any, the longest.
+pub(super) fn quota(headers: &HeaderMap) -> Option<Quota> {
+    let tightness = |quota: &Quota| {
+        let Quota { remaining, within } = *quota;
+        (remaining as f64 / within.as_secs_f64().max(1.0), -within.as_secs_f64())
+    };
+    let quotas = rate_limit(headers).into_iter().chain(x_rate_limit(headers));
+    quotas.min_by(|a, b| tightness(a).partial_cmp(&tightness(b)).unwrap_or(std::cmp::Ordering::Equal))
+}
+
+/// Reads the items of `RateLimit`, which can have several lines.
+fn rate_limit(headers: &HeaderMap) -> Vec<Quota> {
+    let lines = || headers.get_all("ratelimit").iter().map(|line| line.as_bytes());
+    if lines().map(<[u8]>::len).sum::<usize>() > MAX_HEADER {
+        return Vec::new();
+    }
+    let list: List = Parser::new(&lines().collect::<Vec<_>>().join(&b", "[..])).parse().unwrap_or_default();
+    let quota = |entry: ListEntry| {
+        let ListEntry::Item(item) = entry else { return None };
+        let parameter = |name| u64::try_from(i64::from(item.params.get(name)?.as_integer()?)).ok();
+        Some(Quota { remaining: parameter("r")?, within: Duration::from_secs(parameter("t")?) })
+    };
+    list.into_iter().filter_map(quota).collect()
+}
+
+/// Reads `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+fn x_rate_limit(headers: &HeaderMap) -> Option<Quota> {
+    let remaining = number(text(headers, "x-ratelimit-remaining")?)?;
+    let within = match number(text(headers, "x-ratelimit-reset")?)? {
+        seconds @ ..FIRST_UNIX_TIME => Duration::from_secs(seconds),
+        time => until(SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time))?, headers),
+    };
+    Some(Quota { remaining, within })
+}
+
+/// Reads `Retry-After`: of several lines, the longest.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let wait = |text: &str| {
+        let seconds = number(text).map(Duration::from_secs);
+        seconds.or_else(|| Some(until(parse_http_date(text.trim()).ok()?, headers)))
+    };
+    headers.get_all(RETRY_AFTER).iter().filter_map(|line| wait(line.to_str().ok()?)).max()
+}
+
+/// Returns the time until an instant in whole seconds, rounded up: since the response was sent, if it has a `Date`, since
+/// the clocks of client and server differ.
+fn until(time: SystemTime, headers: &HeaderMap) -> Duration {
+    let sent = text(headers, DATE).and_then(|date| parse_http_date(date).ok());
+    let span = time.duration_since(sent.unwrap_or_else(SystemTime::now)).unwrap_or_default();
+    Duration::from_secs(ceil_seconds(span))
+}
+
+fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
+    Some(headers.get(name)?.to_str().ok()?.trim())
+}
+
+/// Reads digits. A number that is too large is the largest.
+fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATES: [&str; 3] =
+        ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"];
+
+    fn wait(status: u16, headers: &[(&str, &str)]) -> Option<Wait> {
+        let response = headers
+            .iter()
+            .fold(Response::builder().status(status), |response, (name, value)| response.header(*name, *value));
+        denial(&response.body(()).unwrap())
+    }
+
+    fn seconds(seconds: u64) -> Option<Wait> {
+        Some(Wait::AtLeast(Duration::from_secs(seconds)))
+    }
+
+    #[test]
+    fn each_form_of_a_wait_is_read() {
+        assert_eq!(wait(429, &[("retry-after", "7")]), seconds(7));
+        assert_eq!(wait(503, &[("retry-after", "7")]), seconds(7));
+        assert_eq!(wait(500, &[("retry-after", "7")]), None);
+        for date in DATES {
+            assert_eq!(wait(429, &[("retry-after", date), ("date", "Sun, 06 Nov 1994 08:49:30 GMT")]), seconds(7));
+            assert_eq!(wait(429, &[("retry-after", date)]), seconds(0), "in the past");
+        }
+        let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
+        let Some(Wait::AtLeast(wait_for_date)) = wait(429, &[("retry-after", &soon)]) else { panic!("a wait") };
+        assert!((90..=100).contains(&wait_for_date.as_secs()));
+        assert_eq!(wait(429, &[("ratelimit", r#""a";r=0;t=5, "b";r=0;t=9, "c";r=3;t=99"#)]), seconds(9));
+        assert_eq!(wait(429, &[("ratelimit", r#""a";r=1;t=5"#)]), Some(Wait::Unspecified));
+        assert_eq!(wait(429, &[("retry-after", "2"), ("ratelimit", r#""a";r=0;t=5"#)]), seconds(2));
+        assert_eq!(wait(429, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")]), seconds(3));
+        let reset = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000005")];
+        let date = ("date", "Fri, 15 Jan 2027 08:00:00 GMT");
+        assert_eq!(wait(429, &[reset[0], reset[1], date]), seconds(5));
+    }
+
+    #[test]
+    fn grpc_denials_are_read_from_the_headers() {
+        let pushback = |millis| wait(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", millis)]);
+        assert_eq!(pushback("1500"), Some(Wait::AtLeast(Duration::from_millis(1_500))));
+        for invalid in ["-1", "soon", "", "1.5"] {
+            assert_eq!(pushback(invalid), Some(Wait::Forever), "{invalid}");
+        }
+        assert_eq!(wait(200, &[("grpc-status", "8")]), Some(Wait::Unspecified));
+        assert_eq!(wait(200, &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "1500")]), None);
+    }
+
+    #[test]
+    fn hostile_headers_are_ignored_or_have_a_long_wait() {
+        for invalid in ["-1", "NaN", "1e9", "inf", "", "1.5", "Mon, 99 Foo 1994 99:99:99 GMT", "0x10"] {
+            assert_eq!(wait(429, &[("retry-after", invalid)]), Some(Wait::Unspecified), "{invalid}");
+        }
+        let huge = "9".repeat(1_000);
+        assert_eq!(wait(429, &[("retry-after", &huge)]), seconds(u64::MAX));
+        assert!(wait(429, &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")]) > seconds(200_000_000_000));
+        assert_eq!(wait(429, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &huge)]), Some(Wait::Unspecified));
+        let list = vec![r#""a";r=0;t=5"#; 5_000].join(", ");
+        assert_eq!(wait(429, &[("ratelimit", &list)]), Some(Wait::Unspecified));
+        for invalid in
+            [r#""a";r=-1;t=5"#, r#""a";r=0;t=-5"#, r#""a";r=0.5;t=5"#, "((((", r#""a";r=99999999999999999;t=1"#]
+        {
+            assert_eq!(wait(429, &[("ratelimit", invalid)]), Some(Wait::Unspecified), "{invalid}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The times of the calls to one upstream, by an adaptive rate.
+//!
+//! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the server
+//! asks. The next rate is in the middle between the rate that was denied and the rate of the calls that were admitted, the
+//! pause included, which the limit can't be below. From there, it grows by a cubic curve: quickly to just below the rate that
+//! was denied, then slowly to that rate, and ever faster beyond it, as in CUBIC (RFC 9438) and in the adaptive mode of
+//! AWS's clients.
+//!
+//! Waits are often whole seconds, so that a denial costs up to a second of calls, far more than going 1 % too slowly. This
+//! is why the rate stays below the denied one for a minute.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::answer::Quota;
+
+/// Calls per second to a new upstream.
+const FIRST_RATE: f64 = 20.0;
+/// The bounds of the rate.
+const MIN_RATE: f64 = 0.5;
+const MAX_RATE: f64 = 1_000_000.0;
+/// The seconds in which the rate doubles until the first denial.
+const DOUBLING: f64 = 0.6;
+/// The largest rate after a denial, by the denied one.
+const DECREASE: f64 = 0.98;
+/// The largest rate that is expected to be denied again, by the rate after a denial.
+const HEADROOM: f64 = 1.1;
+/// The part of the way to the rate that was denied before the rate grows slowly, and the seconds until then.
+const RECOVERY: f64 = 0.3;
+const RECOVERY_SECONDS: f64 = 6.0;
+/// The seconds until the rate has grown once more by the same amount, if that is small or large.
+const SMALL_GROWTH_SECONDS: f64 = 60.0;
+const LARGE_GROWTH_SECONDS: f64 = 15.0;
+const LARGE_GROWTH: f64 = 0.02;
+/// Calls may be late by so much, and still leave at the rate on average. Timers of Tokio have a resolution of 1 ms.
+const SLACK: Duration = Duration::from_millis(5);
+/// The longest time for which calls are held because nothing remains of a quota. A call then shows whether that is true.
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
+
+/// The schedule of the calls to one upstream.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// The end of the last pause. No call leaves before.
+    resumes: Instant,
+    /// The end of the time in which calls are held because a quota is used up.
+    held_until: Instant,
+    /// When the rate allows the next call.
+    next: Instant,
+    /// When the last call left.
+    last: Instant,
+    curve: Option<Curve>,
+    /// The time since the last pause in which calls left at the full rate, in seconds.
+    grown: f64,
+    /// The calls since the last pause that were not denied.
+    admitted: u32,
+    /// The calls that were not answered yet.
+    in_flight: u64,
+    /// The rate that makes a quota last, and until when.
+    quota: Option<(f64, Instant)>,
+}
+
+/// The growth of the rate after a denial. `None` before the first one.
+#[derive(Clone, Copy, Debug)]
+struct Curve {
+    plateau: f64,
+    depth: f64,
+}
+
+impl Schedule {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            resumes: now,
+            held_until: now,
+            next: now,
+            last: now,
+            curve: None,
+            grown: 0.0,
+            admitted: 0,
+            in_flight: 0,
+            quota: None,
+        }
+    }
+
+    /// Returns when the next call may leave.
+    pub(super) fn next(&self) -> Instant {
+        self.next.max(self.resumes).max(self.held_until)
+    }
+
+    /// Returns the rate in calls per second.
+    fn rate(&self) -> f64 {
+        let rate = match self.curve {
+            None => FIRST_RATE * (self.grown / DOUBLING).exp2(),
+            Some(Curve { plateau, depth }) => {
+                let is_large = depth >= LARGE_GROWTH * plateau;
+                let seconds = match self.grown - RECOVERY_SECONDS {
+                    ..0.0 => RECOVERY_SECONDS,
+                    _ if is_large => LARGE_GROWTH_SECONDS,
+                    _ => SMALL_GROWTH_SECONDS,
+                };
+                plateau + depth * ((self.grown - RECOVERY_SECONDS) / seconds).powi(3)
+            }
+        };
+        rate.clamp(MIN_RATE, MAX_RATE)
+    }
+
+    /// Returns the time that `calls` calls take.
+    pub(super) fn time_of(&self, calls: usize) -> Duration {
+        Duration::from_secs_f64(calls as f64 / self.rate())
+    }
+
+    /// Lets a call leave, unless it is too early.
+    pub(super) fn leave(&mut self, now: Instant) -> bool {
+        if now < self.next() {
+            return false;
+        }
+        let own = self.rate();
+        let quota = self.quota.filter(|(rate, until)| *rate < own && now < *until);
+        let interval = Duration::from_secs_f64(1.0 / quota.map_or(own, |(rate, _)| rate.max(MIN_RATE)));
+        let since_last = now - self.last;
+        // The rate grows only while it delays calls. Otherwise, its last denial would say nothing about it.
+        if quota.is_none() && since_last <= interval.mul_f64(1.5) + Duration::from_millis(2) {
+            self.grown += since_last.as_secs_f64();
+        }
+        self.last = now;
+        self.next = self.next.max(now.checked_sub(SLACK).unwrap_or(now)) + interval;
+        self.in_flight += 1;
+        true
+    }
+
+    /// Records that a call has ended, with or without a response.
+    pub(super) fn end(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Records that a call that left at `sent` was admitted.
+    pub(super) fn admit(&mut self, sent: Instant, now: Instant, quota: Option<Quota>) {
+        if sent < self.resumes {
+            return;
+        }
+        self.admitted = self.admitted.saturating_add(1);
+        let Some(Quota { remaining, within }) = quota else { return };
+        // Whole seconds, rounded up: a second says nothing about the rate.
+        let seconds = within.as_secs_f64();
+        let is_long = seconds >= 2.0;
+        self.quota = is_long.then(|| (remaining as f64 / (seconds - 0.5), now + within.min(LONGEST_HOLD)));
+        if remaining <= self.in_flight {
+            if self.curve.is_none() {
+                self.decrease(sent, now, now);
+            }
+            self.grown = 0.0;
+            let hold = if is_long { within } else { within.min(self.time_of(5)) };
+            self.held_until = self.held_until.max(now + hold.min(LONGEST_HOLD));
+        }
+    }
+
+    /// Records that a call that left at `sent` was denied, and pauses all calls for `wait`.
+    pub(super) fn deny(&mut self, sent: Instant, now: Instant, wait: Duration) {
+        let resumes = self.resumes.max(now + wait);
+        // Calls that left before the last pause say nothing new.
+        if sent >= self.resumes {
+            self.decrease(sent, now, resumes);
+            self.admitted = 0;
+        }
+        self.resumes = resumes;
+    }
+
+    fn decrease(&mut self, sent: Instant, now: Instant, resumes: Instant) {
+        let denied = self.rate();
+        let (pause, active) = (resumes - now, sent - self.resumes);
+        let whole = (resumes - self.resumes).as_secs_f64().max(0.001);
+        let admitted = (f64::from(self.admitted) / whole).min(denied);
+        let rate = match self.curve {
+            // A long window.
+            _ if pause > active => admitted,
+            // The rate has just doubled.
+            None => admitted.max(denied / 2.0),
+            Some(_) => (admitted + denied) / 2.0,
+        };
+        let rate = rate.min(denied * DECREASE).max(MIN_RATE);
+        let depth = (denied.min(rate * HEADROOM) - rate).max(0.0) * RECOVERY;
+        self.curve = Some(Curve { plateau: rate + depth, depth });
+        self.grown = 0.0;
+    }
+}
