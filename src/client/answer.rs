@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{AsHeaderName, DATE, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use httpdate::parse_http_date;
-use sfv::{List, ListEntry, Parser};
+use sfv::{Item, List, ListEntry, Parser};
 
 use crate::time::ceil_seconds;
 
@@ -24,11 +24,31 @@ pub(super) enum Wait {
     Forever,
 }
 
-/// The calls that a server allows within a time.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// What remains of a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Quota {
     pub(super) remaining: u64,
+    /// The time for which this must last. Whole seconds, rounded up.
     pub(super) within: Duration,
+    /// The limit in calls per second, if it is known.
+    pub(super) limit: Option<f64>,
+}
+
+/// The longest time over which calls are spread. What remains of a daily quota may be used sooner.
+const LONGEST_SPREAD: f64 = 60.0;
+
+impl Quota {
+    /// Returns whether the time is long enough to be known approximately.
+    pub(super) fn is_long(&self) -> bool {
+        self.within >= Duration::from_secs(2)
+    }
+
+    /// Returns the rate at which the quota lasts, in calls per second.
+    pub(super) fn rate(&self) -> f64 {
+        let seconds = self.within.as_secs_f64().min(LONGEST_SPREAD) - 0.5;
+        let spread = if self.is_long() { self.remaining as f64 / seconds } else { f64::INFINITY };
+        spread.min(self.limit.unwrap_or(f64::INFINITY))
+    }
 }
 
 /// Returns the wait that a response asks for, if it is a denial.
@@ -42,34 +62,40 @@ pub(super) fn denial<R>(response: &Response<R>) -> Option<Wait> {
     if !is_exhausted && !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
     }
-    let no_quota = || quota(headers).filter(|quota| quota.remaining == 0).map(|quota| quota.within);
-    Some(retry_after(headers).or_else(no_quota).map_or(Wait::Unspecified, Wait::AtLeast))
+    let used_up = || quotas(headers).into_iter().filter(|quota| quota.remaining == 0).map(|quota| quota.within).max();
+    Some(retry_after(headers).or_else(used_up).map_or(Wait::Unspecified, Wait::AtLeast))
 }
 
-/// Returns the tightest quota in the headers of a response: that with the fewest calls per second, or of those without
-/// any, the longest.
-pub(super) fn quota(headers: &HeaderMap) -> Option<Quota> {
-    let tightness = |quota: &Quota| {
-        let Quota { remaining, within } = *quota;
-        (remaining as f64 / within.as_secs_f64().max(1.0), -within.as_secs_f64())
+/// Reads the quotas in the headers of a response.
+pub(super) fn quotas(headers: &HeaderMap) -> Vec<Quota> {
+    let policies = list(headers, "ratelimit-policy");
+    let quota = |item: &Item| {
+        let policy = policies.iter().find(|policy| policy.bare_item == item.bare_item);
+        let limit = policy.and_then(|policy| Some((integer(policy, "q")?, integer(policy, "w")?)));
+        let limit = limit.map(|(quota, window)| (quota as f64, window as f64));
+        let limit = limit.filter(|(quota, window)| *quota > 0.0 && (1.0..=LONGEST_SPREAD).contains(window));
+        Some(Quota {
+            remaining: integer(item, "r")?,
+            within: Duration::from_secs(integer(item, "t")?),
+            limit: limit.map(|(quota, window)| quota / window),
+        })
     };
-    let quotas = rate_limit(headers).into_iter().chain(x_rate_limit(headers));
-    quotas.min_by(|a, b| tightness(a).partial_cmp(&tightness(b)).unwrap_or(std::cmp::Ordering::Equal))
+    list(headers, "ratelimit").iter().filter_map(quota).chain(x_rate_limit(headers)).collect()
 }
 
-/// Reads the items of `RateLimit`, which can have several lines.
-fn rate_limit(headers: &HeaderMap) -> Vec<Quota> {
-    let lines = || headers.get_all("ratelimit").iter().map(|line| line.as_bytes());
+/// Reads a list (RFC 9651), which can have several lines. Ignores inner lists.
+fn list(headers: &HeaderMap, name: &str) -> Vec<Item> {
+    let lines = || headers.get_all(name).iter().map(|line| line.as_bytes());
     if lines().map(<[u8]>::len).sum::<usize>() > MAX_HEADER {
         return Vec::new();
     }
     let list: List = Parser::new(&lines().collect::<Vec<_>>().join(&b", "[..])).parse().unwrap_or_default();
-    let quota = |entry: ListEntry| {
-        let ListEntry::Item(item) = entry else { return None };
-        let parameter = |name| u64::try_from(i64::from(item.params.get(name)?.as_integer()?)).ok();
-        Some(Quota { remaining: parameter("r")?, within: Duration::from_secs(parameter("t")?) })
-    };
-    list.into_iter().filter_map(quota).collect()
+    let item = |entry| if let ListEntry::Item(item) = entry { Some(item) } else { None };
+    list.into_iter().filter_map(item).collect()
+}
+
+fn integer(item: &Item, name: &str) -> Option<u64> {
+    u64::try_from(i64::from(item.params.get(name)?.as_integer()?)).ok()
 }
 
 /// Reads `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
@@ -79,7 +105,7 @@ fn x_rate_limit(headers: &HeaderMap) -> Option<Quota> {
         seconds @ ..FIRST_UNIX_TIME => Duration::from_secs(seconds),
         time => until(SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time))?, headers),
     };
-    Some(Quota { remaining, within })
+    Some(Quota { remaining, within, limit: None })
 }
 
 /// Reads `Retry-After`: of several lines, the longest.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::answer::{Wait, denial, quota};
+use super::answer::{Wait, denial, quotas};
 use super::retry::checked_time;
 use super::schedule::Schedule;
 use super::upstreams::Upstreams;
@@ -233,7 +233,7 @@ impl PaceLayer {
             Some(_) if response.status() != StatusCode::SERVICE_UNAVAILABLE => {
                 upstream.schedule().deny(sent, now, DEFAULT_PAUSE);
             }
-            _ => upstream.schedule().admit(sent, now, quota(response.headers())),
+            _ => upstream.schedule().admit(sent, now, &quotas(response.headers())),
         }
         drop(in_flight);
         Ok(response)

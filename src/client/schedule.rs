@@ -9,6 +9,7 @@
 //! Waits are often whole seconds, so that a denial costs up to a second of calls, far more than going 1 % too slowly. This
 //! is why the rate stays below the denied one for a minute.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,10 +23,11 @@ const MIN_RATE: f64 = 0.5;
 const MAX_RATE: f64 = 1_000_000.0;
 /// The seconds in which the rate doubles until the first denial.
 const DOUBLING: f64 = 0.6;
-/// The largest rate after a denial, by the denied one.
+/// The rate after a denial, by the denied one: at most, and at least.
 const DECREASE: f64 = 0.98;
+const SHARP_DECREASE: f64 = 0.85;
 /// The largest rate that is expected to be denied again, by the rate after a denial.
-const HEADROOM: f64 = 1.1;
+const HEADROOM: f64 = 1.15;
 /// The part of the way to the rate that was denied before the rate grows slowly, and the seconds until then.
 const RECOVERY: f64 = 0.3;
 const RECOVERY_SECONDS: f64 = 6.0;
@@ -133,24 +135,22 @@ impl Schedule {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Records that a call that left at `sent` was admitted.
-    pub(super) fn admit(&mut self, sent: Instant, now: Instant, quota: Option<Quota>) {
+    /// Records that a call that left at `sent` was admitted, and what remains of the server's limits.
+    pub(super) fn admit(&mut self, sent: Instant, now: Instant, quotas: &[Quota]) {
         if sent < self.resumes {
             return;
         }
         self.admitted = self.admitted.saturating_add(1);
-        let Some(Quota { remaining, within }) = quota else { return };
-        // Whole seconds, rounded up: a second says nothing about the rate.
-        let seconds = within.as_secs_f64();
-        let is_long = seconds >= 2.0;
-        self.quota = is_long.then(|| (remaining as f64 / (seconds - 0.5), now + within.min(LONGEST_HOLD)));
-        if remaining <= self.in_flight {
-            if self.curve.is_none() {
+        let Some(scarcest) = quotas.iter().min_by_key(|quota| (quota.remaining, Reverse(quota.within))) else { return };
+        let rate = quotas.iter().map(Quota::rate).fold(f64::INFINITY, f64::min);
+        self.quota = Some((rate, now + scarcest.within.min(LONGEST_HOLD)));
+        // All that remains is for the calls in flight, of which this is one.
+        if scarcest.remaining < self.in_flight && sent >= self.held_until {
+            if scarcest.limit.is_none() {
                 self.decrease(sent, now, now);
             }
-            self.grown = 0.0;
-            let hold = if is_long { within } else { within.min(self.time_of(5)) };
-            self.held_until = self.held_until.max(now + hold.min(LONGEST_HOLD));
+            let hold = if scarcest.is_long() { LONGEST_HOLD } else { self.time_of(2) };
+            self.held_until = now + scarcest.within.min(hold);
         }
     }
 
@@ -171,11 +171,13 @@ impl Schedule {
         let whole = (resumes - self.resumes).as_secs_f64().max(0.001);
         let admitted = (f64::from(self.admitted) / whole).min(denied);
         let rate = match self.curve {
-            // A long window.
-            _ if pause > active => admitted,
+            // A long window, whose calls were used up early.
+            _ if pause > active && pause > Duration::from_secs(1) => admitted,
+            // Hardly any call was admitted, and the pause was rounded up to a second.
+            _ if pause > active => (admitted * denied).sqrt(),
             // The rate has just doubled.
             None => admitted.max(denied / 2.0),
-            Some(_) => (admitted + denied) / 2.0,
+            Some(_) => ((admitted + denied) / 2.0).max(denied * SHARP_DECREASE),
         };
         let rate = rate.min(denied * DECREASE).max(MIN_RATE);
         let depth = (denied.min(rate * HEADROOM) - rate).max(0.0) * RECOVERY;

@@ -22,6 +22,7 @@ mod hosts;
 mod keys;
 mod lists;
 mod nested;
+mod outgoing;
 mod permits;
 mod policies;
 mod programs;

@@ -1,0 +1,73 @@
+//! The pacing layer learns the limits of upstreams. Time is paused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use support::time::MIDNIGHT;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::client::PaceLayer;
+use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, TokenBucket};
+
+use super::{Upstream, get};
+
+const CALLS: usize = 10_000;
+
+/// Makes 10,000 calls to a server that allows 100 per second, by 500 tasks. Returns the percentage that was denied, and
+/// the calls that were allowed as a percentage of the limit: of all time, and after 20 seconds.
+async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64, f64, f64) {
+    let upstream = Upstream::limited(limit, headers, MIDNIGHT + phase.as_micros() as u64);
+    let (client, begun) = (PaceLayer::new().layer(upstream.client()), Instant::now());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..500 {
+        let (client, calls) = (client.clone(), calls.clone());
+        tasks.spawn(async move {
+            while calls.fetch_add(1, Ordering::Relaxed) < CALLS {
+                client.clone().oneshot(get("http://upstream/")).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let log = upstream.log();
+    assert_eq!(log.len(), CALLS);
+    let denied = log.iter().filter(|arrival| arrival.status == 429).count();
+    let share_after = |start: Instant| {
+        let allowed = log.iter().filter(|arrival| arrival.status == 200 && arrival.at >= start).count();
+        allowed as f64 / (log[CALLS - 1].at - start).as_secs_f64()
+    };
+    let later = begun + Duration::from_secs(20);
+    (denied as f64 * 100.0 / CALLS as f64, share_after(begun), share_after(later))
+}
+
+/// Learns a limit, with and without headers, from several instants of its window. Less than 1 % of the calls must be
+/// denied. `all` and `later` are the least percentages of the limit: of all time, and after 20 seconds.
+async fn check(limit: Limit, all: f64, later: f64) {
+    for headers in [vec![], vec![HeaderStyle::IetfDraft11], vec![HeaderStyle::IetfDraft10]] {
+        for phase in [0, 300, 600, 900].map(Duration::from_millis) {
+            let figures = learn(limit.clone(), headers.clone(), phase).await;
+            println!("{} {headers:?} {phase:?}: {figures:.2?}", limit.name());
+            // With headers, nothing has to be learned.
+            let all = if headers.is_empty() { all } else { 95.0 };
+            assert!(figures.0 < 1.0 && figures.1 >= all && figures.2 >= later, "{figures:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_of_a_bucket_is_learned() {
+    check(Limit::new("bucket", TokenBucket::per_second(100).burst(20)), 95.0, 95.0).await;
+}
+
+/// Each denial while the limit is learned costs up to a second, a whole window.
+#[tokio::test(start_paused = true)]
+async fn the_rate_of_a_window_is_learned() {
+    check(Limit::new("second", FixedWindow::per_second(100)), 90.0, 95.0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rate_of_a_long_window_is_learned() {
+    check(Limit::new("10 seconds", FixedWindow::new(1_000, Duration::from_secs(10))), 95.0, 95.0).await;
+}
