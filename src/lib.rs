@@ -50,6 +50,7 @@
 //!   [`CasStore`](store::CasStore) in another database.
 //! - [`OnStoreError`] is the policy for requests that a slow or failing store does not decide. A [`CircuitBreaker`]
 //!   stops calls to such a store for a while. [`Builder::observe`] reports both.
+//! - `client` (feature `client`) has a retry policy and a layer for clients of services that limit them.
 //! - A [`Recorder`] sees every decision. [`Stats`] counts decisions; `MetricsRecorder` and `TraceRecorder` export them.
 //!
 //! # Features
@@ -89,10 +90,13 @@ pub mod explain;
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,
-    any(not(doctest), all(feature = "axum", feature = "redis", feature = "rules", feature = "time-zones"))
+    any(
+        not(doctest),
+        all(feature = "axum", feature = "client", feature = "redis", feature = "rules", feature = "time-zones")
+    )
 ))]
 #[cfg_attr(
-    not(all(feature = "axum", feature = "redis", feature = "rules", feature = "time-zones")),
+    not(all(feature = "axum", feature = "client", feature = "redis", feature = "rules", feature = "time-zones")),
     allow(rustdoc::broken_intra_doc_links)
 )]
 pub mod guide;

@@ -1,49 +1,31 @@
-//! A reqwest client that stays below the limit of a server, and waits if the server rejects it:
+//! A reqwest client that stays below the limit of a server, and repeats requests that the server rejects:
 //! `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
 
 use std::error::Error;
-use std::time::Duration;
 
-use http::header::RETRY_AFTER;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use reqwest::{Body, Client};
-use tokio::time::sleep;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimitLayer};
-
-/// Returns the wait that a rejection asks for, in seconds, unless it is longer than a minute.
-fn retry_after<B>(response: &Response<B>) -> Option<Duration> {
-    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    let is_rejection = response.status() == StatusCode::TOO_MANY_REQUESTS;
-    (is_rejection && seconds <= 60).then(|| Duration::from_secs(seconds))
-}
+use tower_ratelimit::client::{PaceLayer, RetryPolicy};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or("http://127.0.0.1:3000/".to_owned());
 
-    // Sends a request every 200 ms. Up to 50 requests wait. Further ones get 429, and are not sent.
-    let polite = Limit::new("polite", LeakyBucketQueue::per_second(5).waiting(50));
     let reqwest = Client::new();
     let mut client = ServiceBuilder::new()
-        // Responses keep the rate limit headers of the server.
-        .layer(RateLimitLayer::builder([polite]).headers([]).build())
+        // Waits as `Retry-After` says, and sends a request up to five times. A stream is sent once.
+        .retry(RetryPolicy::cloning_body(|body: &Body| Some(body.as_bytes()?.to_vec().into())))
+        // Learns the limit of the server. After a rejection, all requests to it wait.
+        .layer(PaceLayer::new())
         .service(service_fn(move |request: Request<Body>| {
             let client = reqwest.clone();
             async move { client.execute(request.try_into()?).await.map(Response::<Body>::from) }
         }));
 
     for _ in 0..10 {
-        let mut attempts = 0;
-        let response = loop {
-            let request = Request::get(&url).body(Body::default())?;
-            let response = client.ready().await?.call(request).await?;
-            attempts += 1;
-            match retry_after(&response) {
-                Some(wait) if attempts < 5 => sleep(wait).await,
-                _ => break response,
-            }
-        };
+        let request = Request::get(&url).body(Body::default())?;
+        let response = client.ready().await?.call(request).await?;
         println!("{}", response.status());
     }
     Ok(())

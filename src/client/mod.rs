@@ -2,7 +2,7 @@
 //!
 //! [`RetryPolicy`] repeats requests that a server has denied, no earlier than the server allows. [`PaceLayer`] keeps calls
 //! below the limit of the server, which it learns, and holds all calls to a server that has denied one. Both know each
-//! server by the host and port of its URL, or by [another key](PaceLayer::by). Requires the feature `client`.
+//! server by the host and port of its URL, or by [another key](PaceLayer::by).
 //!
 //! ```
 //! use tower::{ServiceBuilder, service_fn};
@@ -42,5 +42,11 @@ mod retry;
 mod schedule;
 mod upstreams;
 
-pub use self::layer::{Pace, PaceLayer};
+pub use self::layer::Pace;
+#[doc(alias = "adaptive")]
+#[doc(alias = "throttle client")]
+pub use self::layer::PaceLayer;
+#[doc(alias = "exponential backoff")]
+#[doc(alias = "retry")]
+#[doc(alias = "retry budget")]
 pub use self::retry::RetryPolicy;

@@ -26,6 +26,8 @@ const DOUBLING: f64 = 0.6;
 /// The rate after a denial, by the denied one: at most, and at least.
 const DECREASE: f64 = 0.98;
 const SHARP_DECREASE: f64 = 0.85;
+/// The fewest calls between two denials whose rate counts.
+const MIN_ADMITTED: u32 = 10;
 /// The largest rate that is expected to be denied again, by the rate after a denial.
 const HEADROOM: f64 = 1.15;
 /// The part of the way to the rate that was denied before the rate grows slowly, and the seconds until then.
@@ -171,10 +173,10 @@ impl Schedule {
         let whole = (resumes - self.resumes).as_secs_f64().max(0.001);
         let admitted = (f64::from(self.admitted) / whole).min(denied);
         let rate = match self.curve {
+            // Too few to tell.
+            _ if self.admitted < MIN_ADMITTED => denied / 2.0,
             // A long window, whose calls were used up early.
             _ if pause > active && pause > Duration::from_secs(1) => admitted,
-            // Hardly any call was admitted, and the pause was rounded up to a second.
-            _ if pause > active => (admitted * denied).sqrt(),
             // The rate has just doubled.
             None => admitted.max(denied / 2.0),
             Some(_) => ((admitted + denied) / 2.0).max(denied * SHARP_DECREASE),

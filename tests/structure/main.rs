@@ -62,6 +62,7 @@ const LEVELS: &[&str] = &[
     "rules",
     // Decisions without HTTP and with it
     "limiter",
+    "client",
     "conformance",
     "request",
     "http::text",

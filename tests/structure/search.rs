@@ -42,6 +42,12 @@ const WORDS: &[(&str, &str)] = &[
     ("cors", "exposed_headers"),
     ("grpc", "guide::responses"),
     ("retry-after", "guide::responses"),
+    // Clients
+    ("retry", "RetryPolicy"),
+    ("exponential backoff", "RetryPolicy"),
+    ("retry budget", "RetryPolicy"),
+    ("throttle client", "PaceLayer"),
+    ("adaptive", "PaceLayer"),
     // Examples
     ("brute force", "guide::tasks"),
     ("login", "guide::tasks"),

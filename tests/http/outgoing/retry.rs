@@ -84,9 +84,12 @@ async fn clients_that_were_denied_together_spread_evenly() {
         let mut probabilities = Vec::new();
         for _ in 0..10 {
             let begun = Instant::now();
-            let upstream = Upstream::new(move |_| {
-                if begun.elapsed() <= LATENCY { status(429, headers) } else { status(200, &[]) }
-            });
+            let upstream =
+                Upstream::new(
+                    move |_| {
+                        if begun.elapsed() <= LATENCY { status(429, headers) } else { status(200, &[]) }
+                    },
+                );
             // Each client has a policy of its own.
             let client = || RetryLayer::new(RetryPolicy::new()).layer(upstream.client());
             let calls = (0..1_000).map(|_| client().oneshot(get("http://upstream/")));
