@@ -1,4 +1,4 @@
-//! A reqwest client that stays below the limit of a server, and repeats requests that the server rejects:
+//! A reqwest client that stays below the limit of a server, and repeats rejected requests:
 //! `cargo run --example reqwest_client --features reqwest -- http://127.0.0.1:3000/`.
 
 use std::error::Error;

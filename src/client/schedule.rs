@@ -115,7 +115,8 @@ impl Schedule {
 
     /// Lets a call leave, unless it is too early.
     pub(super) fn leave(&mut self, now: Instant) -> bool {
-        if now < self.next() {
+        let due = self.next();
+        if now < due {
             return false;
         }
         let own = self.rate();
@@ -127,7 +128,7 @@ impl Schedule {
             self.grown += since_last.as_secs_f64();
         }
         self.last = now;
-        self.next = self.next.max(now.checked_sub(SLACK).unwrap_or(now)) + interval;
+        self.next = if now - due <= SLACK { due } else { now } + interval;
         self.in_flight += 1;
         true
     }
@@ -147,8 +148,8 @@ impl Schedule {
         let rate = quotas.iter().map(Quota::rate).fold(f64::INFINITY, f64::min);
         self.quota = Some((rate, now + scarcest.within.min(LONGEST_HOLD)));
         // All that remains is for the calls in flight, of which this is one.
-        if scarcest.remaining < self.in_flight && sent >= self.held_until {
-            if scarcest.limit.is_none() {
+        if scarcest.remaining < self.in_flight && scarcest.is_exact() && sent >= self.held_until {
+            if !scarcest.is_long() && scarcest.limit.is_none() {
                 self.decrease(sent, now, now);
             }
             let hold = if scarcest.is_long() { LONGEST_HOLD } else { self.time_of(2) };
@@ -167,6 +168,7 @@ impl Schedule {
         self.resumes = resumes;
     }
 
+    /// Lowers the rate, because a call that left at `sent` was denied.
     fn decrease(&mut self, sent: Instant, now: Instant, resumes: Instant) {
         let denied = self.rate();
         let (pause, active) = (resumes - now, sent - self.resumes);

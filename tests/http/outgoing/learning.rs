@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::time::MIDNIGHT;
+use support::time::{DAY, MIDNIGHT};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
@@ -15,11 +15,11 @@ use super::{Upstream, get};
 
 const CALLS: usize = 10_000;
 
-/// Makes 10,000 calls to a server that allows 100 per second, by 500 tasks. Returns the percentage that was denied, and
-/// the calls that were allowed as a percentage of the limit: of all time, and after 20 seconds.
+/// Makes 10,000 calls to a server, by 500 tasks. Returns the percentage that was denied, and the calls per second that were
+/// allowed: of all time, and after 20 seconds.
 async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64, f64, f64) {
     let upstream = Upstream::limited(limit, headers, MIDNIGHT + phase.as_micros() as u64);
-    let (client, begun) = (PaceLayer::new().layer(upstream.client()), Instant::now());
+    let (client, begun) = (PaceLayer::new().max_wait(DAY).layer(upstream.client()), Instant::now());
     let calls = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..500 {
@@ -42,7 +42,7 @@ async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64
     (denied as f64 * 100.0 / CALLS as f64, share_after(begun), share_after(later))
 }
 
-/// Learns a limit, with and without headers, from several instants of its window. Less than 1 % of the calls must be
+/// Learns a limit of 100 per second, with and without headers, from several instants of its window. Less than 1 % of the calls must be
 /// denied. `all` and `later` are the least percentages of the limit: of all time, and after 20 seconds.
 async fn check(limit: Limit, all: f64, later: f64) {
     for headers in [vec![], vec![HeaderStyle::IetfDraft11], vec![HeaderStyle::IetfDraft10]] {
@@ -70,4 +70,20 @@ async fn the_rate_of_a_window_is_learned() {
 #[tokio::test(start_paused = true)]
 async fn the_rate_of_a_long_window_is_learned() {
     check(Limit::new("10 seconds", FixedWindow::new(1_000, Duration::from_secs(10))), 95.0, 95.0).await;
+}
+
+/// The burst is small, or large.
+#[tokio::test(start_paused = true)]
+async fn limits_of_other_sizes_are_learned() {
+    for (limit, rate, least) in [
+        (Limit::new("130, 20 at once", TokenBucket::per_second(130).burst(20)), 130.0, 0.9),
+        (Limit::new("100, 1 at once", TokenBucket::per_second(100).burst(1)), 100.0, 0.75),
+        (Limit::new("10, 5 at once", TokenBucket::per_second(10).burst(5)), 10.0, 0.95),
+        (Limit::new("600 a minute", FixedWindow::per_minute(600)), 10.0, 0.95),
+    ] {
+        for headers in [vec![], vec![HeaderStyle::IetfDraft11]] {
+            let (denied, all, _) = learn(limit.clone(), headers, Duration::ZERO).await;
+            assert!(denied < 1.0 && all / rate >= least, "{}: {denied} % denied, {all} a second", limit.name());
+        }
+    }
 }

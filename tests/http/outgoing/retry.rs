@@ -18,8 +18,11 @@ use tower_ratelimit::client::RetryPolicy;
 
 use super::{LATENCY, Upstream, get, status};
 
-/// The forms in which a server asks for a wait, which is in seconds.
-pub(super) const FORMS: [(u64, u16, &[(&str, &str)]); 9] = [
+/// A wait in seconds, and the status and the headers by which a server asks for it.
+type Form = (u64, u16, &'static [(&'static str, &'static str)]);
+
+/// All forms in which a server asks for a wait.
+pub(super) const FORMS: [Form; 9] = [
     (2, 429, &[("retry-after", "2")]),
     (1, 503, &[("retry-after", "1")]),
     (7, 429, &[("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"), DATE]),
