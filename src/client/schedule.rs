@@ -1,13 +1,13 @@
 //! The times of the calls to one upstream, by an adaptive rate.
 //!
 //! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the server
-//! asks. The next rate is in the middle between the rate that was denied and the rate of the calls that were admitted, the
-//! pause included, which the limit can't be below. From there, it grows by a cubic curve: quickly to just below the rate that
-//! was denied, then slowly to that rate, and ever faster beyond it, as in CUBIC (RFC 9438) and in the adaptive mode of
-//! AWS's clients.
+//! asks. The next rate lies between the rate that was denied and that of the calls that were admitted, the pause included,
+//! because the limit can't be lower. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and in the adaptive
+//! mode of AWS's clients: it soon approaches the rate that was denied, stays below it for a minute, and then grows ever
+//! faster.
 //!
-//! Waits are often whole seconds, so that a denial costs up to a second of calls, far more than going 1 % too slowly. This
-//! is why the rate stays below the denied one for a minute.
+//! Waits are often whole seconds, so that a denial costs up to a second of calls, as many as a minute of calls at a rate that
+//! is 2 % too low.
 
 use std::cmp::Reverse;
 use std::time::Duration;

@@ -222,7 +222,7 @@ async fn the_reqwest_client_waits_as_a_rejection_asks() {
             match log.len() {
                 1 | 2 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
                 // Longer than the client waits.
-                4 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "61")]).into_response(),
+                4 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "90")]).into_response(),
                 _ => "hello".into_response(),
             }
         }),

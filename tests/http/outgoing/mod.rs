@@ -34,6 +34,8 @@ impl Clock for TokioClock {
 struct Arrival {
     at: Instant,
     status: u16,
+    /// `Retry-After` in seconds.
+    wait: Option<u64>,
 }
 
 type Answers = BoxCloneSyncService<Request<String>, Response<()>, Infallible>;
@@ -70,7 +72,8 @@ impl Upstream {
                 sleep(LATENCY).await;
                 let at = Instant::now();
                 let response = answers.oneshot(request).await?;
-                log.lock().unwrap().push(Arrival { at, status: response.status().as_u16() });
+                let wait = response.headers().get("retry-after").and_then(|wait| wait.to_str().ok()?.parse().ok());
+                log.lock().unwrap().push(Arrival { at, status: response.status().as_u16(), wait });
                 sleep(LATENCY).await;
                 Ok(response)
             }
