@@ -1,7 +1,7 @@
 //! The pacing layer learns the limits of upstreams. Time is paused.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::time::{DAY, MIDNIGHT};
@@ -11,26 +11,32 @@ use tower::{Layer, ServiceExt};
 use tower_ratelimit::client::PaceLayer;
 use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, TokenBucket};
 
-use super::{LATENCY, Upstream, get};
+use super::{LATENCY, Upstream, get, status};
 
 const CALLS: usize = 10_000;
 
-/// Makes 10,000 calls to a server, by 500 tasks. Returns the percentage that was denied, and the calls per second that were
-/// allowed: of all time, and after 20 seconds.
-async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64, f64, f64) {
-    let upstream = Upstream::limited(limit, headers, MIDNIGHT + phase.as_micros() as u64);
-    let (client, begun) = (PaceLayer::new().max_wait(DAY).layer(upstream.client()), Instant::now());
+/// Makes calls to a server, by 500 tasks.
+async fn call(upstream: &Upstream, count: usize) {
+    let client = PaceLayer::new().max_wait(DAY).layer(upstream.client());
     let calls = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..500 {
         let (client, calls) = (client.clone(), calls.clone());
         tasks.spawn(async move {
-            while calls.fetch_add(1, Ordering::Relaxed) < CALLS {
+            while calls.fetch_add(1, Ordering::Relaxed) < count {
                 client.clone().oneshot(get("http://upstream/")).await.unwrap();
             }
         });
     }
     tasks.join_all().await;
+}
+
+/// Makes 10,000 calls to a server. Returns the percentage that was denied, and the calls per second that were
+/// allowed: of all time, and after 20 seconds.
+async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64, f64, f64) {
+    let upstream = Upstream::limited(limit, headers, MIDNIGHT + phase.as_micros() as u64);
+    let begun = Instant::now();
+    call(&upstream, CALLS).await;
     let log = upstream.log();
     assert_eq!(log.len(), CALLS);
     for (index, denial) in log.iter().enumerate().filter(|(_, arrival)| arrival.status == 429) {
@@ -92,4 +98,41 @@ async fn limits_of_other_sizes_are_learned() {
             assert!(denied < 1.0 && all / rate >= least, "{}: {denied} % denied, {all} a second", limit.name());
         }
     }
+}
+
+/// A bucket of 20 tokens has 100 per second, then 50, then 200.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_changes_is_learned_anew() {
+    let begun = Instant::now();
+    let bucket = Arc::new(Mutex::new((20.0, begun)));
+    let upstream = Upstream::new(move |_| {
+        let rate = match begun.elapsed().as_secs() {
+            ..60 => 100.0,
+            60..200 => 50.0,
+            _ => 200.0,
+        };
+        let (mut bucket, now) = (bucket.lock().unwrap(), Instant::now());
+        let tokens = f64::min(bucket.0 + (now - bucket.1).as_secs_f64() * rate, 20.0);
+        let is_allowed = tokens >= 1.0;
+        *bucket = (if is_allowed { tokens - 1.0 } else { tokens }, now);
+        if is_allowed { status(200, &[]) } else { status(429, &[("retry-after", "1")]) }
+    });
+    call(&upstream, 40_000).await;
+    let log = upstream.log();
+    let share = |seconds: std::ops::Range<u64>, rate: f64| {
+        let within = |at: Instant| seconds.contains(&(at - begun).as_secs());
+        let allowed = log.iter().filter(|arrival| arrival.status == 200 && within(arrival.at)).count();
+        allowed as f64 / (seconds.end - seconds.start) as f64 / rate
+    };
+    println!(
+        "{:.2} {:.2} {:.2} {:.2} {:.2} {:.2}",
+        share(20..60, 100.0),
+        share(60..100, 50.0),
+        share(100..200, 50.0),
+        share(200..240, 200.0),
+        share(240..270, 200.0),
+        share(270..300, 200.0)
+    );
+    let denied = log.iter().filter(|arrival| arrival.status == 429).count();
+    println!("{denied}");
 }

@@ -180,18 +180,18 @@ async fn paused_calls_do_not_occupy_the_inner_service() {
 async fn a_call_that_is_dropped_in_flight_leaves_no_trace() {
     let service = service_fn(async |request: Request<String>| match request.uri().path() {
         "/hangs" => pending().await,
-        _ => Ok::<_, &str>(status(200, &[("ratelimit", r#""a";r=3;t=1"#)])),
+        _ => Ok::<_, &str>(status(200, &[("ratelimit", r#""a";r=100;t=30"#)])),
     });
     let client = PaceLayer::new().layer(service);
     for _ in 0..100 {
         timeout(SECOND, client.clone().oneshot(get("http://a/hangs"))).await.unwrap_err();
     }
-    // If 100 calls were still in flight, this would hold calls, because 3 remain.
+    // If those were still in flight, calls would be held for 30 seconds, because 100 remain.
     let begun = Instant::now();
     for _ in 0..3 {
         client.clone().oneshot(get("http://a/")).await.unwrap();
     }
-    assert!(begun.elapsed() < SECOND);
+    assert!(begun.elapsed() < 3 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]

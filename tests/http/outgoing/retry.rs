@@ -149,7 +149,8 @@ async fn the_budgets_of_upstreams_are_separate() {
         calls.collect::<JoinSet<_>>().join_all().await;
         sent.push(upstream.log().len() - before - 1_000);
     }
-    assert!(sent[0] >= 10 && sent[1] >= 10, "{sent:?}");
+    // One a second, for at most two minutes, and those of 10 seconds.
+    assert!(sent.iter().all(|retries| (10..=130).contains(retries)), "{sent:?}");
 }
 
 /// Returns the number of requests that a server gets until the response is returned, and the time that it takes.
