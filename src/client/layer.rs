@@ -33,7 +33,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(86_400);
 ///   second if it names no time. A 503 without a time is not a denial. Calls to other upstreams go on.
 /// - `RateLimit` and `X-RateLimit-*` headers slow calls down before they are denied, so that what remains lasts.
 /// - Without such headers, the layer learns the rate that an upstream allows: it begins with 20 calls per second, doubles
-///   the rate every 600 ms while there are more calls, and adapts it after each denial.
+///   the rate every 600 ms while there are more calls, and adapts it after each denial. It notices within about two minutes
+///   that a limit has become larger.
 ///
 /// Calls leave in their order. A call whose future is dropped gives up its place. A call that would have to wait for longer
 /// than [`max_wait`](Self::max_wait), or behind more calls than [`max_waiting`](Self::max_waiting), fails with

@@ -3,8 +3,8 @@
 //! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the server
 //! asks. The next rate lies between the rate that was denied and that of the calls that were admitted, the pause included,
 //! because the limit can't be lower. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and in the adaptive
-//! mode of AWS's clients: it soon approaches the rate that was denied, stays below it for a minute, and then grows ever
-//! faster.
+//! mode of AWS's clients: it soon approaches the rate that was denied, and stays below it for a minute. If there is no
+//! denial for another minute, it grows exponentially.
 //!
 //! Waits are often whole seconds, so that a denial costs up to a second of calls, as many as a minute of calls at a rate that
 //! is 2 % too low.
@@ -23,23 +23,27 @@ const MIN_RATE: f64 = 0.5;
 const MAX_RATE: f64 = 1_000_000.0;
 /// The seconds in which the rate doubles until the first denial.
 const DOUBLING: f64 = 0.6;
-/// The rate after a denial, by the denied one: at most, and at least.
+
+/// The rate after a denial, as a part of the denied one: at most, and, once a limit is known, at least.
 const DECREASE: f64 = 0.98;
 const SHARP_DECREASE: f64 = 0.85;
 /// The fewest calls between two denials whose rate counts.
 const MIN_ADMITTED: u32 = 10;
-/// The largest rate that is expected to be denied again, by the rate after a denial.
+/// The denied rate counts as at most this multiple of the rate after it: the first denial may come late.
 const HEADROOM: f64 = 1.15;
-/// The part of the way to the rate that was denied before the rate grows slowly, and the seconds until then.
+
+/// The part of the gap to the denied rate by which the rate recovers at once, and the seconds that this takes.
 const RECOVERY: f64 = 0.3;
 const RECOVERY_SECONDS: f64 = 6.0;
-/// The seconds until the rate has grown once more by the same amount, if that is small or large.
+/// The seconds in which the rate then grows by as much again, if that is little or at least 2 %.
 const SMALL_GROWTH_SECONDS: f64 = 60.0;
 const LARGE_GROWTH_SECONDS: f64 = 15.0;
 const LARGE_GROWTH: f64 = 0.02;
-/// Calls may be late by so much, and still leave at the rate on average. Timers of Tokio have a resolution of 1 ms.
+
+/// A call that is late by at most this does not delay the next one. Tokio's timers have a resolution of 1 ms.
 const SLACK: Duration = Duration::from_millis(5);
-/// The longest time for which calls are held because nothing remains of a quota. A call then shows whether that is true.
+/// The longest time for which calls are held because nothing remains of a quota. Then, one of them shows whether that is
+/// still true.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 /// The schedule of the calls to one upstream.
@@ -102,7 +106,9 @@ impl Schedule {
                     _ if is_large => LARGE_GROWTH_SECONDS,
                     _ => SMALL_GROWTH_SECONDS,
                 };
-                plateau + depth * ((self.grown - RECOVERY_SECONDS) / seconds).powi(3)
+                let time = (self.grown - RECOVERY_SECONDS) / seconds;
+                // After twice the time, the limit must have changed.
+                (plateau + depth * time.min(2.0).powi(3)) * (3.0 * (time - 2.0).max(0.0)).exp2()
             }
         };
         rate.clamp(MIN_RATE, MAX_RATE)
