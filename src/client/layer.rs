@@ -36,9 +36,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(86_400);
 ///   the rate every 600 ms while there are more calls, and adapts it after each denial. It notices within about two minutes
 ///   that a limit has become larger.
 ///
-/// Calls leave in their order. A call whose future is dropped gives up its place. A call that would have to wait for longer
-/// than [`max_wait`](Self::max_wait), or behind more calls than [`max_waiting`](Self::max_waiting), fails with
-/// [`CallError::Limited`], and is not sent. Errors of the service are [`CallError::Service`].
+/// Calls leave in the order in which their futures are first polled. A call whose future is dropped gives up its place. A
+/// call that would have to wait for longer than [`max_wait`](Self::max_wait), or behind more calls than
+/// [`max_waiting`](Self::max_waiting), fails with [`CallError::Limited`], and is not sent. Errors of the service are
+/// [`CallError::Service`].
 ///
 /// Services of one layer, and clones of it, share what they learn. Processes don't. The service is always ready: each call
 /// waits for a clone of the inner service. Needs a Tokio runtime with its timers enabled.
@@ -160,6 +161,32 @@ impl Upstream {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until a call may leave, and until a clone of `inner` is ready. Returns the clone and the time.
+    async fn turn<S: Service<T> + Clone, T>(&self, inner: S) -> Result<(S, Instant), S::Error> {
+        let _turn = self.turn.lock().await;
+        loop {
+            let next = self.schedule().next();
+            sleep_until(next).await;
+            let mut ready = inner.clone();
+            poll_fn(|context| ready.poll_ready(context)).await?;
+            // Meanwhile, another call may have been denied.
+            let now = Instant::now();
+            if self.schedule().leave(now) {
+                return Ok((ready, now));
+            }
+        }
+    }
+
+    /// Learns from the response to a call that left at `sent`.
+    fn learn<R>(&self, sent: Instant, response: &Response<R>) {
+        let (mut schedule, now) = (self.schedule(), Instant::now());
+        match denial(response) {
+            Some(Wait::AtLeast(wait)) => schedule.deny(sent, now, wait.min(MAX_PAUSE)),
+            Some(_) if response.status() != StatusCode::SERVICE_UNAVAILABLE => schedule.deny(sent, now, DEFAULT_PAUSE),
+            _ => schedule.admit(sent, now, &quotas(response.headers())),
+        }
+    }
+
     /// Returns the error of a call that is not sent.
     fn limited<E>(&self) -> CallError<E> {
         let schedule = self.schedule();
@@ -204,39 +231,15 @@ impl PaceLayer {
         if upstream.schedule().next() > deadline {
             return Err(upstream.limited());
         }
-        let waited_for = &upstream;
-        let turn = async move {
-            let turn = waited_for.turn.lock().await;
-            loop {
-                let next = waited_for.schedule().next();
-                sleep_until(next).await;
-                let mut ready = inner.clone();
-                poll_fn(|context| ready.poll_ready(context)).await.map_err(CallError::Service)?;
-                // Until now, another call may have been denied.
-                let now = Instant::now();
-                if waited_for.schedule().leave(now) {
-                    drop(turn);
-                    return Ok((ready, now));
-                }
-            }
-        };
-        let Ok(turn) = timeout_at(deadline, turn).await else { return Err(upstream.limited()) };
-        let (mut ready, sent) = turn?;
+        let Ok(turn) = timeout_at(deadline, upstream.turn(inner)).await else { return Err(upstream.limited()) };
+        let (mut ready, sent) = turn.map_err(CallError::Service)?;
         drop(place);
-        let in_flight = InFlight(upstream.clone());
+        let _in_flight = InFlight(upstream.clone());
         if sent > began {
             report(&self.recorders, &Event::CallDelayed { wait: sent - began });
         }
         let response = ready.call(request).await.map_err(CallError::Service)?;
-        let now = Instant::now();
-        match denial(&response) {
-            Some(Wait::AtLeast(wait)) => upstream.schedule().deny(sent, now, wait.min(MAX_PAUSE)),
-            Some(_) if response.status() != StatusCode::SERVICE_UNAVAILABLE => {
-                upstream.schedule().deny(sent, now, DEFAULT_PAUSE);
-            }
-            _ => upstream.schedule().admit(sent, now, &quotas(response.headers())),
-        }
-        drop(in_flight);
+        upstream.learn(sent, &response);
         Ok(response)
     }
 }
