@@ -45,8 +45,8 @@ impl Quota {
         self.within >= Duration::from_secs(2)
     }
 
-    /// Returns whether the calls that remain are known closely enough to act on them. A small bucket is empty after each
-    /// call, and full again soon.
+    /// Returns whether the calls that remain are known closely enough to act on them. A small bucket is empty after
+    /// each call, and full again soon.
     pub(super) fn is_exact(&self) -> bool {
         self.is_long() || self.size >= 10
     }
@@ -127,8 +127,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get_all(RETRY_AFTER).iter().filter_map(|line| wait(line.to_str().ok()?)).max()
 }
 
-/// Returns the time until an instant in whole seconds, rounded up: since the response was sent, if it has a `Date`, since
-/// the clocks of client and server differ.
+/// Returns the time until an instant in whole seconds, rounded up: since the response was sent, if it has a `Date`,
+/// since the clocks of client and server differ.
 fn until(time: SystemTime, headers: &HeaderMap) -> Duration {
     let sent = text(headers, DATE).and_then(|date| parse_http_date(date).ok());
     let span = time.duration_since(sent.unwrap_or_else(SystemTime::now)).unwrap_or_default();

@@ -29,20 +29,20 @@ const MAX_PAUSE: Duration = Duration::from_secs(86_400);
 
 /// A layer that keeps the calls of a client below the limit of each upstream.
 ///
-/// - If an upstream [denies](super#denials) a call, all calls to it wait for as long as it asks, at most a day, and for a
-///   second if it names no time. A 503 without a time is not a denial. Calls to other upstreams go on.
+/// - If an upstream [denies](super#denials) a call, all calls to it wait for as long as it asks, at most a day, and for
+///   a second if it names no time. A 503 without a time is not a denial. Calls to other upstreams go on.
 /// - `RateLimit` and `X-RateLimit-*` headers slow calls down before they are denied, so that what remains lasts.
-/// - Without such headers, the layer learns the rate that an upstream allows: it begins with 20 calls per second, doubles
-///   the rate every 600 ms while there are more calls, and adapts it after each denial. It notices within about two minutes
-///   that a limit has become larger.
+/// - Without such headers, the layer learns the rate that an upstream allows: it begins with 20 calls per second,
+///   doubles the rate every 600 ms while there are more calls, and adapts it after each denial. It notices within about
+///   two minutes that a limit has become larger.
 ///
-/// Calls leave in the order in which their futures are first polled. A call whose future is dropped gives up its place. A
-/// call that would have to wait for longer than [`max_wait`](Self::max_wait), or behind more calls than
+/// Calls leave in the order in which their futures are first polled. A call whose future is dropped gives up its place.
+/// A call that would have to wait for longer than [`max_wait`](Self::max_wait), or behind more calls than
 /// [`max_waiting`](Self::max_waiting), fails with [`CallError::Limited`], and is not sent. Errors of the service are
 /// [`CallError::Service`].
 ///
-/// Services of one layer, and clones of it, share what they learn. Processes don't. The service is always ready: each call
-/// waits for a clone of the inner service. Needs a Tokio runtime with its timers enabled.
+/// Services of one layer, and clones of it, share what they learn. Processes don't. The service is always ready: each
+/// call waits for a clone of the inner service. Needs a Tokio runtime with its timers enabled.
 ///
 /// ```
 /// use std::time::Duration;

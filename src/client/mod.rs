@@ -1,8 +1,8 @@
 //! For clients of services that limit them: a retry policy, and a layer that paces calls.
 //!
-//! [`RetryPolicy`] repeats requests that a server has denied, no earlier than the server allows. [`PaceLayer`] keeps calls
-//! below the limit of the server, which it learns, and holds all calls to a server that has denied one. Both know each
-//! server by the host and port of its URL, or by [another key](PaceLayer::by).
+//! [`RetryPolicy`] repeats requests that a server has denied, no earlier than the server allows. [`PaceLayer`] keeps
+//! calls below the limit of the server, which it learns, and holds all calls to a server that has denied one. Both know
+//! each server by the host and port of its URL, or by [another key](PaceLayer::by).
 //!
 //! ```
 //! use tower::{ServiceBuilder, service_fn};
@@ -32,7 +32,8 @@
 //! | | otherwise, `t` of the items of `RateLimit` with `r=0`, or `X-RateLimit-Reset` if `X-RateLimit-Remaining` is 0 |
 //! | gRPC `RESOURCE_EXHAUSTED` in the headers of the response ("trailers-only") | `grpc-retry-pushback-ms`: if it is negative or invalid, the call is not repeated |
 //!
-//! `X-RateLimit-Reset` may be a number of seconds or a time in Unix seconds. Headers of more than 4,096 bytes are ignored.
+//! `X-RateLimit-Reset` may be a number of seconds or a time in Unix seconds. Headers of more than 4,096 bytes are
+//! ignored.
 //!
 //! [`CallError::Limited`]: crate::CallError::Limited
 

@@ -15,12 +15,11 @@ use crate::key::KeyExtractor;
 use crate::recorder::{Event, Recorder, Recorders, report};
 use crate::time::random_up_to;
 
-/// A policy for [`tower::retry`] that repeats requests which a server has [denied](super#denials).
+/// A policy for [`tower::retry`] that repeats requests that a server has [denied](super#denials).
 ///
-/// It waits for the time that the server asks for, and then for a random part of the back-off, so that clients that were
-/// denied together don't come back together. Without a time of the server, it waits for a random part of the back-off
-/// only. The [back-off](Self::backoff) is a second at first, and doubles with each retry, up to
-/// [`max_wait`](Self::max_wait).
+/// It waits for the time that the server asks for, if there is one, and then for a random part of the back-off, so that
+/// clients that were denied together don't come back together. The [back-off](Self::backoff) is a second at first, and
+/// doubles with each retry, up to [`max_wait`](Self::max_wait).
 ///
 /// The response is returned, denied or not, if
 ///
@@ -162,7 +161,7 @@ impl<B> RetryPolicy<B> {
 
     /// Also retries methods that are not idempotent. Needed for gRPC, whose requests are `POST`.
     ///
-    /// A server that denies a request has not processed it, if a rate limiter in front of the service has denied it.
+    /// A rate limiter in front of a service denies a request before the service has processed it.
     #[must_use]
     pub fn all_methods(self) -> Self {
         self.set(|settings| settings.all_methods = true)

@@ -1,13 +1,12 @@
 //! The times of the calls to one upstream, by an adaptive rate.
 //!
-//! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the server
-//! asks. The next rate lies between the rate that was denied and that of the calls that were admitted, the pause included,
-//! because the limit can't be lower. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and in the adaptive
-//! mode of AWS's clients: it soon approaches the rate that was denied, and stays below it for a minute. If there is no
-//! denial for another minute, it grows exponentially.
+//! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the
+//! server asks. The next rate lies between the rate that was denied and that of the calls that were admitted, the pause
+//! included, because the limit can't be lower. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and
+//! in the adaptive mode of AWS's clients: it soon approaches the rate that was denied, and stays below it for a minute.
+//! If there is no denial for another minute, it grows exponentially.
 //!
-//! Waits are often whole seconds, so that a denial costs up to a second of calls, as many as a minute of calls at a rate that
-//! is 2 % too low.
+//! Because waits are whole seconds, a denial often costs as many calls as a minute at a rate that is 2 % too low.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -42,8 +41,7 @@ const LARGE_GROWTH: f64 = 0.02;
 
 /// A call that is late by at most this does not delay the next one. Tokio's timers have a resolution of 1 ms.
 const SLACK: Duration = Duration::from_millis(5);
-/// The longest time for which calls are held because nothing remains of a quota. Then, one of them shows whether that is
-/// still true.
+/// The longest time for which calls are held because nothing remains of a quota. Then, one call tries.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 /// The schedule of the calls to one upstream.

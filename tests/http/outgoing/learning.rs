@@ -54,8 +54,9 @@ async fn learn(limit: Limit, headers: Vec<HeaderStyle>, phase: Duration) -> (f64
     (denied as f64 * 100.0 / CALLS as f64, share_after(begun), share_after(later))
 }
 
-/// Learns a limit of 100 per second, with and without headers, from instants of its window in milliseconds. Less than 1 % of the calls must be
-/// denied. `all` and `later` are the least percentages of the limit: of all time, and after 20 seconds.
+/// Learns a limit of 100 per second, with and without headers, from instants of its window in milliseconds. Less than 1
+/// % of the calls must be denied. `all` and `later` are the least percentages of the limit: of all time, and after 20
+/// seconds.
 async fn check(limit: Limit, phases: &[u64], all: f64, later: f64) {
     for headers in [vec![], vec![HeaderStyle::IetfDraft11], vec![HeaderStyle::IetfDraft10]] {
         for phase in phases.iter().copied().map(Duration::from_millis) {
