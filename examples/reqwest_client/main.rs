@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let reqwest = Client::new();
     let mut client = ServiceBuilder::new()
         // Waits as `Retry-After` says, and sends a request up to five times. A stream is sent once.
-        .retry(RetryPolicy::cloning_body(|body: &Body| Some(body.as_bytes()?.to_vec().into())))
+        .retry(RetryPolicy::with_clone_body(|body: &Body| Some(body.as_bytes()?.to_vec().into())))
         // Learns the limit of the server. After a rejection, all requests to it wait.
         .layer(PaceLayer::new())
         .service(service_fn(move |request: Request<Body>| {

@@ -1,4 +1,4 @@
-//! What a response says about the limits of its server.
+//! Parses the limits in the headers of a response.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,10 +12,13 @@ use crate::time::ceil_seconds;
 /// The longest header that is read, in bytes.
 const MAX_HEADER: usize = 4_096;
 
-/// Unix seconds are larger, and numbers of seconds smaller: 31 years.
+/// Values from here on are Unix times. Smaller ones are seconds from now.
 const FIRST_UNIX_TIME: u64 = 1_000_000_000;
 
-/// The wait that a denial asks for.
+/// The longest time in `X-RateLimit-Reset`: a year.
+const LONGEST_RESET: Duration = Duration::from_secs(366 * 86_400);
+
+/// The wait that a rejection asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
     AtLeast(Duration),
@@ -24,7 +27,7 @@ pub(super) enum Wait {
     Forever,
 }
 
-/// What remains of a limit.
+/// The remaining quota of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Quota {
     pub(super) remaining: u64,
@@ -59,8 +62,8 @@ impl Quota {
     }
 }
 
-/// Returns the wait that a response asks for, if it is a denial.
-pub(super) fn denial<R>(response: &Response<R>) -> Option<Wait> {
+/// Returns the wait that a response asks for, if it is a rejection.
+pub(super) fn rejection<R>(response: &Response<R>) -> Option<Wait> {
     let headers = response.headers();
     let is_exhausted = text(headers, "grpc-status") == Some("8");
     if is_exhausted && let Some(pushback) = headers.get("grpc-retry-pushback-ms") {
@@ -114,6 +117,10 @@ fn x_rate_limit(headers: &HeaderMap) -> Option<Quota> {
         seconds @ ..FIRST_UNIX_TIME => Duration::from_secs(seconds),
         time => until(SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time))?, headers),
     };
+    // A Unix time in milliseconds, for example.
+    if within > LONGEST_RESET {
+        return None;
+    }
     let size = text(headers, "x-ratelimit-limit").and_then(number).unwrap_or_default();
     Some(Quota { remaining, within, size, limit: None })
 }
@@ -157,7 +164,7 @@ mod tests {
         let response = headers
             .iter()
             .fold(Response::builder().status(status), |response, (name, value)| response.header(*name, *value));
-        denial(&response.body(()).unwrap())
+        rejection(&response.body(()).unwrap())
     }
 
     fn seconds(seconds: u64) -> Option<Wait> {
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_denials_are_read_from_the_headers() {
+    fn grpc_rejections_are_read_from_the_headers() {
         let pushback = |millis| wait(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", millis)]);
         assert_eq!(pushback("1500"), Some(Wait::AtLeast(Duration::from_millis(1_500))));
         for invalid in ["-1", "soon", "", "1.5"] {
@@ -205,7 +212,10 @@ mod tests {
         assert_eq!(wait(429, &[("retry-after", &huge)]), seconds(u64::MAX));
         let Some(Wait::AtLeast(far)) = wait(429, &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")]) else { panic!() };
         assert!(far > Duration::from_secs(200_000_000_000));
-        assert_eq!(wait(429, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &huge)]), Some(Wait::Unspecified));
+        for reset in [&huge, "1800000005000", "999999999"] {
+            let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
+            assert_eq!(wait(429, &headers), Some(Wait::Unspecified), "{reset}");
+        }
         let list = vec![r#""a";r=0;t=5"#; 5_000].join(", ");
         assert_eq!(wait(429, &[("ratelimit", &list)]), Some(Wait::Unspecified));
         for invalid in

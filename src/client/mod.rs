@@ -1,8 +1,8 @@
 //! For clients of services that limit them: a retry policy, and a layer that paces calls.
 //!
-//! [`RetryPolicy`] repeats requests that a server has denied, no earlier than the server allows. [`PaceLayer`] keeps
-//! calls below the limit of the server, which it learns, and holds all calls to a server that has denied one. Both know
-//! each server by the host and port of its URL, or by [another key](PaceLayer::by).
+//! [`RetryPolicy`] repeats requests that an upstream has rejected, no earlier than it allows. [`PaceLayer`] keeps calls
+//! below the limit of an upstream, which it learns, and holds all calls to an upstream that has rejected one. An upstream
+//! is the host and port of a URL, or has [another key](PaceLayer::by). Requires the feature `client`.
 //!
 //! ```
 //! use tower::{ServiceBuilder, service_fn};
@@ -19,35 +19,50 @@
 //! # let _ = send(client);
 //! ```
 //!
-//! In this order, a denied request waits once: the pause of the layer is over when the policy repeats the request. The
+//! In this order, a rejected request waits once: the pause of the layer is over when the policy repeats the request. The
 //! policy does not repeat a call that the layer denies, because that is an error, [`CallError::Limited`].
 //!
-//! # Denials
+//! # Rejections
 //!
-//! These responses are denials:
+//! | response | wait | policy | layer |
+//! |---|---|---|---|
+//! | 429 with a time | see below | repeats | pauses |
+//! | 429 without one | | repeats after a back-off | pauses for a second |
+//! | 503 with a time | see below | repeats | pauses |
+//! | 503 without one | | repeats after a back-off | changes nothing |
+//! | gRPC `RESOURCE_EXHAUSTED` in the headers of the response ("trailers-only") | `grpc-retry-pushback-ms`, or as 429 | repeats, unless the push-back is negative or invalid | pauses |
 //!
-//! | response | wait |
-//! |---|---|
-//! | 429, 503 | `Retry-After` in seconds, or a date in any of the three formats of HTTP, relative to the response's `Date` |
-//! | | otherwise, `t` of the items of `RateLimit` with `r=0`, or `X-RateLimit-Reset` if `X-RateLimit-Remaining` is 0 |
-//! | gRPC `RESOURCE_EXHAUSTED` in the headers of the response ("trailers-only") | `grpc-retry-pushback-ms`: if it is negative or invalid, the call is not repeated |
-//!
-//! `X-RateLimit-Reset` may be a number of seconds or a time in Unix seconds. Headers of more than 4,096 bytes are
-//! ignored.
+//! The time is that of `Retry-After`: seconds, or a date in any of the three formats of HTTP, relative to the `Date` of
+//! the response. Otherwise, it is `t` of the items of `RateLimit` with `r=0`, or `X-RateLimit-Reset` if
+//! `X-RateLimit-Remaining` is 0: seconds, or a time in Unix seconds. Headers of more than 4,096 bytes, and times of more
+//! than a year in `X-RateLimit-Reset`, are ignored.
 //!
 //! [`CallError::Limited`]: crate::CallError::Limited
 
 mod answer;
-mod layer;
+mod pace;
 mod retry;
 mod schedule;
+mod upstream;
 mod upstreams;
 
-pub use self::layer::Pace;
+pub use self::pace::Pace;
 #[doc(alias = "adaptive")]
 #[doc(alias = "throttle client")]
-pub use self::layer::PaceLayer;
+pub use self::pace::PaceLayer;
 #[doc(alias = "exponential backoff")]
 #[doc(alias = "retry")]
 #[doc(alias = "retry budget")]
 pub use self::retry::RetryPolicy;
+
+use std::time::Duration;
+
+/// The longest time of a setting and of a pause.
+const LONGEST_TIME: Duration = Duration::from_secs(86_400);
+
+/// Returns `time` if it is positive and at most a day.
+#[track_caller]
+fn checked_time(name: &str, time: Duration) -> Duration {
+    assert!(!time.is_zero() && time <= LONGEST_TIME, "{name} is {time:?}: use more than 0, and at most a day");
+    time
+}

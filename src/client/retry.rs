@@ -9,28 +9,30 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::Policy;
 use tower::retry::budget::{Budget, TpsBudget};
 
-use super::answer::{Wait, denial};
+use super::answer::{Wait, rejection};
+use super::checked_time;
 use super::upstreams::Upstreams;
 use crate::key::KeyExtractor;
 use crate::recorder::{Event, Recorder, Recorders, report};
 use crate::time::random_up_to;
 
-/// A policy for [`tower::retry`] that repeats requests that a server has [denied](super#denials).
+/// A policy for [`tower::retry`] that repeats requests which an upstream has [rejected](super#rejections).
 ///
-/// It waits for the time that the server asks for, if there is one, and then for a random part of the back-off, so that
-/// clients that were denied together don't come back together. The [back-off](Self::backoff) is a second at first, and
-/// doubles with each retry, up to [`max_wait`](Self::max_wait).
+/// It waits for the time that the upstream asks for, and then for a random part of the back-off, so that clients that
+/// were rejected together don't come back together. Without a time, it waits for a random part of the back-off only. The
+/// [back-off](Self::backoff) is a second at first, and doubles with each retry, up to
+/// [`max_wait`](Self::max_wait).
 ///
-/// The response is returned, denied or not, if
+/// It returns the rejection as it is if
 ///
-/// - the server asks for a longer wait than `max_wait`, or tells the client not to retry;
+/// - the upstream asks for a wait of more than [`max_wait`](Self::max_wait), or forbids retries;
 /// - the request has been sent [`max_attempts`](Self::max_attempts) times, or the wait would exceed
 ///   [`max_total`](Self::max_total);
-/// - its method is not idempotent (`POST`, `PATCH`), unless you [allow](Self::all_methods) it;
-/// - its body can't be [cloned](Self::cloning_body): it is sent once;
+/// - the request's method is not idempotent (`POST`, `PATCH`), unless you [allow](Self::all_methods) it;
+/// - the request's body can't be [cloned](Self::with_clone_body);
 /// - the [budget](Self::budget) of the upstream is exhausted.
 ///
-/// Errors of the service are returned, too. A retry keeps the version, the headers and the extensions of the request.
+/// It returns errors of the service, too. A retry keeps the version, the headers and the extensions of the request.
 ///
 /// Clones share their budgets. `B` is the type of bodies. Needs a Tokio runtime with its timers enabled.
 ///
@@ -41,6 +43,7 @@ use crate::time::random_up_to;
 /// let policy = RetryPolicy::<String>::new().max_attempts(3).max_wait(Duration::from_secs(10));
 /// # let _ = policy;
 /// ```
+#[must_use = "a policy does nothing until it is applied to a service"]
 pub struct RetryPolicy<B> {
     settings: Arc<Settings>,
     clone_body: fn(&B) -> Option<B>,
@@ -62,21 +65,10 @@ struct Settings {
     recorders: Recorders,
 }
 
-/// The longest time that a setting can have.
-const LONGEST: Duration = Duration::from_secs(86_400);
-
-/// Returns `time` if it is positive and at most a day.
-#[track_caller]
-pub(super) fn checked_time(name: &str, time: Duration) -> Duration {
-    assert!(!time.is_zero() && time <= LONGEST, "{name} is {time:?}: use more than 0, and at most a day");
-    time
-}
-
 impl<B: Clone> RetryPolicy<B> {
     /// Creates a policy for bodies that can always be cloned.
-    #[must_use]
     pub fn new() -> Self {
-        Self::cloning_body(|body| Some(body.clone()))
+        Self::with_clone_body(|body| Some(body.clone()))
     }
 }
 
@@ -87,18 +79,17 @@ impl<B: Clone> Default for RetryPolicy<B> {
 }
 
 impl<B> RetryPolicy<B> {
-    /// Creates a policy with a function that clones a body. A request for whose body it returns `None` is sent once.
+    /// Creates a policy with a function that clones a body. If it returns `None`, the request is sent once.
     ///
     /// A body of reqwest can be cloned if it is in memory: `|body| Some(body.as_bytes()?.to_vec().into())`.
-    #[must_use]
-    pub fn cloning_body(clone_body: fn(&B) -> Option<B>) -> Self {
+    pub fn with_clone_body(clone_body: fn(&B) -> Option<B>) -> Self {
         let settings = Settings {
             max_attempts: 5,
             max_wait: Duration::from_secs(60),
             max_total: Duration::from_secs(120),
             backoff: Duration::from_secs(1),
             all_methods: false,
-            budget: (10, 20),
+            budget: (10, 5),
             budgets: Upstreams::new(),
             recorders: Recorders::new(),
         };
@@ -110,25 +101,23 @@ impl<B> RetryPolicy<B> {
         self
     }
 
-    /// Sets how often a request is sent at most, including the first time. Defaults to 5.
+    /// Sets the maximum number of attempts, including the first. Defaults to 5.
     ///
     /// # Panics
     ///
     /// Panics if `attempts` is less than 2.
-    #[must_use]
     #[track_caller]
     pub fn max_attempts(self, attempts: u32) -> Self {
         assert!(attempts >= 2, "max_attempts is {attempts}: use at least 2, or leave the policy out");
         self.set(|settings| settings.max_attempts = attempts)
     }
 
-    /// Sets the longest wait that a server may ask for. Defaults to 60 seconds. It also bounds the back-off, which is
-    /// added.
+    /// Sets the longest wait that an upstream may ask for, and the longest back-off, which comes on top. Defaults to 60
+    /// seconds.
     ///
     /// # Panics
     ///
     /// Panics if `wait` is 0 or longer than a day.
-    #[must_use]
     #[track_caller]
     pub fn max_wait(self, wait: Duration) -> Self {
         let wait = checked_time("max_wait", wait);
@@ -140,7 +129,6 @@ impl<B> RetryPolicy<B> {
     /// # Panics
     ///
     /// Panics if `time` is 0 or longer than a day.
-    #[must_use]
     #[track_caller]
     pub fn max_total(self, time: Duration) -> Self {
         let time = checked_time("max_total", time);
@@ -152,7 +140,6 @@ impl<B> RetryPolicy<B> {
     /// # Panics
     ///
     /// Panics if `first` is 0 or longer than a day.
-    #[must_use]
     #[track_caller]
     pub fn backoff(self, first: Duration) -> Self {
         let first = checked_time("backoff", first);
@@ -162,42 +149,41 @@ impl<B> RetryPolicy<B> {
     /// Also retries methods that are not idempotent. Needed for gRPC, whose requests are `POST`.
     ///
     /// A rate limiter in front of a service denies a request before the service has processed it.
-    #[must_use]
     pub fn all_methods(self) -> Self {
         self.set(|settings| settings.all_methods = true)
     }
 
-    /// Sets the retries to each upstream within 10 seconds: at most `min_per_second` on average, and in addition,
-    /// `percent` of the responses that are not denials. Defaults to 10 a second and 20 percent.
+    /// Sets the number of retries to each upstream, of which nothing is known yet: `min_per_second`, and one more for
+    /// every `responses` that are no rejections, within 10 seconds. Only responses to requests that could be repeated
+    /// count. Defaults to 10 a second, and one for every 5 responses.
     ///
     /// At most the 1,000 upstreams that were used last are remembered.
     ///
     /// # Panics
     ///
-    /// Panics if both are 0, if `min_per_second` is more than 1,000,000, or if `percent` is more than 100.
-    #[must_use]
+    /// Panics if `min_per_second` is more than 1,000,000, or `responses` is not 1 to 1,000.
     #[track_caller]
-    pub fn budget(self, min_per_second: u32, percent: u32) -> Self {
-        assert!(min_per_second > 0 || percent > 0, "the budget allows no retries: use more, or leave the policy out");
+    pub fn budget(self, min_per_second: u32, responses: u32) -> Self {
         assert!(min_per_second <= 1_000_000, "min_per_second is {min_per_second}: use at most 1,000,000");
-        assert!(percent <= 100, "percent is {percent}: use at most 100");
-        self.set(|settings| settings.budget = (min_per_second, percent))
+        assert!((1..=1_000).contains(&responses), "responses is {responses}: use 1 to 1,000");
+        self.set(|settings| {
+            settings.budget = (min_per_second, responses);
+            settings.budgets = settings.budgets.renewed();
+        })
     }
 
-    /// Sets the key that tells upstreams apart. Defaults to the host and port of the URL.
+    /// Sets the key that tells upstreams apart, of which nothing is known yet. Defaults to the host and port of the URL.
+    /// Requests without a key share one upstream.
     ///
     /// # Panics
     ///
     /// Panics if the key is asynchronous.
-    #[must_use]
     #[track_caller]
-    pub fn by(mut self, key: impl KeyExtractor) -> Self {
-        Arc::make_mut(&mut self.settings).budgets.set_key(key);
-        self
+    pub fn by(self, key: impl KeyExtractor) -> Self {
+        self.set(|settings| settings.budgets = Upstreams::by(key))
     }
 
     /// Adds a recorder of [`Event::CallRetried`] and [`Event::RetryBudgetExhausted`].
-    #[must_use]
     pub fn recorder(self, recorder: impl Recorder) -> Self {
         self.set(|settings| settings.recorders.push(Arc::new(recorder)))
     }
@@ -205,12 +191,14 @@ impl<B> RetryPolicy<B> {
 
 impl Settings {
     fn budget<B>(&self, request: &Request<B>) -> Arc<TpsBudget> {
-        let (min_per_second, percent) = self.budget;
-        let create = || TpsBudget::new(Duration::from_secs(10), min_per_second, percent as f32 / 100.0);
+        let (min_per_second, responses) = self.budget;
+        // The budget cuts the fraction of `1 / share` off.
+        let share = 1.0 / (responses as f32 + 0.5);
+        let create = || TpsBudget::new(Duration::from_secs(10), min_per_second, share);
         self.budgets.of(request, create)
     }
 
-    /// Returns the wait before a retry, unless the server or the settings forbid it.
+    /// Returns the wait before a retry, unless the upstream or the settings forbid it.
     fn wait(&self, attempts: u32, began: Instant, asked: Wait) -> Option<Duration> {
         let asked = match asked {
             Wait::AtLeast(wait) if wait <= self.max_wait => wait,
@@ -230,7 +218,7 @@ impl<B, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy<B> {
         let response = result.as_ref().ok()?;
         let settings = &self.settings;
         let budget = settings.budget(request);
-        let Some(asked) = denial(response) else {
+        let Some(asked) = rejection(response) else {
             budget.deposit();
             return None;
         };

@@ -1,12 +1,12 @@
 //! The times of the calls to one upstream, by an adaptive rate.
 //!
-//! At first, the rate doubles every 600 ms, as in the slow start of TCP. A denial stops all calls for as long as the
-//! server asks. The next rate lies between the rate that was denied and that of the calls that were admitted, the pause
-//! included, because the limit can't be lower. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and
-//! in the adaptive mode of AWS's clients: it soon approaches the rate that was denied, and stays below it for a minute.
-//! If there is no denial for another minute, it grows exponentially.
+//! At first, the rate doubles every 600 ms, as in the slow start of TCP. A rejection stops all calls for as long as the
+//! server asks. The next rate lies between the rate that was rejected and that of the calls that were admitted, the pause
+//! included, below which the limit can't be. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and
+//! in the adaptive mode of AWS's clients: it soon approaches the rate that was rejected, and stays below it for a minute.
+//! If there is no rejection for another minute, it grows exponentially.
 //!
-//! Because waits are whole seconds, a denial often costs as many calls as a minute at a rate that is 2 % too low.
+//! Because waits are whole seconds, a rejection often costs as many calls as a minute at a rate that is 2 % too low.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -20,18 +20,18 @@ const FIRST_RATE: f64 = 20.0;
 /// The bounds of the rate.
 const MIN_RATE: f64 = 0.5;
 const MAX_RATE: f64 = 1_000_000.0;
-/// The seconds in which the rate doubles until the first denial.
+/// The seconds in which the rate doubles until the first rejection.
 const DOUBLING: f64 = 0.6;
 
-/// The rate after a denial, as a part of the denied one: at most, and, once a limit is known, at least.
+/// The rate after a rejection, as a part of the rejected one: at most, and, once a limit is known, at least.
 const DECREASE: f64 = 0.98;
 const SHARP_DECREASE: f64 = 0.85;
-/// The fewest calls between two denials whose rate counts.
+/// The fewest calls between two rejections whose rate counts.
 const MIN_ADMITTED: u32 = 10;
-/// The denied rate counts as at most this multiple of the rate after it: the first denial may come late.
+/// The rejected rate counts as at most this multiple of the rate after it: the first rejection may come late.
 const HEADROOM: f64 = 1.15;
 
-/// The part of the gap to the denied rate by which the rate recovers at once, and the seconds that this takes.
+/// The part of the gap to the rejected rate by which the rate recovers quickly, and the seconds that this takes.
 const RECOVERY: f64 = 0.3;
 const RECOVERY_SECONDS: f64 = 6.0;
 /// The seconds in which the rate then grows by as much again, if that is little or at least 2 %.
@@ -58,7 +58,7 @@ pub(super) struct Schedule {
     curve: Option<Curve>,
     /// The time since the last pause in which calls left at the full rate, in seconds.
     grown: f64,
-    /// The calls since the last pause that were not denied.
+    /// The calls since the last pause that were not rejected.
     admitted: u32,
     /// The calls that were not answered yet.
     in_flight: u64,
@@ -66,7 +66,7 @@ pub(super) struct Schedule {
     quota: Option<(f64, Instant)>,
 }
 
-/// The growth of the rate after a denial. `None` before the first one.
+/// The growth of the rate after a rejection. `None` before the first one.
 #[derive(Clone, Copy, Debug)]
 struct Curve {
     plateau: f64,
@@ -127,7 +127,7 @@ impl Schedule {
         let quota = self.quota.filter(|(rate, until)| *rate < own && now < *until);
         let interval = Duration::from_secs_f64(1.0 / quota.map_or(own, |(rate, _)| rate.max(MIN_RATE)));
         let since_last = now - self.last;
-        // The rate grows only while it delays calls. Otherwise, its last denial would say nothing about it.
+        // The rate grows only while it delays calls. Otherwise, its last rejection would say nothing about it.
         if quota.is_none() && since_last <= interval.mul_f64(1.5) + Duration::from_millis(2) {
             self.grown += since_last.as_secs_f64();
         }
@@ -161,8 +161,8 @@ impl Schedule {
         }
     }
 
-    /// Records that a call that left at `sent` was denied, and pauses all calls for `wait`.
-    pub(super) fn deny(&mut self, sent: Instant, now: Instant, wait: Duration) {
+    /// Records that a call that left at `sent` was rejected, and pauses all calls for `wait`.
+    pub(super) fn reject(&mut self, sent: Instant, now: Instant, wait: Duration) {
         let resumes = self.resumes.max(now + wait);
         // Calls that left before the last pause say nothing new.
         if sent >= self.resumes {
@@ -172,23 +172,23 @@ impl Schedule {
         self.resumes = resumes;
     }
 
-    /// Lowers the rate, because a call that left at `sent` was denied.
+    /// Lowers the rate, because a call that left at `sent` was rejected.
     fn decrease(&mut self, sent: Instant, now: Instant, resumes: Instant) {
-        let denied = self.rate();
+        let rejected = self.rate();
         let (pause, active) = (resumes - now, sent - self.resumes);
         let whole = (resumes - self.resumes).as_secs_f64().max(0.001);
-        let admitted = (f64::from(self.admitted) / whole).min(denied);
+        let admitted = (f64::from(self.admitted) / whole).min(rejected);
         let rate = match self.curve {
             // Too few to tell.
-            _ if self.admitted < MIN_ADMITTED => denied / 2.0,
+            _ if self.admitted < MIN_ADMITTED => rejected / 2.0,
             // A long window, whose calls were used up early.
             _ if pause > active && pause > Duration::from_secs(1) => admitted,
             // The rate has just doubled.
-            None => admitted.max(denied / 2.0),
-            Some(_) => ((admitted + denied) / 2.0).max(denied * SHARP_DECREASE),
+            None => admitted.max(rejected / 2.0),
+            Some(_) => ((admitted + rejected) / 2.0).max(rejected * SHARP_DECREASE),
         };
-        let rate = rate.min(denied * DECREASE).max(MIN_RATE);
-        let depth = (denied.min(rate * HEADROOM) - rate).max(0.0) * RECOVERY;
+        let rate = rate.min(rejected * DECREASE).max(MIN_RATE);
+        let depth = (rejected.min(rate * HEADROOM) - rate).max(0.0) * RECOVERY;
         self.curve = Some(Curve { plateau: rate + depth, depth });
         self.grown = 0.0;
     }

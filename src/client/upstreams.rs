@@ -3,20 +3,19 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::Request;
-use http::header::HOST;
+use http::uri::Scheme;
+use http::{Request, Uri};
 
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
-use crate::key::{Hashed, KeyExtractor};
+use crate::key::{self, Hashed, KeyExtractor};
 
 /// The maximum number of upstreams whose state is kept.
 const MAX_UPSTREAMS: usize = 1_000;
 
 /// The states of upstreams. Clones share them.
 pub(super) struct Upstreams<T> {
-    /// `None` stands for the host and the port.
-    by: Option<Arc<dyn KeyExtractor>>,
+    key: Arc<dyn KeyExtractor>,
     hasher: KeyHasher,
     states: Arc<Mutex<States<T>>>,
 }
@@ -27,26 +26,46 @@ struct States<T> {
     lookups: u64,
 }
 
+impl<T> States<T> {
+    fn none() -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self { by_key: HashMap::new(), lookups: 0 }))
+    }
+}
+
 impl<T> Upstreams<T> {
+    /// Creates states that hosts and ports tell apart.
     pub(super) fn new() -> Self {
-        let states = States { by_key: HashMap::new(), lookups: 0 };
-        Self { by: None, hasher: KeyHasher::fast(), states: Arc::new(Mutex::new(states)) }
+        let port = |uri: &Uri| match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTPS => 443_u16,
+            _ => 80,
+        };
+        Self::by(key::from_fn(move |head| {
+            Some((head.host()?.into_owned(), head.uri.port_u16().unwrap_or_else(|| port(head.uri))))
+        }))
     }
 
-    /// Sets the key.
+    /// Creates states that a key tells apart.
     ///
     /// # Panics
     ///
     /// Panics if the key is asynchronous.
     #[track_caller]
-    pub(super) fn set_key(&mut self, by: impl KeyExtractor) {
-        assert!(!by.is_async(), "the key of an upstream is asynchronous: use `key::from_fn`");
-        self.by = Some(Arc::new(by));
+    pub(super) fn by(key: impl KeyExtractor) -> Self {
+        assert!(!key.is_async(), "the key of an upstream is asynchronous: use `key::from_fn`");
+        Self { key: Arc::new(key), hasher: KeyHasher::fast(), states: States::none() }
+    }
+
+    /// Returns no states yet, for the same key.
+    pub(super) fn renewed(&self) -> Self {
+        Self { states: States::none(), ..self.clone() }
     }
 
     /// Returns the state of a request's upstream. Requests without a key share one.
     pub(super) fn of<B>(&self, request: &Request<B>, create: impl FnOnce() -> T) -> Arc<T> {
-        let key = self.key(request);
+        let key = match self.key.hashed(&RequestHead::of(request), &self.hasher) {
+            Hashed::Known(Ok(key)) => key,
+            _ => KeyHash::ZERO,
+        };
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         states.lookups += 1;
         let now = states.lookups;
@@ -64,31 +83,18 @@ impl<T> Upstreams<T> {
         states.by_key.insert(key, (state.clone(), now));
         state
     }
-
-    fn key<B>(&self, request: &Request<B>) -> KeyHash {
-        if let Some(by) = &self.by {
-            return match by.hashed(&RequestHead::of(request), &self.hasher) {
-                Hashed::Known(Ok(key)) => key,
-                _ => KeyHash::ZERO,
-            };
-        }
-        let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
-        let host = authority.or_else(|| Some(request.headers().get(HOST)?.as_bytes()));
-        host.map_or(KeyHash::ZERO, |host| self.hasher.hash(&host.to_ascii_lowercase()))
-    }
 }
 
 // Without a bound on `T`.
 impl<T> Clone for Upstreams<T> {
     fn clone(&self) -> Self {
-        Self { by: self.by.clone(), hasher: self.hasher, states: self.states.clone() }
+        Self { key: self.key.clone(), hasher: self.hasher, states: self.states.clone() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key;
 
     fn request(uri: &str) -> Request<()> {
         Request::get(uri).body(()).unwrap()
@@ -97,19 +103,21 @@ mod tests {
     #[test]
     fn an_upstream_is_a_host_with_its_port() {
         let upstreams = Upstreams::<()>::new();
-        let of = |request| upstreams.of(&request, || ());
-        let example = of(request("http://example.org/a"));
-        assert!(Arc::ptr_eq(&example, &of(request("https://EXAMPLE.org/b"))));
+        let of = |uri: &str| upstreams.of(&request(uri), || ());
+        let (plain, encrypted) = (of("http://example.org/a"), of("https://example.org/a"));
+        assert!(!Arc::ptr_eq(&plain, &encrypted));
+        assert!(Arc::ptr_eq(&plain, &of("http://EXAMPLE.org:80/b")));
+        assert!(Arc::ptr_eq(&encrypted, &of("https://example.org:443/b")));
+        assert!(!Arc::ptr_eq(&plain, &of("http://example.org:81/a")));
+        assert!(!Arc::ptr_eq(&plain, &of("http://example.com/a")));
         let with_header = Request::get("/").header("host", "example.org").body(()).unwrap();
-        assert!(Arc::ptr_eq(&example, &of(with_header)));
-        assert!(!Arc::ptr_eq(&example, &of(request("http://example.org:81/a"))));
-        assert!(Arc::ptr_eq(&of(request("/a")), &of(request("/b"))));
+        assert!(Arc::ptr_eq(&plain, &upstreams.of(&with_header, || ())));
+        assert!(Arc::ptr_eq(&of("/a"), &of("/b")));
     }
 
     #[test]
     fn the_number_of_upstreams_is_bounded_and_those_in_use_stay() {
-        let mut upstreams = Upstreams::<()>::new();
-        upstreams.set_key(key::path());
+        let upstreams = Upstreams::<()>::by(key::path());
         let first = upstreams.of(&request("/first"), || ());
         for number in 0..3 * MAX_UPSTREAMS {
             upstreams.of(&request(&format!("/{number}")), || ());

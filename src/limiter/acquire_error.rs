@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::text::RoundedUp;
 
-/// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
+/// The error of an operation that a limiter does not allow: of [`Limiter::try_acquire`](crate::Limiter::try_acquire),
+/// [`Limiter::wait`](crate::Limiter::wait), and [`CallError::Limited`](crate::CallError::Limited).
 ///
 /// The message includes the causes of failures, and is for operators. For clients, use [`response`](Self::response).
 /// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it. It converts

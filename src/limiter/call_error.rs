@@ -7,13 +7,28 @@ use super::acquire_error::AcquireError;
 
 /// The error of a service whose calls a limiter of this process may deny.
 ///
-/// It tells a local denial, after which the service was not called, from an error of the service.
+/// It tells a local denial, after which the service was not called, from an error of the service. There is no third
+/// case, so the type is exhaustive.
 #[derive(Debug)]
 pub enum CallError<E> {
     /// The limiter did not allow the call. The service was not called.
     Limited(AcquireError),
     /// The service was called, and failed.
     Service(E),
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> CallError<E> {
+    /// Returns the error of the limiter or of the service, for layers that need errors of any type.
+    ///
+    /// A boxed error is no [`Error`](std::error::Error) itself, so a service with such errors needs
+    /// `.map_err(CallError::into_boxed)` within a layer such as Tower's `Timeout` or `Buffer`.
+    #[must_use]
+    pub fn into_boxed(self) -> Box<dyn Error + Send + Sync> {
+        match self {
+            Self::Limited(error) => error.into(),
+            Self::Service(error) => error.into(),
+        }
+    }
 }
 
 impl<E: fmt::Display> fmt::Display for CallError<E> {

@@ -61,8 +61,9 @@ use crate::limit::Limit;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "a layer does nothing until it is applied to a service"]
 pub struct CallLimitLayer<R> {
-    config: CallConfig<R>,
+    config: Arc<CallConfig<R>>,
 }
 
 /// How calls are limited.
@@ -88,13 +89,13 @@ impl Limiter {
     #[doc(alias = "tower")]
     pub fn layer<R, K: Key>(&self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallLimitLayer<R> {
         CallLimitLayer {
-            config: CallConfig {
+            config: Arc::new(CallConfig {
                 limiter: self.clone(),
                 key: Arc::new(move |request, hasher| key(request).hash_with(hasher)),
                 cost: Arc::new(|_| 1),
                 charges: Vec::new(),
                 longest_wait: None,
-            },
+            }),
         }
     }
 }
@@ -102,9 +103,8 @@ impl Limiter {
 impl<R> CallLimitLayer<R> {
     /// Sets the number of tokens that a call costs, for all limits without a [`charge`](Self::charge) of their own. A
     /// cost of 0 takes nothing. Defaults to 1.
-    #[must_use]
     pub fn cost(mut self, cost: impl Fn(&R) -> u64 + Send + Sync + 'static) -> Self {
-        self.config.cost = Arc::new(cost);
+        Arc::make_mut(&mut self.config).cost = Arc::new(cost);
         self
     }
 
@@ -114,7 +114,6 @@ impl<R> CallLimitLayer<R> {
     /// # Panics
     ///
     /// Panics if no limit has that name.
-    #[must_use]
     #[track_caller]
     pub fn charge<K: Key>(
         mut self,
@@ -126,17 +125,20 @@ impl<R> CallLimitLayer<R> {
             let (key, cost) = charge(request)?;
             Some((key.hash_with(hasher), cost))
         };
-        self.config.charges.retain(|(name, _)| **name != *limit);
-        self.config.charges.push((limit.into(), Arc::new(charge)));
+        let charges = &mut Arc::make_mut(&mut self.config).charges;
+        charges.retain(|(name, _)| **name != *limit);
+        charges.push((limit.into(), Arc::new(charge)));
         self
     }
 
     /// Lets a call wait until the limits allow it, for `longest` at most, as [`Limiter::wait_at_most`] does. Calls with
-    /// the same key are served in their order. By default, calls wait only in a
+    /// the same key are served in the order in which their futures are first polled. By default, calls wait only in a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue).
-    #[must_use]
+    ///
+    /// A call that waits keeps what the inner service has reserved for it by being ready, such as a permit of
+    /// `ConcurrencyLimit`. Place such a layer outside this one, if calls of other keys should not wait for that.
     pub fn wait_at_most(mut self, longest: Duration) -> Self {
-        self.config.longest_wait = Some(longest);
+        Arc::make_mut(&mut self.config).longest_wait = Some(longest);
         self
     }
 }
@@ -145,7 +147,7 @@ impl<S, R> Layer<S> for CallLimitLayer<R> {
     type Service = CallLimit<S, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        CallLimit { inner, config: Arc::new(self.config.clone()) }
+        CallLimit { inner, config: self.config.clone() }
     }
 }
 

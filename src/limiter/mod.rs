@@ -1,7 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! A [`Builder`] configures a limiter. [`acquire`] decides at once, or waits until the limits allow an operation. A
-//! [`handle`] gives access to single keys.
+//! A [`Builder`] configures a limiter. [`acquire`] decides at once, [`mod@wait`] waits until the limits allow an operation,
+//! and [`call_limit`] does both around a Tower service. A [`handle`] gives access to single keys.
 
 mod acquire;
 mod acquire_error;

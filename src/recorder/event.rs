@@ -113,7 +113,7 @@ pub enum Event<'a> {
         /// The wait.
         wait: Duration,
     },
-    /// A server denied a call of a client, which a `client::RetryPolicy` repeats.
+    /// An upstream rejected a call of a client, which a `client::RetryPolicy` repeats.
     #[non_exhaustive]
     CallRetried {
         /// The wait before it.

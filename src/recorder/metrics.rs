@@ -137,9 +137,8 @@ impl MetricsRecorder {
         let counters = self.counters.get(name, |_| PerLabel::default());
         counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
     }
-}
 
-impl MetricsRecorder {
+    /// Records the wait of a client's call.
     fn record_client_wait(&self, reason: &str, wait: Duration) {
         let labels = with_labels(&self.labels, [("reason", reason)]);
         histogram!("ratelimit_client_wait_seconds", labels).record(wait.as_secs_f64());
@@ -255,7 +254,7 @@ const COUNTERS: [((&str, &str), &[&str]); 5] = [
     (("ratelimit_list_matches_total", "action"), &["forbidden", "too_many_requests", "shadow"]),
 ];
 
-/// Like these, but absent until a client reports to the recorder.
+/// Not registered in advance, as most recorders have no client.
 const CLIENT_RETRIES: (&str, &str) = ("ratelimit_client_retries_total", "result");
 
 /// The shortest time between two readings of the store's keys, memory and queue.

@@ -61,7 +61,6 @@ async fn check(limit: Limit, phases: &[u64], all: f64, later: f64) {
     for headers in [vec![], vec![HeaderStyle::IetfDraft11], vec![HeaderStyle::IetfDraft10]] {
         for phase in phases.iter().copied().map(Duration::from_millis) {
             let figures = learn(limit.clone(), headers.clone(), phase).await;
-            println!("{} {headers:?} {phase:?}: {figures:.2?}", limit.name());
             // With headers, nothing has to be learned.
             let all = if headers.is_empty() { all } else { 95.0 };
             assert!(figures.0 < 1.0 && figures.1 >= all && figures.2 >= later, "{figures:?}");

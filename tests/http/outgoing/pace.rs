@@ -9,7 +9,7 @@ use support::time::SECOND;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tower::limit::ConcurrencyLimitLayer;
-use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::client::{PaceLayer, RetryPolicy};
 use tower_ratelimit::{AcquireError, CallError, Event, Recorder, key};
 
@@ -153,6 +153,49 @@ async fn a_call_fails_once_it_has_waited_for_too_long_behind_others() {
     let sent = answers.iter().filter(|answer| answer.is_ok()).count();
     assert!((20..150).contains(&sent), "{sent}");
     assert_eq!(upstream.log().len(), sent);
+}
+
+/// Calls that wait when a long pause begins fail at once.
+#[tokio::test(start_paused = true)]
+async fn waiting_calls_fail_when_a_pause_exceeds_their_wait() {
+    let client = PaceLayer::new().layer(denying_first("3600").client());
+    let begun = Instant::now();
+    let calls = (0..50).map(|_| client.clone().oneshot(get("http://a/")));
+    let answers = calls.collect::<JoinSet<_>>().join_all().await;
+    let denied = answers.into_iter().filter_map(retry_after).collect::<Vec<_>>();
+    assert!(denied.len() >= 48 && denied.iter().all(|wait| *wait > 3_500 * SECOND), "{denied:?}");
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+}
+
+/// In real time, in which each call takes a while.
+#[tokio::test]
+async fn a_call_that_is_not_held_has_not_waited() {
+    let waits = Arc::new(Waits::default());
+    let service = service_fn(async |_: Request<String>| Ok::<_, &str>(status(200, &[])));
+    let client = PaceLayer::new().recorder(waits.clone()).layer(service);
+    client.oneshot(get("http://a/")).await.unwrap();
+    assert_eq!(*waits.0.lock().unwrap(), []);
+}
+
+/// A 503 says nothing about a limit: neither that there is none, nor that it was exceeded.
+#[tokio::test(start_paused = true)]
+async fn an_outage_changes_no_pace() {
+    let upstream = Upstream::new(|_| status(503, &[]));
+    let client = PaceLayer::new().layer(upstream.client());
+    let calls = (0..200).map(|_| client.clone().oneshot(get("http://a/")));
+    calls.collect::<JoinSet<_>>().join_all().await;
+    let log = upstream.log();
+    assert!(log.windows(2).all(|pair| pair[1].at - pair[0].at < SECOND), "there was a pause");
+}
+
+/// Layers of Tower that box errors fit around this one.
+#[tokio::test(start_paused = true)]
+async fn boxed_errors_fit_inside_and_outside() {
+    let service = service_fn(async |_: Request<String>| Err::<Response<()>, BoxError>("connection refused".into()));
+    let client =
+        ServiceBuilder::new().timeout(SECOND).map_err(CallError::into_boxed).layer(PaceLayer::new()).service(service);
+    let error = client.oneshot(get("http://a/")).await.unwrap_err();
+    assert_eq!(error.to_string(), "connection refused");
 }
 
 #[tokio::test(start_paused = true)]

@@ -57,7 +57,7 @@ pub(super) fn denying_once() -> (Upstream, Arc<AtomicUsize>) {
 #[tokio::test(start_paused = true)]
 async fn none_of_10_000_retries_is_earlier_than_the_server_allows() {
     let (upstream, early) = denying_once();
-    let policy = RetryPolicy::new().budget(1_000_000, 0);
+    let policy = RetryPolicy::new().budget(1_000_000, 5);
     let client = RetryLayer::new(policy).layer(upstream.client());
     let calls = (0..10_000).map(|number| client.clone().oneshot(get(&format!("http://upstream/{number}"))));
     let answers = calls.collect::<JoinSet<_>>().join_all().await;
@@ -102,7 +102,6 @@ async fn clients_that_were_denied_together_spread_evenly() {
             let late = retries.map(|arrival| (arrival.at - first).as_secs_f64());
             probabilities.push(probability(late.collect()));
         }
-        println!("wait {wait:?}: p = {probabilities:.3?}");
         assert!(probabilities.iter().all(|p| *p > 1e-6), "{probabilities:?}");
         assert!(probabilities.iter().filter(|p| **p > 0.01).count() >= 6, "{probabilities:?}");
     }
@@ -122,7 +121,6 @@ async fn a_storm_stays_within_the_budget() {
     }
     calls.join_all().await;
     let retries = upstream.log().len() - 6_000;
-    println!("{retries} retries of 6,000 denied requests in 60 s, with a budget of 10 a second");
     // 10 a second for 60 seconds, and those of the 10 seconds before.
     assert!((500..=700).contains(&retries), "{retries}");
     let snapshot = exporter.snapshotter().snapshot().into_vec();
@@ -138,10 +136,29 @@ async fn a_storm_stays_within_the_budget() {
     assert!(count("budget_exhausted") > 5_000);
 }
 
+/// Each of `n` other responses allows one retry, and a policy with another budget has budgets of its own.
+#[tokio::test(start_paused = true)]
+async fn a_budget_grows_with_the_other_responses() {
+    let base = RetryPolicy::new().max_attempts(2);
+    for responses in [1, 2, 3, 5, 7] {
+        let policy = base.clone().budget(0, responses);
+        let upstream = Upstream::new(|request| match request.uri().path() {
+            "/rejected" => status(429, &[]),
+            _ => status(200, &[]),
+        });
+        let client = RetryLayer::new(policy).layer(upstream.client());
+        let calls = (0..210).map(|_| client.clone().oneshot(get("http://upstream/")));
+        calls.collect::<JoinSet<_>>().join_all().await;
+        let calls = (0..300).map(|_| client.clone().oneshot(get("http://upstream/rejected")));
+        calls.collect::<JoinSet<_>>().join_all().await;
+        assert_eq!(upstream.log().len() - 510, 210 / responses as usize, "one for {responses}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_budgets_of_upstreams_are_separate() {
     let upstream = Upstream::new(|_| status(429, &[]));
-    let client = RetryLayer::new(RetryPolicy::new().budget(1, 0).max_attempts(100)).layer(upstream.client());
+    let client = RetryLayer::new(RetryPolicy::new().budget(1, 1_000).max_attempts(100)).layer(upstream.client());
     let mut sent = Vec::new();
     for host in ["a", "b"] {
         let before = upstream.log().len();
@@ -242,7 +259,7 @@ async fn a_request_whose_body_cannot_be_cloned_is_sent_once_with_its_body() {
         async { Ok::<_, Infallible>(status(429, &[("retry-after", "1")])) }
     });
     let clone_short = |body: &Once| (body.0.len() < 5).then_some(Once(body.0));
-    let client = RetryLayer::new(RetryPolicy::cloning_body(clone_short)).layer(service);
+    let client = RetryLayer::new(RetryPolicy::with_clone_body(clone_short)).layer(service);
     for body in ["stream", "text"] {
         let response =
             client.clone().oneshot(Request::put("http://upstream/").body(Once(body)).unwrap()).await.unwrap();
@@ -297,6 +314,6 @@ fn invalid_settings_panic_with_a_remedy() {
         |policy| policy.max_total(Duration::MAX),
         "max_total is 18446744073709551615.999999999s: use more than 0, and at most a day",
     );
-    check(|policy| policy.budget(0, 0), "the budget allows no retries: use more, or leave the policy out");
-    check(|policy| policy.budget(1, 101), "percent is 101: use at most 100");
+    check(|policy| policy.budget(1_000_001, 1), "min_per_second is 1000001: use at most 1,000,000");
+    check(|policy| policy.budget(0, 0), "responses is 0: use 1 to 1,000");
 }

@@ -47,7 +47,7 @@ async fn none_of_300_retries_is_earlier_than_a_server_allows() {
     };
     let server = Server::axum(Router::new().route("/{number}", get(answer))).await;
     let client = ServiceBuilder::new()
-        .retry(RetryPolicy::new().budget(1_000_000, 0))
+        .retry(RetryPolicy::new().budget(1_000_000, 5))
         .service(Client::builder(TokioExecutor::new()).build_http());
     let calls = (0..300).map(|number| client.clone().oneshot(request(&server.uri(&format!("/{number}")))));
     let answers = calls.collect::<JoinSet<_>>().join_all().await;
