@@ -138,9 +138,10 @@ impl<S> Pace<S> {
     where
         S: Service<Request<B>, Response = Response<R>> + Clone,
     {
-        let PaceLayer { upstreams, max_wait, max_waiting, recorders } = &*self.layer;
+        let Self { inner, layer } = self;
+        let PaceLayer { upstreams, max_wait, max_waiting, recorders } = &*layer;
         let upstream = upstreams.of(&request, Upstream::new);
-        let (mut ready, in_flight) = upstream.wait(&self.inner, *max_wait, *max_waiting).await?;
+        let (mut ready, in_flight) = upstream.wait(inner, *max_wait, *max_waiting).await?;
         if let Some(wait) = in_flight.waited {
             report(recorders, &Event::CallDelayed { wait });
         }

@@ -42,7 +42,7 @@ impl Upstream {
     /// Returns an error if the turn does not come in `max_wait`, if too many calls wait, or if the service fails.
     pub(super) async fn wait<S: Service<T> + Clone, T>(
         self: Arc<Self>,
-        inner: &S,
+        inner: S,
         max_wait: Duration,
         max_waiting: usize,
     ) -> Result<(S, InFlight), CallError<S::Error>> {
@@ -62,7 +62,7 @@ impl Upstream {
     /// call was held. Returns `None` if it would be held for longer than until `deadline`.
     async fn turn<S: Service<T> + Clone, T>(
         &self,
-        inner: &S,
+        inner: S,
         deadline: Instant,
     ) -> Result<Option<(S, Instant, bool)>, S::Error> {
         let mut has_waited = false;
