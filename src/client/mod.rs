@@ -48,6 +48,7 @@ mod upstreams;
 
 pub use self::pace::Pace;
 #[doc(alias = "adaptive")]
+#[doc(alias = "outgoing")]
 #[doc(alias = "throttle client")]
 pub use self::pace::PaceLayer;
 #[doc(alias = "exponential backoff")]

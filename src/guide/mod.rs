@@ -49,10 +49,12 @@
 use crate::*;
 
 #[doc = include_str!("tasks.md")]
+#[doc(alias = "auth_request")]
 #[doc(alias = "brute force")]
 #[doc(alias = "country")]
 #[doc(alias = "geoip")]
 #[doc(alias = "login")]
+#[doc(alias = "standalone")]
 pub mod tasks {}
 
 pub mod algorithms;

@@ -25,7 +25,7 @@ use crate::limit::Limit;
 
 /// Limits the calls of a Tower service with requests of any type, such as jobs, messages and outgoing calls.
 ///
-/// Created by [`Limiter::layer`]. By default, each call costs one token of every limit, and a denial is an error. The
+/// Created by [`Limiter::layer`]. [`Limiter::explain`] does not know its charges. By default, each call costs one token of every limit, and a denial is an error. The
 /// order of calls of the methods does not matter.
 ///
 /// ```
@@ -86,7 +86,8 @@ impl Limiter {
     ///
     /// Requests can be of any type. For HTTP servers and clients, a [`RateLimitLayer`](crate::RateLimitLayer) has
     /// extractors of keys, and responses with headers.
-    #[doc(alias = "tower")]
+    #[doc(alias = "job")]
+    #[doc(alias = "worker")]
     pub fn layer<R, K: Key>(&self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallLimitLayer<R> {
         CallLimitLayer {
             config: Arc::new(CallConfig {

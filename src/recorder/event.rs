@@ -7,7 +7,8 @@ use crate::error::{Node, StoreError};
 use crate::select::ListAction;
 
 /// An event that a limiter reports to its [recorders](crate::Recorder) and to the closures that
-/// [observe](crate::Builder::observe) it. More events may be added, so end a `match` with `_ => {}`.
+/// [observe](crate::Builder::observe) it. More events and fields may be added, so end a `match` with `_ => {}`, and a
+/// pattern with `..`.
 ///
 /// ```
 /// use std::sync::Arc;
