@@ -20,7 +20,7 @@ pub enum CallError<E> {
 impl<E: Into<Box<dyn Error + Send + Sync>>> CallError<E> {
     /// Returns the error of the limiter or of the service, for layers that need errors of any type.
     ///
-    /// A boxed error is no [`Error`](std::error::Error) itself, so a service with such errors needs
+    /// A boxed error is no `Error` itself, so a service with such errors needs
     /// `.map_err(CallError::into_boxed)` within a layer such as Tower's `Timeout` or `Buffer`.
     #[must_use]
     pub fn into_boxed(self) -> Box<dyn Error + Send + Sync> {
