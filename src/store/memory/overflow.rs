@@ -42,7 +42,6 @@ impl MemoryStore {
         limit: &Outcome,
         depends_on_refunds: bool,
     ) -> Result<Preparation, ConfigError> {
-        sketch.check()?;
         let Some(windows) = limit.algorithm().counted_windows() else {
             return Err(ConfigError::new(format!(
                 "a sketch can't count {}: use a `FixedWindow`, a `CalendarWindow` or a `SlidingWindowCounter`, or a \

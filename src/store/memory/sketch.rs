@@ -10,8 +10,6 @@ use std::f64::consts::E;
 
 use fastbloom::BloomFilter;
 
-use crate::error::ConfigError;
-
 /// The settings of a sketch, which counts keys in fixed memory: see [`MemoryStore::overflow`] and
 /// [`MemoryStore::sketch`].
 ///
@@ -26,8 +24,6 @@ use crate::error::ConfigError;
 /// let store = MemoryStore::new().overflow(Sketch::new().error(0.000_1).expected_keys(4_000_000));
 /// assert_eq!(store.sketch_bytes(FixedWindow::per_minute(100)) / 1_000_000, 5);
 /// ```
-///
-/// Values out of range are reported when a limiter is built.
 ///
 /// [`MemoryStore::overflow`]: crate::MemoryStore::overflow
 /// [`MemoryStore::sketch`]: crate::MemoryStore::sketch
@@ -60,38 +56,40 @@ impl Sketch {
 
     /// Sets the error, from 0.000000001 to 0.1: the share of the tokens that the sketch has admitted in a window by
     /// which a count may be too high. The first token of a key does not count. Defaults to 0.00001.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `share` is out of range.
+    #[track_caller]
     pub const fn error(self, share: f64) -> Self {
+        assert!(share >= 1e-9 && share <= 0.1, "the error of a sketch is out of range: use 0.000000001 to 0.1");
         Self { error: share, ..self }
     }
 
     /// Sets the probability, from 0.5 to 0.999999, that the count of a key is within the [error](Self::error). Defaults
     /// to 0.99.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `probability` is out of range.
+    #[track_caller]
     pub const fn confidence(self, probability: f64) -> Self {
+        let is_valid = probability >= 0.5 && probability <= 0.999_999;
+        assert!(is_valid, "the confidence of a sketch is out of range: use 0.5 to 0.999999");
         Self { confidence: probability, ..self }
     }
 
     /// Sets how many different keys the sketch counts in a window, from 1 to 2^36. Defaults to a million. Each takes
     /// 10 bits. The first tokens of 0.8 percent of that many keys, and of more and more beyond them, count for the
     /// [error](Self::error) nevertheless.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `keys` is out of range.
+    #[track_caller]
     pub const fn expected_keys(self, keys: u64) -> Self {
+        assert!(keys >= 1 && keys <= MOST_KEYS, "the expected keys of a sketch are out of range: use 1 to 2^36");
         Self { keys, ..self }
-    }
-
-    /// Checks the values.
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let invalid = |what, value: String, range| {
-            Err(ConfigError::new(format!("the {what} of a sketch is {value}: use {range}")))
-        };
-        if !(1e-9..=0.1).contains(&self.error) {
-            return invalid("error", self.error.to_string(), "0.000000001 to 0.1");
-        }
-        if !(0.5..=0.999_999).contains(&self.confidence) {
-            return invalid("confidence", self.confidence.to_string(), "0.5 to 0.999999");
-        }
-        if !(1..=MOST_KEYS).contains(&self.keys) {
-            return invalid("number of expected keys", self.keys.to_string(), "1 to 68719476736");
-        }
-        Ok(())
     }
 
     /// Returns the dimensions of one of several equal parts of the sketch, among which the keys are divided.
@@ -201,8 +199,11 @@ const fn mix(mut hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::panic;
 
     use super::*;
+    use crate::MemoryStore;
+    use crate::algorithm::FixedWindow;
     use crate::key::hash::KeyHasher;
 
     /// Random numbers, and the fingerprints of keys, by a seed.
@@ -298,14 +299,27 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_errors() {
-        for (sketch, message) in [
-            (Sketch::new().error(0.0), "the error of a sketch is 0: use 0.000000001 to 0.1"),
-            (Sketch::new().error(f64::NAN), "the error of a sketch is NaN: use 0.000000001 to 0.1"),
-            (Sketch::new().confidence(1.0), "the confidence of a sketch is 1: use 0.5 to 0.999999"),
-            (Sketch::new().expected_keys(0), "the number of expected keys of a sketch is 0: use 1 to 68719476736"),
-        ] {
-            assert_eq!(sketch.check().unwrap_err().to_string(), message);
+    fn values_out_of_range_panic() {
+        let settings: [fn() -> Sketch; 8] = [
+            || Sketch::new().error(0.0),
+            || Sketch::new().error(f64::NAN),
+            || Sketch::new().error(0.11),
+            || Sketch::new().confidence(0.49),
+            || Sketch::new().confidence(1.0),
+            || Sketch::new().confidence(f64::NAN),
+            || Sketch::new().expected_keys(0),
+            || Sketch::new().expected_keys(MOST_KEYS + 1),
+        ];
+        for sketch in settings {
+            assert!(panic::catch_unwind(sketch).is_err());
         }
+    }
+
+    #[test]
+    fn the_largest_sketch_has_a_size() {
+        let store = MemoryStore::sketch(Sketch::new().error(1e-9).confidence(0.999_999).expected_keys(MOST_KEYS));
+        // 14 rows of 2.7 billion counters, and a filter of 86 GB.
+        let gigabytes = store.sketch_bytes(FixedWindow::per_day(1)) / 1_000_000_000;
+        assert_eq!(gigabytes, 152 + 85);
     }
 }
