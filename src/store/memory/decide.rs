@@ -210,7 +210,7 @@ impl MemoryStore {
             let outcome = &outcomes[index];
             let shard = self.shard_among(locked, outcome.key());
             if self.overflow.is_some() && shard.is_full(self.max_keys) {
-                shard.sketches.set(outcome, &state);
+                shard.add_to_sketch(outcome, &state);
             } else {
                 let fingerprint = outcome.fingerprint();
                 shard.add(fingerprint, state, rank(outcome), own, self.max_keys, || self.expiry_limit());

@@ -28,7 +28,8 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
 /// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the
-/// table, or of two slots while inspections find expired keys, and of four more for each key that it adds.
+/// table, or of two slots while inspections find expired keys, and of four more for each key that it adds, and each
+/// request that it counts in a sketch.
 ///
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample

@@ -6,6 +6,7 @@ use std::sync::MutexGuard;
 use super::sketches::Sketches;
 use super::table::{EvictionRank, RankedFingerprint, Table};
 use crate::algorithm::KeyState;
+use crate::decision::Charge;
 
 /// The locked shards of a request, each with its index.
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
@@ -32,8 +33,8 @@ const IDLE_PACE: u32 = 1;
 /// The same, after a sweep that removed an entry.
 const BUSY_PACE: u32 = 8;
 
-/// The number of slots to be swept that each new key adds, in quarters of a slot: several, so that a store in which all
-/// states soon expire is not much larger than its current states.
+/// The number of slots to be swept that each new key adds, and each request that is counted in a sketch, in quarters of
+/// a slot: several, so that a store in which all states soon expire is not much larger than its current states.
 const NEW_KEY_PACE: u32 = 16;
 
 impl Shard {
@@ -52,7 +53,7 @@ impl Shard {
         max_keys: usize,
         expiry_limit: impl Fn() -> u64,
     ) -> bool {
-        if self.table.len() >= max_keys {
+        if self.is_full(max_keys) {
             match self.table.candidate(spared, expiry_limit()) {
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
@@ -65,14 +66,18 @@ impl Shard {
         true
     }
 
-    /// Counts a new key if there are `max_keys` that may not be evicted. Returns whether there are.
-    pub(super) fn is_full(&mut self, max_keys: usize) -> bool {
-        let is_full = self.table.len() >= max_keys;
-        if is_full && max_keys > 0 {
-            // So that its place becomes free if a key has expired.
+    /// Stores a state in the sketch of its limit, for which the table has no room.
+    pub(super) fn add_to_sketch(&mut self, charge: &Charge, state: &KeyState) {
+        if self.table.len() > 0 {
+            // So that expired keys soon make room in the table.
             self.due += NEW_KEY_PACE;
         }
-        is_full
+        self.sketches.set(charge, state);
+    }
+
+    /// Returns whether the table has no room for a new key.
+    pub(super) fn is_full(&self, max_keys: usize) -> bool {
+        self.table.len() >= max_keys
     }
 
     /// Counts a request. Every few requests, returns how many slots of the store are to be swept, and 0 otherwise.
