@@ -183,7 +183,7 @@ impl StoreError {
     }
 
     /// Creates the error of a refund or reset of keys that are counted in a sketch.
-    pub(crate) fn is_in_sketch() -> Self {
+    pub(crate) fn counted_in_sketch() -> Self {
         Self::of(
             StoreErrorKind::NotSupported,
             concat!(

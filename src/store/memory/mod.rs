@@ -227,7 +227,7 @@ impl MemoryStore {
         let now = self.now_of(outcome).as_micros();
         let (shard, algorithm) = (&mut self.lock(self.shard_of(outcome.key())), outcome.algorithm());
         let Ok(slot) = shard.table.find(outcome.fingerprint()) else {
-            return !shard.sketches.counts(outcome, now);
+            return !shard.sketches.has_count(outcome, now);
         };
         let table = &mut shard.table;
         let entry = &mut table.slots[slot];
@@ -274,7 +274,7 @@ impl Store for MemoryStore {
 
     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
         let refunded = charges.iter().filter(|outcome| self.refund_one(outcome)).count();
-        StoreFuture::ready(if refunded == charges.len() { Ok(()) } else { Err(StoreError::is_in_sketch()) })
+        StoreFuture::ready(if refunded == charges.len() { Ok(()) } else { Err(StoreError::counted_in_sketch()) })
     }
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
@@ -285,9 +285,9 @@ impl Store for MemoryStore {
             if let Ok(slot) = shard.table.find(fingerprint) {
                 shard.table.remove(slot);
             }
-            is_in_sketch |= shard.sketches.counts(charge, self.now_of(charge).as_micros());
+            is_in_sketch |= shard.sketches.has_count(charge, self.now_of(charge).as_micros());
         }
-        StoreFuture::ready(if is_in_sketch { Err(StoreError::is_in_sketch()) } else { Ok(()) })
+        StoreFuture::ready(if is_in_sketch { Err(StoreError::counted_in_sketch()) } else { Ok(()) })
     }
 
     fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {

@@ -50,8 +50,8 @@ impl Sketches {
         Some(KeyState::Compact(sketch.get(charge, now)))
     }
 
-    /// Returns whether a key is in use.
-    pub(super) fn counts(&self, charge: &Charge, now: u64) -> bool {
+    /// Returns whether a key has a count that is not over.
+    pub(super) fn has_count(&self, charge: &Charge, now: u64) -> bool {
         self.get(charge, now).is_some_and(|state| state.expires_at() > 0)
     }
 
