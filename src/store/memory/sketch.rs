@@ -1,10 +1,8 @@
 //! Counts of many keys in fixed memory, of which none is too low: a count-min sketch with conservative update, behind a
 //! Bloom filter.
 //!
-//! A count-min sketch (Cormode and Muthukrishnan, 2005) has some rows of counters. A key has one counter in each row,
-//! which it shares with others, so that the least of its counters is at least its count. An update raises only those
-//! that are below the new count (Estan and Varghese, 2002). The first token of a key goes into a Bloom filter, so that
-//! keys that are seen once raise no counter.
+//! A count-min sketch has some rows of counters. A key has one counter in each row, which it shares with others, so that
+//! the least of its counters is at least its count. A conservative update raises only those that are below the new count.
 
 use std::f64::consts::E;
 
@@ -13,9 +11,16 @@ use fastbloom::BloomFilter;
 /// The settings of a sketch, which counts keys in fixed memory: see [`MemoryStore::overflow`] and
 /// [`MemoryStore::sketch`].
 ///
+/// It is a [count-min sketch](https://doi.org/10.1016/j.jalgor.2003.12.001) with
+/// [conservative update](https://doi.org/10.1145/859716.859719). A Bloom filter takes the first token of a key in a
+/// window, so that keys that come only once don't raise the counts of others.
+///
 /// A count is never too low. With the [confidence](Self::confidence), it is too high by at most the
-/// [error](Self::error), plus one. Each limit has a sketch for each of its windows, whose memory is taken when the
-/// limiter is built: see [`MemoryStore::sketch_bytes`].
+/// [error](Self::error), plus one.
+///
+/// Each limit has a sketch, or two for a [`SlidingWindowCounter`](crate::SlidingWindowCounter). They are allocated when a
+/// limiter is built or its limits are replaced, and freed by a later build or replacement once no limiter has the limit.
+/// [`MemoryStore::sketch_bytes`] returns their size.
 ///
 /// ```
 /// use tower_ratelimit::store::Sketch;
