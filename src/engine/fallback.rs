@@ -162,7 +162,7 @@ mod tests {
     impl Local {
         fn of(limits: Vec<Limit>, policy: OnStoreError) -> Self {
             let mut limits = Limits::new(limits).unwrap();
-            limits.set_store(&MemoryStore::new(), false).unwrap();
+            limits.set_store(&MemoryStore::new(), false);
             Self { limits, policies: FallbackPolicies::new(policy) }
         }
 

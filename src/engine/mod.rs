@@ -88,11 +88,11 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Creates the engine of a limiter.
+    /// Creates the engine of a limiter, which must [prepare](Self::prepare) the store before it decides.
     ///
     /// # Errors
     ///
-    /// Returns an error if the deadline is 0, if `near_percent` is not 1 to 100, or if the store can't keep a limit.
+    /// Returns an error if the deadline is 0, or if `near_percent` is not 1 to 100.
     pub(crate) fn new(mut limits: Limits, store: Arc<dyn Store>, config: EngineConfig) -> Result<Self, ConfigError> {
         let EngineConfig { deadline, breaker, on_store_error, recorders, near_percent, is_shadow } = config;
         if deadline.is_zero() {
@@ -101,7 +101,7 @@ impl Engine {
         if !(1..=100).contains(&near_percent) {
             return Err(ConfigError::new(format!("near_limit is {near_percent} percent: use 1 to 100")));
         }
-        limits.set_store(&*store, is_shadow)?;
+        limits.set_store(&*store, is_shadow);
         let keeps_states_here = store.usage().keys.is_some();
         recorders.iter().for_each(|recorder| recorder.prepare(&limits.names, Some(&store)));
         Ok(Self {
@@ -118,14 +118,24 @@ impl Engine {
         })
     }
 
-    /// Returns the same engine for other limits: it shares the breakers and the local store.
+    /// Prepares the store for the limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't keep a limit.
+    pub(crate) fn prepare(&mut self) -> Result<(), ConfigError> {
+        self.limits.prepare(&*self.guard.store)
+    }
+
+    /// Returns the same engine for other limits, prepared: it shares the breakers and the local store.
     ///
     /// # Errors
     ///
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
         let mut engine = Self { limits: limits.clone(), turns: Arc::new(KeyLocks::new()), ..self.clone() };
-        engine.limits.set_store(&*self.guard.store, self.is_shadow)?;
+        engine.limits.set_store(&*self.guard.store, self.is_shadow);
+        engine.prepare()?;
         Ok(engine)
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct Limits {
     pub(crate) hasher: KeyHasher,
     /// The [identity](Store::identity) of the store.
     pub(crate) store: u32,
-    /// What the store has prepared for the limits.
+    /// The store's preparations for the limits, dropped with them.
     prepared: Vec<Preparation>,
     /// For stores with readable keys.
     texts: Option<Arc<Texts>>,
@@ -99,12 +99,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Derives the charges for a store, and prepares it. Puts all limits into shadow mode if `is_shadow` is set.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store can't keep a limit.
-    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) -> Result<(), ConfigError> {
+    /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set.
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
         (self.hasher, self.store) = (store.hasher(), store.identity());
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
@@ -113,20 +109,24 @@ impl Limits {
         self.texts = store
             .has_readable_keys()
             .then(|| Texts::new(self.limits.iter().map(|limit| escape(&limit.name)), self.charges.iter()));
-        let prepare = |(limit, charge): (&Limit, &Charge)| {
-            let outcome = Outcome::new(*charge, limit.enforced_penalty().copied().map(PenaltyOutcome::new));
-            store.prepare(&outcome, limit.actual_cost.is_some()).map_err(|error| ConfigError {
-                message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
-                rule: limit.rule_position.clone(),
-            })
-        };
-        self.prepared = self.limits.iter().zip(&self.charges).map(prepare).collect::<Result<_, _>>()?;
-        Ok(())
     }
 
-    /// Drops what the store has prepared, for limits that are only a base of others.
-    pub(crate) fn drop_prepared(&mut self) {
-        self.prepared.clear();
+    /// Prepares the store, whose charges these are, for the limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store can't keep a limit.
+    pub(crate) fn prepare(&mut self, store: &dyn Store) -> Result<(), ConfigError> {
+        let prepare = |(limit, charge): (&Limit, &Charge)| {
+            let prepared = store.prepare(charge, limit.enforced_penalty(), limit.actual_cost.is_some());
+            let prepared = prepared.map_err(|error| ConfigError {
+                message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
+                rule: limit.rule_position.clone(),
+            });
+            prepared.transpose()
+        };
+        self.prepared = self.limits.iter().zip(&self.charges).filter_map(prepare).collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     fn derive_charges(&mut self) {

@@ -315,9 +315,9 @@ impl<T> Builder<T> {
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let mut engine = Engine::new(limits, store, self.config)?;
-        if self.live.is_some() {
-            // Requests are decided by engines that are derived from this one.
-            engine.limits.drop_prepared();
+        // For live limits, only engines that are derived from this one decide.
+        if self.live.is_none() {
+            engine.prepare()?;
         }
         Ok((engine, self.live, self.options))
     }

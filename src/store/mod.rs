@@ -34,7 +34,7 @@ pub use self::memory::Sketch;
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use self::remembering::Remembering;
-use crate::algorithm::{Algorithm, CompactState, NEVER, Size};
+use crate::algorithm::{Algorithm, CompactState, NEVER, Penalty, Size};
 pub use crate::decision::{Charge, Charges, Outcome, Purpose, Veto};
 pub use crate::error::Node;
 use crate::error::{ConfigError, StoreError};
@@ -176,15 +176,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares the store for a limit: allocates what it needs, or reports that the store can't keep it.
     ///
-    /// Called for each limit when a limiter is built, and when its limits are replaced, with a charge of no key.
+    /// Called for each limit when a limiter is built, and when its limits are replaced. `limit` is a charge of no key, and
     /// `depends_on_refunds` is whether responses refund requests. The limiter keeps the returned value as long as it has
     /// the limit. Defaults to `None`.
     ///
     /// # Errors
     ///
     /// Returns an error if the store can't keep the limit. The name of the limit is put before its message.
-    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
-        self.inner().map_or(Ok(None), |inner| inner.prepare(limit, depends_on_refunds))
+    fn prepare(
+        &self,
+        limit: &Charge,
+        penalty: Option<&Penalty>,
+        depends_on_refunds: bool,
+    ) -> Result<Option<Preparation>, ConfigError> {
+        self.inner().map_or(Ok(None), |inner| inner.prepare(limit, penalty, depends_on_refunds))
     }
 
     /// Decides a request without calling a database, and returns the instant of the decision. A store in memory always
@@ -271,8 +276,13 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).inner()
     }
 
-    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
-        (**self).prepare(limit, depends_on_refunds)
+    fn prepare(
+        &self,
+        limit: &Charge,
+        penalty: Option<&Penalty>,
+        depends_on_refunds: bool,
+    ) -> Result<Option<Preparation>, ConfigError> {
+        (**self).prepare(limit, penalty, depends_on_refunds)
     }
 
     fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
@@ -309,7 +319,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 }
 
 /// A value of a store that is dropped when no limiter has a limit any more: see [`Store::prepare`].
-pub type Preparation = Option<Arc<dyn Any + Send + Sync>>;
+pub type Preparation = Arc<dyn Any + Send + Sync>;
 
 /// The resources that a store uses. Fields that the store does not know are `None`.
 ///

@@ -20,6 +20,7 @@ use super::{
     Answer, Override, OverrideOperation, Preparation, Purpose, Store, StoreFuture, StoreUsage, StoredOverride,
     random_identity,
 };
+use crate::algorithm::Penalty;
 use crate::decision::{Charge, Charges, Outcome};
 use crate::error::{ConfigError, StoreError};
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -290,8 +291,14 @@ impl Store for MemoryStore {
         StoreFuture::ready(if is_in_sketch { Err(StoreError::counted_in_sketch()) } else { Ok(()) })
     }
 
-    fn prepare(&self, limit: &Outcome, depends_on_refunds: bool) -> Result<Preparation, ConfigError> {
-        self.overflow.map_or(Ok(None), |sketch| self.prepare_sketch(&sketch, limit, depends_on_refunds))
+    fn prepare(
+        &self,
+        limit: &Charge,
+        penalty: Option<&Penalty>,
+        depends_on_refunds: bool,
+    ) -> Result<Option<Preparation>, ConfigError> {
+        let prepare = |sketch| self.prepare_sketch(&sketch, limit, penalty, depends_on_refunds);
+        self.overflow.map(prepare).transpose()
     }
 
     fn now(&self) -> Option<Timestamp> {

@@ -8,8 +8,8 @@ use super::MemoryStore;
 use super::shard::{Locked, Shard};
 use super::sketch::Sketch;
 use super::sketches::OVERHEAD;
-use crate::algorithm::{Algorithm, KeyState};
-use crate::decision::Outcome;
+use crate::algorithm::{Algorithm, KeyState, Penalty};
+use crate::decision::{Charge, Outcome};
 use crate::error::ConfigError;
 use crate::key::hash::KeyHash;
 use crate::store::Preparation;
@@ -26,8 +26,8 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the memory of the sketch of a limit, in bytes, which is taken when a limiter is built or its limits are
-    /// replaced. 0 without a sketch, or for an algorithm that a sketch can't count.
+    /// Returns the memory of the [sketch](Sketch) of a limit, in bytes. 0 without a sketch, or for an algorithm that a
+    /// sketch can't count.
     #[must_use]
     pub fn sketch_bytes(&self, algorithm: impl Into<Algorithm>) -> usize {
         let (Some(sketch), Some(windows)) = (self.overflow, algorithm.into().counted_windows()) else { return 0 };
@@ -39,7 +39,8 @@ impl MemoryStore {
     pub(super) fn prepare_sketch(
         &self,
         sketch: &Sketch,
-        limit: &Outcome,
+        limit: &Charge,
+        penalty: Option<&Penalty>,
         depends_on_refunds: bool,
     ) -> Result<Preparation, ConfigError> {
         let Some(windows) = limit.algorithm().counted_windows() else {
@@ -49,7 +50,7 @@ impl MemoryStore {
                 limit.algorithm()
             )));
         };
-        if limit.penalty().is_some() {
+        if penalty.is_some() {
             return Err(ConfigError::new(
                 "a sketch keeps no strikes: leave the penalty out, or use a `MemoryStore` without a sketch",
             ));
@@ -62,7 +63,7 @@ impl MemoryStore {
         }
         let mut sketched = self.sketched.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(in_use) = sketched.get(&limit.identity).and_then(Weak::upgrade) {
-            return Ok(Some(in_use));
+            return Ok(in_use);
         }
         let in_use = Arc::new(());
         sketched.insert(limit.identity, Arc::downgrade(&in_use));
@@ -71,7 +72,7 @@ impl MemoryStore {
         for shard in 0..self.shards.len() {
             self.lock(shard).sketches.add(limit.identity, &dimensions, windows);
         }
-        Ok(Some(in_use))
+        Ok(in_use)
     }
 
     /// Frees the sketches of limits that no limiter has any more, unless they count: a limit that is built again finds
@@ -91,8 +92,8 @@ impl MemoryStore {
 }
 
 impl Shard {
-    /// Looks at the state of a key that is not in the table, and returns it. Leaves the outcome unanswered if its limit is
-    /// not [prepared](crate::Store::prepare).
+    /// Looks at the state of a key that is not in the table, and returns it. Leaves the outcome unanswered if its limit
+    /// is not [prepared](crate::Store::prepare).
     #[cold]
     pub(super) fn peek_absent(&self, outcome: &mut Outcome, now: u64, takes: bool) -> KeyState {
         let state = self.sketches.get(outcome, now);
