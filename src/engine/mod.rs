@@ -214,6 +214,9 @@ impl Engine {
     #[cold]
     fn unanswered(&self, charges: &[Outcome]) -> StoreError {
         let unanswered = charges.iter().filter(|outcome| !outcome.is_answered());
+        if let Some(limit) = unanswered.clone().find_map(|outcome| self.limits.unprepared(outcome)) {
+            return StoreError::not_prepared(&limit.name);
+        }
         let names: Vec<_> = unanswered.filter_map(|outcome| self.limits.names.get(outcome.limit())).collect();
         StoreError::of_one_request(format!(
             "it did not answer the limits {names:?}: answer all charges that `decide` or `decide_at_once` is given, or \

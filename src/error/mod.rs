@@ -64,8 +64,9 @@ pub enum StoreErrorKind {
     Contention,
     /// The store was not called, because the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
-    /// The store does not support [overrides](crate::LimitHandle#overrides), or refunds and resets of a key that it
-    /// counts in a [sketch](crate::store::Sketch).
+    /// The store does not support [overrides](crate::LimitHandle#overrides), or it counts the limit in a
+    /// [sketch](crate::store::Sketch), which supports neither refunds and resets, nor a [size](crate::Limit::size_by) of
+    /// another algorithm or period.
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
@@ -189,6 +190,17 @@ impl StoreError {
             concat!(
                 "counts some of these keys in a sketch, which can't lower a count: their usage ends with the window, ",
                 "unless `MemoryStore::max_keys` has room for them"
+            ),
+        )
+    }
+
+    /// Creates the error of a request for which a limit has a size that the store was not prepared for.
+    pub(crate) fn not_prepared(limit: &str) -> Self {
+        Self::of(
+            StoreErrorKind::NotSupported,
+            format!(
+                "can't count the limit {limit:?} at a size of another algorithm or period: let its sizes differ in their \
+                 tokens only, or use a store without a sketch"
             ),
         )
     }

@@ -234,6 +234,13 @@ impl Limits {
         }
     }
 
+    /// Returns the limit of a charge at a size with states of its own, for which the store has prepared nothing, although
+    /// it prepares limits.
+    pub(crate) fn unprepared(&self, charge: &Charge) -> Option<&Limit> {
+        let is_other = !self.prepared.is_empty() && self.charges.get(charge.limit())?.identity != charge.identity;
+        is_other.then(|| &self.limits[charge.limit()])
+    }
+
     /// Returns an error if an enforced limit without a cost of its own can never allow `cost`.
     pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
         let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow;

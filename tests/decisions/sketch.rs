@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use http::Request;
 use proptest::prelude::*;
 use support::calls::{Now, Outcomes};
+use support::event_log::EventLog;
 use support::model::Answer;
 use support::rule::Rule;
 use tower_ratelimit::store::{Answer as StoreAnswer, Charges, KeyHasher, Purpose, Sketch, StoreFuture};
@@ -343,8 +344,13 @@ async fn a_size_with_another_period_is_an_error() {
     for (hours, is_allowed) in [(1, true), (2, false)] {
         let size: Algorithm = FixedWindow::new(7, hours * 60 * MINUTE).into();
         let limit = Limit::new("window", FixedWindow::per_hour(5)).by(key::header("user")).size_by(move |_| Some(size));
-        let limiter = RequestLimiter::builder([limit]).store(MemoryStore::sketch(LARGE)).build();
+        let events = EventLog::default();
+        let builder = RequestLimiter::builder([limit]).store(MemoryStore::sketch(LARGE));
+        let limiter = builder.observe(events.observer()).build();
         let request = Request::builder().header("user", "ann").body(()).unwrap();
         assert_eq!(limiter.decide(&RequestHead::of(&request)).await.is_ok(), is_allowed);
+        let error = "the rate limit store can't count the limit \"window\" at a size of another algorithm or period: let \
+                     its sizes differ in their tokens only, or use a store without a sketch";
+        assert_eq!(events.take(), if is_allowed { vec![] } else { vec![error] });
     }
 }
