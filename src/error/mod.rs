@@ -65,8 +65,8 @@ pub enum StoreErrorKind {
     /// The store was not called, because the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
     /// The store does not support [overrides](crate::LimitHandle#overrides), or it counts the limit in a
-    /// [sketch](crate::store::Sketch), which supports neither refunds and resets, nor a [size](crate::Limit::size_by) of
-    /// another algorithm or period.
+    /// [sketch](crate::store::Sketch), which supports neither refunds and resets, nor a [size](crate::Limit::size_by)
+    /// of another algorithm or period.
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::LimitHandle#overrides).
     Full,
@@ -199,8 +199,8 @@ impl StoreError {
         Self::of(
             StoreErrorKind::NotSupported,
             format!(
-                "can't count the limit {limit:?} at a size of another algorithm or period: let its sizes differ in their \
-                 tokens only, or use a store without a sketch"
+                "can't count the limit {limit:?} at a size of another algorithm or period: let its sizes differ in \
+                 their tokens only, or use a store without a sketch"
             ),
         )
     }

@@ -145,8 +145,8 @@ pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
 }
 
 impl ConfigError {
-    /// Creates the error of a store that [can't keep a limit](crate::Store::prepare). The message names the invalid value
-    /// and the remedy.
+    /// Creates the error of a store that [can't keep a limit](crate::Store::prepare). The message names the invalid
+    /// value and the remedy.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: printable(&message.into()), rule: None }
     }

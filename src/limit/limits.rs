@@ -234,8 +234,8 @@ impl Limits {
         }
     }
 
-    /// Returns the limit of a charge at a size with states of its own, for which the store has prepared nothing, although
-    /// it prepares limits.
+    /// Returns the limit of a charge at a size with states of its own, for which the store has prepared nothing,
+    /// although it prepares limits.
     pub(crate) fn unprepared(&self, charge: &Charge) -> Option<&Limit> {
         let is_other = !self.prepared.is_empty() && self.charges.get(charge.limit())?.identity != charge.identity;
         is_other.then(|| &self.limits[charge.limit()])

@@ -176,9 +176,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Prepares the store for a limit: allocates what it needs, or reports that the store can't keep it.
     ///
-    /// Called for each limit when a limiter is built, and when its limits are replaced. `limit` is a charge of no key, and
-    /// `depends_on_refunds` is whether responses refund requests. The limiter keeps the returned value as long as it has
-    /// the limit. Defaults to `None`.
+    /// Called for each limit when a limiter is built, and when its limits are replaced. `limit` is a charge of no key,
+    /// and `depends_on_refunds` is whether responses refund requests. The limiter keeps the returned value as long as
+    /// it has the limit. Defaults to `None`.
     ///
     /// # Errors
     ///

@@ -349,8 +349,8 @@ async fn a_size_with_another_period_is_an_error() {
         let limiter = builder.observe(events.observer()).build();
         let request = Request::builder().header("user", "ann").body(()).unwrap();
         assert_eq!(limiter.decide(&RequestHead::of(&request)).await.is_ok(), is_allowed);
-        let error = "the rate limit store can't count the limit \"window\" at a size of another algorithm or period: let \
-                     its sizes differ in their tokens only, or use a store without a sketch";
+        let error = "the rate limit store can't count the limit \"window\" at a size of another algorithm or period: \
+                     let its sizes differ in their tokens only, or use a store without a sketch";
         assert_eq!(events.take(), if is_allowed { vec![] } else { vec![error] });
     }
 }

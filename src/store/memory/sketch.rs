@@ -1,8 +1,9 @@
 //! Counts of many keys in fixed memory, of which none is too low: a count-min sketch with conservative update, behind a
 //! Bloom filter.
 //!
-//! A count-min sketch has some rows of counters. A key has one counter in each row, which it shares with others, so that
-//! the least of its counters is at least its count. A conservative update raises only those that are below the new count.
+//! A count-min sketch has some rows of counters. A key has one counter in each row, which it shares with others, so
+//! that the least of its counters is at least its count. A conservative update raises only those that are below the new
+//! count.
 
 use std::f64::consts::E;
 
@@ -18,9 +19,9 @@ use fastbloom::BloomFilter;
 /// A count is never too low. With the [confidence](Self::confidence), it is too high by at most the
 /// [error](Self::error), plus one.
 ///
-/// Each limit has a sketch, or two for a [`SlidingWindowCounter`](crate::SlidingWindowCounter). They are allocated when a
-/// limiter is built or its limits are replaced, and freed by a later build or replacement once no limiter has the limit.
-/// [`MemoryStore::sketch_bytes`] returns their size.
+/// Each limit has a sketch, or two for a [`SlidingWindowCounter`](crate::SlidingWindowCounter). They are allocated when
+/// a limiter is built or its limits are replaced, and freed by a later build or replacement once no limiter has the
+/// limit. [`MemoryStore::sketch_bytes`] returns their size.
 ///
 /// ```
 /// use tower_ratelimit::store::Sketch;
