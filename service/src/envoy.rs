@@ -1,6 +1,8 @@
 //! Envoy's rate limit service.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
@@ -33,16 +35,15 @@ impl rate_limit_service_server::RateLimitService for RateLimitService {
     }
 }
 
-/// Decides a call: charges all of its descriptors or none, and then gives negative hits back.
+/// Decides a call: charges all of its descriptors or none, and then refunds negative hits.
 ///
 /// # Errors
 ///
-/// Returns the status of a call that is not valid, or that the store does not decide.
+/// Returns a status if the call is invalid, or if the store fails.
 pub(crate) async fn should_rate_limit(app: &App, call: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     check(&call)?;
     let Some(domain) = app.domains.get(&call.domain) else {
-        metrics::counter!("ratelimit_unknown_domain_total").increment(1);
-        tracing::debug!(domain = call.domain, "a call for a domain without rules was allowed: check its name");
+        app.unknown_domains.report(&call.domain);
         let statuses = call.descriptors.iter().map(|_| status(None)).collect();
         return Ok(RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() });
     };
@@ -59,6 +60,29 @@ pub(crate) async fn should_rate_limit(app: &App, call: RateLimitRequest) -> Resu
         response_headers_to_add: headers(decided()),
         ..Default::default()
     })
+}
+
+/// The domains without rules that calls have named. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct UnknownDomains(Arc<Mutex<HashSet<String>>>);
+
+impl UnknownDomains {
+    /// The most domains that are logged, and the most characters of their names.
+    const MAX: usize = 100;
+
+    /// Counts a call, and logs the first one for its domain.
+    fn report(&self, domain: &str) {
+        metrics::counter!("ratelimit_unknown_domain_total").increment(1);
+        let name: String = domain.chars().take(Self::MAX).collect();
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < Self::MAX && !logged.contains(&name) {
+            tracing::warn!(
+                domain = name,
+                "calls for a domain without rules are allowed: add its file to --rules, or correct the `domain`"
+            );
+            logged.insert(name);
+        }
+    }
 }
 
 fn check(call: &RateLimitRequest) -> Result<(), Status> {
@@ -82,7 +106,7 @@ fn check(call: &RateLimitRequest) -> Result<(), Status> {
     Ok(())
 }
 
-/// Returns the tokens that a descriptor takes, or gives back.
+/// Returns the tokens that a descriptor takes, or returns if its hits are negative.
 fn hits(call: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
     Hits(match &descriptor.hits_addend {
         Some(hits) => hits.value,
@@ -92,6 +116,11 @@ fn hits(call: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
 
 /// Decides the descriptors. Returns their decisions in order, and none for negative hits of a denied call, which
 /// changes nothing.
+///
+/// # Errors
+///
+/// Returns the reason if the call is rejected without a decision. It has charged nothing then, unless the store fails
+/// before it refunds the charges.
 async fn decide(limiter: &RequestLimiter, call: &RateLimitRequest) -> Result<Vec<Option<Decision>>, Reason> {
     let entries = |descriptor: &RateLimitDescriptor| {
         let entries = descriptor.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
@@ -106,16 +135,24 @@ async fn decide(limiter: &RequestLimiter, call: &RateLimitRequest) -> Result<Vec
         let of_sign = pairs.filter(|(_, descriptor)| descriptor.is_negative_hits == is_negative);
         of_sign.map(|(request, _): (&Request<()>, _)| RequestHead::of(request)).collect()
     };
-    let (charged, given_back) = (of_sign(false), of_sign(true));
-    let charged = limiter.decide_all(&charged).await?;
-    let given_back = match given_back.is_empty() {
-        true => Vec::new(),
-        false if !charged.iter().all(Decision::is_allowed) => Vec::new(),
-        false => limiter.give_back(&given_back).await?,
-    };
-    let (mut charged, mut given_back) = (charged.into_iter(), given_back.into_iter());
+    let (positive, negative) = (of_sign(false), of_sign(true));
+    let charged = limiter.decide_all(&positive).await?;
+    let mut refunded = Vec::new();
+    if !negative.is_empty() && charged.iter().all(Decision::is_allowed) {
+        refunded = match limiter.refund_costs(&negative).await {
+            Ok(decisions) => decisions,
+            Err(reason) => {
+                for decision in charged {
+                    // A store that fails again keeps the charges until they expire, and has reported its failure.
+                    let _ = limiter.refund(decision.into_receipt()).await;
+                }
+                return Err(reason);
+            }
+        };
+    }
+    let (mut charged, mut refunded) = (charged.into_iter(), refunded.into_iter());
     let next = |descriptor: &RateLimitDescriptor| {
-        if descriptor.is_negative_hits { given_back.next() } else { charged.next() }
+        if descriptor.is_negative_hits { refunded.next() } else { charged.next() }
     };
     Ok(call.descriptors.iter().map(next).collect())
 }

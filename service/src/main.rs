@@ -1,4 +1,5 @@
-//! A rate limiter beside services in any language: Envoy's rate limit service, forward authentication, and JSON.
+//! A standalone rate limiter for proxies and services in any language, by Envoy's rate limit service, forward
+//! authentication, and JSON.
 
 mod admin;
 mod envoy;
@@ -27,15 +28,16 @@ use tokio::net::TcpListener;
 use tower_ratelimit::when::Condition;
 use tower_ratelimit::{AddressList, RequestHead};
 
-use crate::envoy::RateLimitService;
+use crate::envoy::{RateLimitService, UnknownDomains};
 use crate::rules::Domain;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
 
-/// What all questions share.
+/// The state that all handlers share.
 #[derive(Clone)]
 struct App {
     domains: Arc<HashMap<String, Domain>>,
+    unknown_domains: UnknownDomains,
     trusted_peers: AddressList,
 }
 
@@ -57,16 +59,17 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Answers until the process is told to end.
+/// Serves until the process receives SIGTERM or SIGINT.
 async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let exporter = admin::install_metrics()?;
     let trusted_peers = settings.trusted_peers()?;
-    let app = App { domains: Arc::new(rules::load(settings).await?), trusted_peers };
+    let domains = Arc::new(rules::load(settings).await?);
+    let app = App { domains, unknown_domains: UnknownDomains::default(), trusted_peers };
     let (reporter, grpc_health) = tonic_health::server::health_reporter();
     let shutdown = Shutdown::new(settings.drain())?;
     let health = admin::Health::new(shutdown.clone());
 
-    let questions = Router::new()
+    let checks = Router::new()
         .route("/auth/{domain}", any(forward_auth::of_headers))
         .route("/ext_authz/{domain}", any(forward_auth::of_request))
         .route("/ext_authz/{domain}/", any(forward_auth::of_request))
@@ -93,7 +96,7 @@ async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
     tracing::info!(address = %listener.local_addr()?, admin = %admin_listener.local_addr()?, "ready");
     tokio::spawn(health.report(app, reporter, settings.health_needs_store));
     let served = tokio::join!(
-        shutdown.finish(serve(listener, questions, &shutdown)),
+        shutdown.finish(serve(listener, checks, &shutdown)),
         shutdown.finish(serve(admin_listener, admin, &shutdown)),
     );
     served.0.and(served.1).map_err(Into::into)
@@ -105,18 +108,18 @@ async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String>
 }
 
 async fn serve(listener: TcpListener, router: Router, shutdown: &Shutdown) -> std::io::Result<()> {
-    // A connection that is gone by then fails at its first read.
+    // If the client has already closed the connection, its first read fails.
     let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).with_graceful_shutdown(shutdown.clone().drained()).await
 }
 
-/// Rejects questions of peers that are no trusted proxies: they could use up the limits of others.
+/// Rejects checks of peers that are not trusted proxies: they could use up the limits of others.
 async fn only_trusted(State(trusted): State<AddressList>, request: Request, next: Next) -> Response {
     if trusted.holds(&RequestHead::of(&request)) {
         return next.run(request).await;
     }
-    // Neither 401 nor 403: nginx would take these for a denial.
-    let message = "this peer may not ask: add its address to --trusted-proxies if it is a proxy of yours\n";
+    // Neither 401 nor 403, which nginx would handle as a denial.
+    let message = "this peer is not a trusted proxy: add its address to --trusted-proxies\n";
     (StatusCode::MISDIRECTED_REQUEST, message).into_response()
 }

@@ -160,7 +160,7 @@ impl Decision {
 
     /// Returns the receipt that the costs would have if they had been charged at the instant of this decision, which
     /// charged nothing.
-    pub(crate) fn into_receipt_of_peek(mut self) -> Receipt {
+    pub(crate) fn into_receipt_of_costs(mut self) -> Receipt {
         self.charges.retain(|outcome| outcome.cost > 0);
         Receipt { by: self.by, store: self.store, charged: self.charges }
     }

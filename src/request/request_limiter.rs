@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::{fmt, mem};
 
-use super::decide::{decide, give_back};
+use super::decide::{decide, refund_costs};
 use super::explain::explain;
 use super::options::RequestOptions;
 use super::request_limits::RequestLimits;
@@ -151,14 +151,14 @@ impl RequestLimiter {
         self.current().engine.refund_own(receipt, self.live.is_some())
     }
 
-    /// Gives the costs of requests back without their receipts, for callers that keep none. Returns the decisions that
+    /// Refunds the costs of requests without their receipts, for callers that keep none. Returns the decisions that
     /// requests with a cost of 0 would get now.
     ///
-    /// What comes back is what a [refund](Self::refund) of a charge at this instant would give back: at most what the
-    /// key has used, and nothing of an earlier window. A window gives back tokens of the current window, a bucket
-    /// tokens that have not come back yet, a sliding log or window those of its latest charge or bucket, and a queue
-    /// its last slot. So callers who give back more than they were charged free tokens of others with the same key.
-    /// Prefer a receipt where there is one.
+    /// Returns the tokens that a [refund](Self::refund) of a charge at this instant would return: at most those that
+    /// the key has used, and none of an earlier window. A window returns tokens of the current window, a bucket tokens
+    /// that it has not refilled yet, a sliding log or window those of its latest charge or bucket, and a queue its last
+    /// slot. So callers who refund more than they were charged free tokens of others with the same key. Prefer a
+    /// receipt where there is one.
     ///
     /// ```
     /// use http::Request;
@@ -171,16 +171,17 @@ impl RequestLimiter {
     /// let left = |decision: &tower_ratelimit::Decision| decision.outcomes()[0].remaining();
     ///
     /// assert_eq!(left(&limiter.decide(&head).await.unwrap()), 7);
-    /// assert_eq!(left(&limiter.give_back(&[head]).await.unwrap()[0]), 10);
+    /// assert_eq!(left(&limiter.refund_costs(&[head]).await.unwrap()[0]), 10);
     /// # });
     /// ```
     ///
     /// # Errors
     ///
     /// Returns the reason if a request would be rejected without a decision, or [`Reason::StoreFailed`] if the store
-    /// fails. It may have given the tokens back then.
-    pub async fn give_back(&self, heads: &[RequestHead<'_>]) -> Result<Vec<Decision>, Reason> {
-        give_back(&self.current(), heads).await
+    /// fails, whatever the [policy](Builder::on_store_error) is. The store may have refunded the tokens nevertheless.
+    /// Recorders see the rejection.
+    pub async fn refund_costs(&self, heads: &[RequestHead<'_>]) -> Result<Vec<Decision>, Reason> {
+        refund_costs(&self.current(), heads).await
     }
 
     /// Explains what would happen to a request now, and charges nothing. See [`explain`](crate::explain).

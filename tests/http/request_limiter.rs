@@ -9,13 +9,13 @@ use tower_ratelimit::key::{self, KeyError};
 use tower_ratelimit::store::KeyHasher;
 use tower_ratelimit::{
     DecidedBy, Decision, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimitLayer,
-    Reason, Recorder, Rejection, RequestHead, RequestLimiter, TokenBucket, when,
+    Reason, Recorder, Rejection, RequestHead, RequestLimiter, Share, TokenBucket, when,
 };
 
 use crate::service::{Hello, get, one, per_day, with};
 use crate::store::paused_store;
 use support::answer::ask;
-use support::faulty_store::{FaultyStore, Mode};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 use support::limits::Patient;
 use support::split_mix::Random;
 use support::store_fixture::StoreFixture;
@@ -243,33 +243,54 @@ async fn costs_come_back_without_receipts() {
             let limiter = limiter.cost_by(cost).build();
             let request = |cost: u64| with(&[("x-user", "ann"), ("x-cost", &cost.to_string())]);
             let left = |decision: &Decision| decision.outcomes()[0].remaining();
-            let give_back = async |cost| {
+            let refund = async |cost| {
                 let request = request(cost);
-                left(&limiter.give_back(&[RequestHead::of(&request)]).await.unwrap()[0])
+                left(&limiter.refund_costs(&[RequestHead::of(&request)]).await.unwrap()[0])
             };
             let take = async |cost| left(&limiter.decide(&RequestHead::of(&request(cost))).await.unwrap());
 
-            assert_eq!(give_back(3).await, 10, "{name}: nothing was used");
+            assert_eq!(refund(3).await, 10, "{name}: nothing was used");
             assert_eq!(take(4).await, 6, "{name}");
             // A queue gives its last slot back.
-            assert_eq!(give_back(4).await, 10, "{name}");
+            assert_eq!(refund(4).await, 10, "{name}");
             assert_eq!(take(5).await, 5, "{name}");
-            let after_one = give_back(1).await;
+            let after_one = refund(1).await;
             assert!(after_one == 6 || name == "leaky_bucket_queue" && after_one >= 6, "{name}: {after_one}");
-            assert_eq!(give_back(u64::MAX).await, 10, "{name}: no more than was used");
+            assert_eq!(refund(u64::MAX).await, 10, "{name}: no more than was used");
             assert_eq!(take(10).await, 0, "{name}");
             fixture.advance(Duration::from_secs(2 * 86_400));
-            assert_eq!(give_back(10).await, 10, "{name}: all has come back by itself");
+            assert_eq!(refund(10).await, 10, "{name}: all has come back by itself");
             assert_eq!(take(10).await, 0, "{name}: nothing was given back twice");
             fixture.advance(Duration::from_secs(2 * 86_400));
         }
     }
 }
 
+/// A policy allows requests, but can't refund what the store has charged.
 #[tokio::test]
-async fn nothing_comes_back_of_a_failed_store() {
-    let store = FaultyStore::new(Mode::Fails);
-    let limiter = RequestLimiter::builder([per_day("all", 5)]).store(store).build();
-    let answer = limiter.give_back(&[RequestHead::of(&get("/"))]).await;
-    assert_eq!(answer.unwrap_err(), Reason::StoreFailed);
+async fn costs_are_not_refunded_while_the_store_fails() {
+    for policy in [OnStoreError::Reject, OnStoreError::Allow, OnStoreError::DecideLocally(Share::one_of(2))] {
+        for operation in [Operation::Peek, Operation::Refund] {
+            let (store, recorded) = (FaultyStore::new(Mode::Works), Arc::new(Recorded::default()));
+            let limiter = RequestLimiter::builder([per_day("all", 5)]).store(store.clone()).on_store_error(policy);
+            let limiter = limiter.recorder(recorded.clone()).patient().build();
+            let (request, left) = (get("/"), |decision: &Decision| decision.outcomes()[0].remaining());
+            let head = RequestHead::of(&request);
+            assert_eq!(left(&limiter.decide(&head).await.unwrap()), 4);
+            store.set_for(operation, Mode::Fails);
+            assert_eq!(limiter.refund_costs(&[head]).await.unwrap_err(), Reason::StoreFailed, "{policy:?}");
+            assert_eq!(*recorded.0.lock().unwrap(), ["StoreFailed"], "{policy:?}");
+            store.set_for(operation, Mode::Works);
+            assert_eq!(left(&limiter.refund_costs(&[head]).await.unwrap()[0]), 5, "{policy:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_store_is_needed_to_refund_requests_without_limits() {
+    let limiter = RequestLimiter::builder(by_user()).never_limit(when::header("x-staff", "0"));
+    let limiter = limiter.store(FaultyStore::new(Mode::Fails)).build();
+    let request = with(&[("x-staff", "0")]);
+    let decisions = limiter.refund_costs(&[RequestHead::of(&request)]).await.unwrap();
+    assert!(decisions[0].outcomes().is_empty());
 }

@@ -17,7 +17,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::program::Program;
+use crate::program::{Program, wait_until};
 
 /// A limit of each kind that the API reports differently.
 const RULES: &str = "
@@ -53,6 +53,9 @@ descriptors:
 - key: remote_address
   rate_limit: { name: address, unit: year, requests_per_unit: 2 }
 - key: generic_key
+  value: keyed
+  rate_limit: { name: keyed, unit: year, requests_per_unit: 5, key: header.x-user }
+- key: generic_key
   value: better
   rate_limit: { name: better, unit: year, requests_per_unit: 50, replaces: [{ name: five }] }
 ";
@@ -74,7 +77,7 @@ impl Client {
     }
 
     /// Sends descriptors, and returns whether they are allowed, with the code and the remaining tokens of each.
-    async fn ask(&mut self, descriptors: &[RateLimitDescriptor]) -> (bool, Vec<(bool, u32)>) {
+    async fn check(&mut self, descriptors: &[RateLimitDescriptor]) -> (bool, Vec<(bool, u32)>) {
         let answer = self.call(call(descriptors)).await.expect("an answer");
         let status = |status: &DescriptorStatus| (status.code() == Code::Ok, status.limit_remaining);
         (answer.overall_code() == Code::Ok, answer.statuses.iter().map(status).collect())
@@ -142,28 +145,28 @@ async fn answers_have_a_status_for_each_descriptor_and_headers_of_the_tightest()
 async fn descriptors_are_charged_all_or_none() {
     let mut client = Client::start(&[]).await;
     let address = |value| of(&[("remote_address", value)]);
-    assert_eq!(client.ask(&[address("192.0.2.1"), generic("five")]).await, (true, vec![(true, 1), (true, 4)]));
-    assert_eq!(client.ask(&[address("192.0.2.1"), generic("five")]).await, (true, vec![(true, 0), (true, 3)]));
-    assert_eq!(client.ask(&[address("192.0.2.1"), generic("five")]).await, (false, vec![(false, 0), (true, 3)]));
-    assert_eq!(client.ask(&[address("192.0.2.2"), generic("five")]).await, (true, vec![(true, 1), (true, 2)]));
+    assert_eq!(client.check(&[address("192.0.2.1"), generic("five")]).await, (true, vec![(true, 1), (true, 4)]));
+    assert_eq!(client.check(&[address("192.0.2.1"), generic("five")]).await, (true, vec![(true, 0), (true, 3)]));
+    assert_eq!(client.check(&[address("192.0.2.1"), generic("five")]).await, (false, vec![(false, 0), (true, 3)]));
+    assert_eq!(client.check(&[address("192.0.2.2"), generic("five")]).await, (true, vec![(true, 1), (true, 2)]));
     // The same key twice.
-    assert_eq!(client.ask(&[address("192.0.2.3"), address("192.0.2.3")]).await, (true, vec![(true, 0), (true, 0)]));
+    assert_eq!(client.check(&[address("192.0.2.3"), address("192.0.2.3")]).await, (true, vec![(true, 0), (true, 0)]));
 }
 
 #[tokio::test]
 async fn descriptors_match_whole_paths() {
     let mut client = Client::start(&[]).await;
     let nested = of(&[("generic_key", "five"), ("generic_key", "x")]);
-    assert_eq!(client.ask(&[nested]).await, (true, vec![(true, 99)]), "not the limit around it");
-    assert_eq!(client.ask(&[generic("five")]).await, (true, vec![(true, 4)]));
+    assert_eq!(client.check(&[nested]).await, (true, vec![(true, 99)]), "not the limit around it");
+    assert_eq!(client.check(&[generic("five")]).await, (true, vec![(true, 4)]));
     assert_eq!(
-        client.ask(&[generic("five"), generic("better")]).await,
+        client.check(&[generic("five"), generic("better")]).await,
         (true, vec![(true, 0), (true, 49)]),
         "replaced"
     );
-    assert_eq!(client.ask(&[generic("five")]).await, (true, vec![(true, 3)]));
+    assert_eq!(client.check(&[generic("five")]).await, (true, vec![(true, 3)]));
     let unknown = of(&[("remote_address", "192.0.2.1"), ("generic_key", "five")]);
-    assert_eq!(client.ask(&[unknown]).await, (true, vec![(true, 0)]));
+    assert_eq!(client.check(&[unknown]).await, (true, vec![(true, 0)]));
 }
 
 #[tokio::test]
@@ -177,25 +180,25 @@ async fn hits_are_of_the_call_or_of_the_descriptor() {
 }
 
 #[tokio::test]
-async fn negative_hits_give_back_what_was_used() {
+async fn negative_hits_refund_what_was_used() {
     let redis = RedisServer::start();
     for arguments in [&[][..], &["--redis", &redis.url(), "--deadline-ms", "5000"]] {
         let mut client = Client::start(arguments).await;
         let hits = |hits| with_hits(generic("five"), hits);
-        assert_eq!(client.ask(&[hits(4)]).await, (true, vec![(true, 1)]));
-        assert_eq!(client.ask(&[negative(hits(2))]).await, (true, vec![(true, 3)]));
-        // Given back after the others are allowed,
-        assert_eq!(client.ask(&[negative(hits(1)), generic("odd")]).await, (true, vec![(true, 4), (true, 4)]));
+        assert_eq!(client.check(&[hits(4)]).await, (true, vec![(true, 1)]));
+        assert_eq!(client.check(&[negative(hits(2))]).await, (true, vec![(true, 3)]));
+        // Refunded after the others are allowed,
+        assert_eq!(client.check(&[negative(hits(1)), generic("odd")]).await, (true, vec![(true, 4), (true, 4)]));
         // and not if they are denied.
-        let (is_allowed, codes) = client.ask(&[negative(hits(1)), with_hits(generic("odd"), 9)]).await;
+        let (is_allowed, codes) = client.check(&[negative(hits(1)), with_hits(generic("odd"), 9)]).await;
         assert_eq!((is_allowed, codes[0].0, codes[1]), (false, true, (false, 4)));
-        assert_eq!(client.ask(&[hits(0)]).await, (true, vec![(true, 4)]));
+        assert_eq!(client.check(&[hits(0)]).await, (true, vec![(true, 4)]));
         // No more than was used.
-        assert_eq!(client.ask(&[negative(hits(u64::MAX))]).await, (true, vec![(true, 5)]));
-        assert_eq!(client.ask(&[hits(5)]).await, (true, vec![(true, 0)]));
-        assert_eq!(client.ask(&[generic("five")]).await, (false, vec![(false, 0)]));
-        assert_eq!(client.ask(&[negative(generic("five"))]).await, (true, vec![(true, 1)]));
-        assert_eq!(client.ask(&[generic("five")]).await, (true, vec![(true, 0)]), "a denial is not remembered");
+        assert_eq!(client.check(&[negative(hits(u64::MAX))]).await, (true, vec![(true, 5)]));
+        assert_eq!(client.check(&[hits(5)]).await, (true, vec![(true, 0)]));
+        assert_eq!(client.check(&[generic("five")]).await, (false, vec![(false, 0)]));
+        assert_eq!(client.check(&[negative(generic("five"))]).await, (true, vec![(true, 1)]));
+        assert_eq!(client.check(&[generic("five")]).await, (true, vec![(true, 0)]), "a denial is not remembered");
     }
 }
 
@@ -203,19 +206,19 @@ async fn negative_hits_give_back_what_was_used() {
 async fn quotas_and_shadow_mode_are_of_the_rules() {
     let mut client = Client::start(&[]).await;
     for left in [0, 0] {
-        assert_eq!(client.ask(&[generic("shadow")]).await, (true, vec![(true, left)]));
+        assert_eq!(client.check(&[generic("shadow")]).await, (true, vec![(true, left)]));
     }
     let quotas = ["a", "b"].map(|value| of(&[("header_match", value)]));
-    assert_eq!(client.ask(&quotas).await, (true, vec![(true, 0), (true, 1)]));
-    assert_eq!(client.ask(&quotas).await, (true, vec![(true, 0), (true, 0)]), "one quota has room");
-    assert!(!client.ask(&quotas).await.0);
+    assert_eq!(client.check(&quotas).await, (true, vec![(true, 0), (true, 1)]));
+    assert_eq!(client.check(&quotas).await, (true, vec![(true, 0), (true, 0)]), "one quota has room");
+    assert!(!client.check(&quotas).await.0);
 }
 
 #[tokio::test]
 async fn keys_near_their_limit_are_counted() {
     let mut client = Client::start(&["--near-limit", "60"]).await;
     for _ in 0..6 {
-        client.ask(&[generic("five")]).await;
+        client.check(&[generic("five")]).await;
     }
     let near = client.program.metric("ratelimit_near_limit_total{domain=\"test\",limit=\"five\"}").await;
     assert_eq!(near, 3.0, "the third, the fourth and the fifth");
@@ -241,11 +244,40 @@ async fn mistakes_have_a_status() {
         assert_eq!(error.code(), expected, "{error}");
         assert!(error.message().contains(message), "{error}");
     }
-    assert_eq!(client.ask(slice::from_ref(&entry)).await, (true, vec![(true, 4)]), "nothing was charged");
+    assert_eq!(client.check(slice::from_ref(&entry)).await, (true, vec![(true, 4)]), "nothing was charged");
     let other = RateLimitRequest { domain: "other".to_owned(), ..call(&[entry]) };
     let answer = client.call(other).await.expect("an answer");
     assert_eq!((answer.overall_code(), answer.statuses.len()), (Code::Ok, 1));
     assert_eq!(client.program.metric("ratelimit_unknown_domain_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn a_domain_without_rules_is_allowed_and_logged_once() {
+    let program = Program::with_rules(RULES, &[]);
+    let call = |domain: &str| {
+        let entries = json!([{ "key": "generic_key", "value": "five" }]);
+        json!({ "domain": domain, "descriptors": [{ "entries": entries }] })
+    };
+    for number in 0..120 {
+        for _ in 0..2 {
+            assert_eq!(program.json(call(&format!("other {number}"))).await.status, 200);
+        }
+    }
+    assert_eq!(program.metric("ratelimit_unknown_domain_total").await, 240.0);
+    let warnings = || program.log().lines().filter(|line| line.contains("domain without rules")).count();
+    wait_until("warnings are logged", async || warnings() == 100).await;
+    let log = program.log();
+    let warning = log.lines().find(|line| line.contains("WARN")).expect("a warning");
+    assert!(warning.contains("add its file to --rules") && warning.contains("other 0"), "{warning}");
+}
+
+#[tokio::test]
+async fn a_call_whose_negative_hits_fail_charges_nothing() {
+    let mut client = Client::start(&[]).await;
+    let keyless = negative(generic("keyed"));
+    let error = client.call(call(&[generic("five"), keyless])).await.expect_err("the key of the limit is missing");
+    assert_eq!(error.code(), Status::InvalidArgument, "{error}");
+    assert_eq!(client.check(&[with_hits(generic("five"), 0)]).await, (true, vec![(true, 5)]));
 }
 
 #[tokio::test]
