@@ -11,7 +11,7 @@ use super::error::{Problem, RulesError};
 use super::extractors::{Extractors, Matcher, REMOTE_ADDRESS, ValueFormat, is_pattern};
 use super::fields::{self, SECOND_LIMIT};
 use super::limit::Rule;
-use super::sent::Sent;
+use super::proxy_call::ProxyCall;
 use super::tree::{Branch, Group, Groups, Tree, TreeRule};
 use super::yaml::YamlNode;
 use crate::error::{Position, RulePosition};
@@ -233,8 +233,8 @@ impl<'a> Compiler<'a> {
             limit = limit.metric_detail(move |head| {
                 let detail = parts.iter().map(|(text, extractor)| {
                     // The text of a part that has an extractor is its key.
-                    let value = extractor.as_ref().and_then(|(extractor, earlier)| match Sent::of(head) {
-                        Some(sent) => sent.own().value(text, *earlier).map(str::to_owned),
+                    let value = extractor.as_ref().and_then(|(extractor, earlier)| match ProxyCall::of(head) {
+                        Some(call) => call.own().value(text, *earlier).map(str::to_owned),
                         None => extractor.text(head),
                     });
                     join(text, "_", value.as_deref())

@@ -139,9 +139,23 @@ impl Extractors {
         self.insert(name, Named { format: ValueFormat::Address(prefixes), ..Named::new(extractor) })
     }
 
-    /// Rejects files of other domains, for programs that serve several. By default, files can have any domain.
+    /// Registers a key that only the [descriptors](super::descriptors) of proxies have. A request without descriptors
+    /// has no value for it.
     ///
-    /// Without it, a [watched](super::watch) file could change its domain, and limit the requests of another.
+    /// ```
+    /// use tower_ratelimit::rules::Extractors;
+    ///
+    /// let extractors = Extractors::new().register_descriptor_key("generic_key");
+    /// # let _ = extractors;
+    /// ```
+    pub fn register_descriptor_key(self, name: impl Into<String>) -> Self {
+        self.register(name, key::from_fn(|_| None::<String>))
+    }
+
+    /// Accepts only files of this domain. By default, files can have any domain.
+    ///
+    /// Call this in programs that serve several domains: otherwise a [watched](super::watch) file could change its
+    /// domain, and limit the requests of another.
     ///
     /// ```
     /// use tower_ratelimit::rules::{self, Extractors};
@@ -274,8 +288,8 @@ impl ValueFormat {
         Ok(Matcher::Exact(text.as_bytes().into()))
     }
 
-    /// Returns a value that a proxy has sent, as the extractor would write it.
-    pub(super) fn sent(self, text: &str) -> KeyBuf {
+    /// Returns a value of a proxy's descriptor as the extractor would write it.
+    pub(super) fn normalize(self, text: &str) -> KeyBuf {
         if let Self::Address(prefixes) = self
             && let Ok(address) = text.parse()
         {

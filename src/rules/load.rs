@@ -42,7 +42,7 @@ pub fn from_yaml(text: &str, extractors: &Extractors) -> Result<Vec<Limit>, Rule
     load(text, None, extractors, Ok)
 }
 
-/// Returns the domain of the text of a file, by which a program chooses among several files.
+/// Returns the `domain` of a rules file, given its text.
 ///
 /// ```
 /// use tower_ratelimit::rules;

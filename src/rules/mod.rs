@@ -69,13 +69,13 @@ mod extractors;
 mod fields;
 mod limit;
 mod load;
+mod proxy_call;
 #[cfg(feature = "redis")]
 mod publish;
-mod sent;
 mod tree;
 mod yaml;
 
 pub use error::{Problem, RulesError};
 pub use extractors::Extractors;
 pub use load::{domain, from_file, from_yaml, watch};
-pub use sent::descriptors;
+pub use proxy_call::descriptors;

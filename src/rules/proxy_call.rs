@@ -1,4 +1,4 @@
-//! Requests that stand for the descriptors that a proxy has sent.
+//! Requests that represent the descriptors of a proxy's call.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::key::head::RequestHead;
 /// do not apply, and entries in another order select no limit. A limit that another descriptor of the call
 /// [replaces](super#which-limits-apply) does not apply. The `key` of a limit is the entries with these names.
 ///
-/// Extractors do not run, but each key of a file still needs one. For keys that only proxies send, register one that
-/// finds nothing.
+/// Extractors do not run, but each key of a file still needs one. Keys that only proxies send are registered by
+/// [`Extractors::register_descriptor_key`](super::Extractors::register_descriptor_key).
 ///
 /// ```
 /// use tower_ratelimit::rules::{self, Extractors};
-/// use tower_ratelimit::{Decision, RequestHead, RequestLimiter, key};
+/// use tower_ratelimit::{Decision, RequestHead, RequestLimiter};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// let extractors = Extractors::new().register("generic_key", key::from_fn(|_| None::<String>));
+/// let extractors = Extractors::new().register_descriptor_key("generic_key");
 /// let limits = rules::from_yaml("
 /// domain: shop
 /// descriptors:
@@ -54,19 +54,19 @@ where
     V: Into<String>,
 {
     let entries = |descriptor: D| descriptor.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-    let call: Arc<[SentDescriptor]> = call.into_iter().map(|descriptor| SentDescriptor(entries(descriptor))).collect();
+    let descriptors: Arc<[_]> = call.into_iter().map(|descriptor| ProxyDescriptor(entries(descriptor))).collect();
     let request = |own| {
         let mut request = Request::new(());
-        request.extensions_mut().insert(Sent { call: call.clone(), own });
+        request.extensions_mut().insert(ProxyCall { descriptors: descriptors.clone(), own });
         request
     };
-    (0..call.len()).map(request).collect()
+    (0..descriptors.len()).map(request).collect()
 }
 
 /// A descriptor of a proxy: keys with their values.
-pub(super) struct SentDescriptor(Vec<(String, String)>);
+pub(super) struct ProxyDescriptor(Vec<(String, String)>);
 
-impl SentDescriptor {
+impl ProxyDescriptor {
     /// Returns the entries in order: the key, how many earlier entries have the same key, and the value.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&str, usize, &str)> {
         self.0.iter().enumerate().map(|(index, (key, value))| {
@@ -81,22 +81,23 @@ impl SentDescriptor {
     }
 }
 
-/// The extension of a request that stands for a descriptor.
+/// The extension of a request that represents a descriptor of a call.
 #[derive(Clone)]
-pub(super) struct Sent {
+pub(super) struct ProxyCall {
     /// All descriptors of the call.
-    pub(super) call: Arc<[SentDescriptor]>,
-    /// The position of the descriptor that the request stands for.
+    pub(super) descriptors: Arc<[ProxyDescriptor]>,
+    /// The position of the descriptor that the request represents.
     own: usize,
 }
 
-impl Sent {
-    /// Returns the descriptor that a request stands for, if it does.
+impl ProxyCall {
+    /// Returns the call of which a request represents a descriptor.
     pub(super) fn of<'a>(head: &RequestHead<'a>) -> Option<&'a Self> {
         head.extensions.get()
     }
 
-    pub(super) fn own(&self) -> &SentDescriptor {
-        &self.call[self.own]
+    /// Returns the descriptor that the request represents.
+    pub(super) fn own(&self) -> &ProxyDescriptor {
+        &self.descriptors[self.own]
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use smallvec::SmallVec;
 
 use super::extractors::{Matcher, Named, ValueFormat};
-use super::sent::{Sent, SentDescriptor};
+use super::proxy_call::{ProxyCall, ProxyDescriptor};
 use crate::key::head::RequestHead;
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart};
 use crate::limit::{LimitAt, LimitIndex, Match, OnMatch, OnMissingKey, Value, Values};
@@ -227,24 +227,30 @@ impl Tree {
     }
 
     /// Returns the rule at the end of the path that a descriptor spells out.
-    fn rule_of(&self, descriptor: &SentDescriptor) -> Option<usize> {
+    fn rule_of(&self, descriptor: &ProxyDescriptor) -> Option<usize> {
         let (mut groups, mut rule) = (&self.groups, None);
         for (key, earlier, value) in descriptor.entries() {
             let extractor = self.position(key, earlier)?;
             let (_, group) = groups.iter().find(|(position, _)| *position == extractor)?;
             let format = self.extractors[extractor].format;
-            let branch = &group.branches[group.select(&format.sent(value), format)?];
+            let branch = &group.branches[group.select(&format.normalize(value), format)?];
             (groups, rule) = (&branch.children, branch.rule);
         }
         rule
     }
 
-    fn find_sent(&self, sent: &Sent, values: &mut Values, limit: &LimitAt<'_>, on_match: &mut OnMatch<'_>) {
-        let Some(number) = self.rule_of(sent.own()) else { return };
+    fn find_for_descriptor(
+        &self,
+        call: &ProxyCall,
+        values: &mut Values,
+        limit: &LimitAt<'_>,
+        on_match: &mut OnMatch<'_>,
+    ) {
+        let Some(number) = self.rule_of(call.own()) else { return };
         values.iter_mut().for_each(|value| *value = Value::Extracted(Err(KeyError::NotSent)));
-        for (key, earlier, value) in sent.own().entries() {
+        for (key, earlier, value) in call.own().entries() {
             if let Some(position) = self.position(key, earlier) {
-                values[position] = Value::Extracted(Ok(self.extractors[position].format.sent(value)));
+                values[position] = Value::Extracted(Ok(self.extractors[position].format.normalize(value)));
             }
         }
         let rule = &self.rules[number];
@@ -253,7 +259,7 @@ impl Tree {
             is_in_force && self.rules[other].replaces.contains(name)
         };
         let is_replaced = rule.name.as_ref().is_some_and(|name| {
-            sent.call.iter().filter_map(|other| self.rule_of(other)).any(|other| replaces(name, other))
+            call.descriptors.iter().filter_map(|other| self.rule_of(other)).any(|other| replaces(name, other))
         });
         let has_key = rule.key.iter().all(|position| matches!(values[*position], Value::Extracted(Ok(_))));
         let key = if has_key { Ok(()) } else { Err(KeyError::NotSent) };
@@ -272,8 +278,8 @@ impl LimitIndex for Arc<Tree> {
         on_match: &mut OnMatch<'_>,
     ) -> Result<(), PendingValue> {
         values.resize_with(self.extractors.len(), || Value::NotExtracted);
-        if let Some(sent) = Sent::of(head) {
-            self.find_sent(sent, values, limit, on_match);
+        if let Some(call) = ProxyCall::of(head) {
+            self.find_for_descriptor(call, values, limit, on_match);
             return Ok(());
         }
         let search = Search { tree: self, values: &mut *values, head, limit, finds_all, matches: Matches::new() };
@@ -284,7 +290,7 @@ impl LimitIndex for Arc<Tree> {
 
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
         let key = &self.rules[position].key;
-        let Some(sent) = Sent::of(head) else {
+        let Some(call) = ProxyCall::of(head) else {
             return key.iter().flat_map(|extractor| self.extractors[*extractor].extractor.describe(head)).collect();
         };
         let part = |(name, earlier, value): (&str, usize, &str)| {
@@ -294,7 +300,7 @@ impl LimitIndex for Arc<Tree> {
                 _ => KeyPart::new(name.to_owned(), value),
             })
         };
-        sent.own().entries().filter_map(part).collect()
+        call.own().entries().filter_map(part).collect()
     }
 
     fn max_matches(&self, limit: &LimitAt<'_>) -> usize {

@@ -314,8 +314,7 @@ proptest! {
         for name in ['m', 'n', 'o'] {
             writeln!(yaml, "- {{ key: header.{name}, rate_limit: {{ unlimited: true, name: {name} }} }}").unwrap();
         }
-        let nothing = || key::from_fn(|_| None::<String>);
-        let extractors = ["a", "b", "c"].into_iter().fold(Extractors::new(), |known, name| known.register(name, nothing()));
+        let extractors = ["a", "b", "c"].into_iter().fold(Extractors::new(), Extractors::register_descriptor_key);
         let limits = rules::from_yaml(&yaml, &extractors).unwrap();
         let limiter = RequestLimiter::builder(limits).try_build().unwrap();
         let mut used: BTreeMap<(u32, Vec<String>), u32> = BTreeMap::new();
@@ -328,8 +327,8 @@ proptest! {
                 .iter()
                 .map(|found| found.clone().map(|(limit, bucket)| u64::from(limit.id - used[&(limit.id, bucket)])))
                 .collect();
-            let sent = call.iter().map(|sent| sent.iter().map(|(key, value)| (key.to_string(), *value)));
-            let requests: Vec<Request<()>> = rules::descriptors(sent);
+            let entries = call.iter().map(|entries| entries.iter().map(|(key, value)| (key.to_string(), *value)));
+            let requests: Vec<Request<()>> = rules::descriptors(entries);
             let heads: Vec<_> = requests.iter().map(RequestHead::of).collect();
             let decisions = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(limiter.decide_all(&heads)).unwrap();
             let left = |decision: &Decision| decision.outcomes().first().map(|outcome| outcome.remaining());
