@@ -1,4 +1,4 @@
-//! The settings: command line and environment.
+//! Settings from the command line and the environment.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -11,7 +11,7 @@ use tower_ratelimit::rules::Extractors;
 use tower_ratelimit::{AddressList, ConfigError, OnStoreError, RedisConfig, Share};
 use tracing::Level;
 
-/// A rate limiter beside services in any language, which proxies ask over HTTP or gRPC.
+/// A standalone rate limiter for proxies and services in any language, over HTTP and gRPC.
 ///
 /// Without arguments, it applies the rules that --print-rules prints, and keeps their state in memory.
 #[derive(Clone, Debug, Parser)]
@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     )]
     pub(crate) descriptor_keys: Vec<String>,
 
-    /// The address for the questions of proxies, over HTTP and gRPC. Not for the public.
+    /// The address for checks over HTTP and gRPC. Keep it private.
     #[arg(long, env = "RATELIMIT_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     pub(crate) listen: SocketAddr,
 
@@ -54,7 +54,8 @@ pub(crate) struct Settings {
     #[arg(long, env = "RATELIMIT_LISTEN_ADMIN", value_name = "ADDRESS", default_value = "127.0.0.1:6070")]
     pub(crate) listen_admin: SocketAddr,
 
-    /// The networks of the proxies, separated by commas. Only they may ask, and their X-Forwarded-For names clients.
+    /// The networks of trusted proxies, separated by commas. Only they can send checks, and their X-Forwarded-For has
+    /// the client's address.
     #[arg(
         long,
         env = "RATELIMIT_TRUSTED_PROXIES",
@@ -74,7 +75,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "RATELIMIT_REDIS", hide_env_values = true, value_name = "URL", value_delimiter = ',')]
     pub(crate) redis: Vec<String>,
 
-    /// Whether the URLs are those of a Redis Cluster.
+    /// Connect to a Redis Cluster by these URLs.
     #[arg(long, env = "RATELIMIT_REDIS_CLUSTER", requires = "redis", conflicts_with = "redis_sentinel")]
     pub(crate) redis_cluster: bool,
 
@@ -82,9 +83,9 @@ pub(crate) struct Settings {
     #[arg(long, env = "RATELIMIT_REDIS_SENTINEL", value_name = "MASTER", requires = "redis")]
     pub(crate) redis_sentinel: Option<String>,
 
-    /// The user of Redis, or of the master behind Sentinels.
-    #[arg(long, env = "RATELIMIT_REDIS_USER", value_name = "USER", default_value = "default")]
-    pub(crate) redis_user: String,
+    /// The user of Redis, or of the master behind Sentinels. Default: the user `default`.
+    #[arg(long, env = "RATELIMIT_REDIS_USER", value_name = "USER", requires = "redis_password")]
+    pub(crate) redis_user: Option<String>,
 
     /// The password of that user, in place of those in the URLs.
     #[arg(long, env = "RATELIMIT_REDIS_PASSWORD", hide_env_values = true, value_name = "PASSWORD", requires = "redis")]
@@ -98,7 +99,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "RATELIMIT_REDIS_PREFIX", value_name = "PREFIX", default_value = "ratelimit")]
     pub(crate) redis_prefix: String,
 
-    /// Start although Redis does not answer. Until it does, --on-store-error applies.
+    /// Start even if Redis does not answer. Until it does, --on-store-error applies.
     #[arg(long, env = "RATELIMIT_START_WITHOUT_REDIS", requires = "redis")]
     pub(crate) start_without_redis: bool,
 
@@ -114,11 +115,11 @@ pub(crate) struct Settings {
     )]
     pub(crate) secret: Option<[u8; 16]>,
 
-    /// How long Redis may take for one question, in ms.
+    /// The deadline of a call to Redis, in ms.
     #[arg(long, env = "RATELIMIT_DEADLINE_MS", value_name = "MS", default_value = "50")]
     pub(crate) deadline_ms: u64,
 
-    /// What to answer if Redis does not. A limit of the rules may have an `on_store_error` of its own.
+    /// The policy while Redis does not answer. A limit of the rules may have an `on_store_error` of its own.
     #[arg(long, env = "RATELIMIT_ON_STORE_ERROR", value_name = "POLICY", value_enum, default_value_t = Policy::Reject)]
     pub(crate) on_store_error: Policy,
 
@@ -138,7 +139,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "RATELIMIT_HEALTH_NEEDS_STORE")]
     pub(crate) health_needs_store: bool,
 
-    /// How long questions are still answered after SIGTERM, while health checks fail, in seconds.
+    /// The time after SIGTERM for which checks are still answered, in seconds. Health checks already fail.
     #[arg(long, env = "RATELIMIT_DRAIN_SECONDS", value_name = "SECONDS", default_value = "5")]
     pub(crate) drain_seconds: u64,
 
@@ -147,10 +148,10 @@ pub(crate) struct Settings {
     pub(crate) log_level: Level,
 }
 
-/// What to answer if the store does not.
+/// The policy while the store does not answer.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Policy {
-    /// 503, or the gRPC status UNAVAILABLE.
+    /// Answer with 503, or with the gRPC status UNAVAILABLE.
     Reject,
     /// Allow without counting.
     Allow,
@@ -174,7 +175,7 @@ impl Settings {
         Duration::from_secs(self.drain_seconds)
     }
 
-    /// Returns the policy for questions that the store does not decide.
+    /// Returns the policy while the store does not answer.
     ///
     /// # Errors
     ///
@@ -188,7 +189,7 @@ impl Settings {
         })
     }
 
-    /// Returns the peers that may ask.
+    /// Returns the addresses of trusted proxies.
     ///
     /// # Errors
     ///
@@ -210,11 +211,10 @@ impl Settings {
     pub(crate) fn extractors(&self) -> Result<Extractors, String> {
         let client = self.proxies()?.x_forwarded_for();
         let extractors = Extractors::new().register_address("remote_address", client, 64);
-        let of_descriptors = self.descriptor_keys.iter();
-        Ok(of_descriptors.fold(extractors, |known, name| known.register(name, key::from_fn(|_| None::<String>))))
+        Ok(self.descriptor_keys.iter().fold(extractors, Extractors::register_descriptor_key))
     }
 
-    /// Returns how to connect to Redis, if it keeps the state.
+    /// Returns the configuration of the connection to Redis, or `None` without --redis.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Settings {
         };
         let config = config.prefix(&self.redis_prefix);
         let config = match &self.redis_password {
-            Some(password) => config.credentials(&self.redis_user, password),
+            Some(password) => config.credentials(self.redis_user.as_deref().unwrap_or("default"), password),
             None => config,
         };
         let Some(file) = &self.redis_ca else { return Ok(Some(config)) };
