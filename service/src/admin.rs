@@ -1,4 +1,4 @@
-//! For operators: health, metrics and explanations.
+//! Health, metrics and explanations, for operators.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -68,7 +68,8 @@ impl Health {
         self.store.load(Ordering::Relaxed) && !self.shutdown.has_begun()
     }
 
-    /// Reports the health to gRPC clients until the process ends. If it depends on the store, asks that every second.
+    /// Reports the health to gRPC clients until the process ends. If it depends on the store, probes the store every
+    /// second.
     pub(crate) async fn report(self, app: App, reporter: HealthReporter, needs_store: bool) {
         let mut shutdown = self.shutdown.clone();
         loop {
@@ -92,10 +93,10 @@ pub(crate) async fn health(Extension(health): Extension<Health>) -> (StatusCode,
     if health.is_ready() { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready\n") }
 }
 
-/// What `/explain` explains: a request, or descriptors.
+/// The body of `/explain`: a request or descriptors.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Described {
+pub(crate) struct ExplainCall {
     domain: String,
     #[serde(default)]
     descriptors: Vec<Descriptor>,
@@ -106,7 +107,7 @@ pub(crate) struct Described {
     address: Option<IpAddr>,
 }
 
-impl Described {
+impl ExplainCall {
     fn request(&self) -> Result<Request<()>, http::Error> {
         let path = self.path.as_deref().unwrap_or("/");
         let mut request = Request::builder().method(self.method.as_deref().unwrap_or("GET")).uri(path);
@@ -128,24 +129,24 @@ impl Described {
 pub(crate) async fn explain(
     State(app): State<App>,
     headers: HeaderMap,
-    described: Result<Json<Described>, JsonRejection>,
+    call: Result<Json<ExplainCall>, JsonRejection>,
 ) -> Response {
-    let described = match described {
-        Ok(Json(described)) => described,
+    let call = match call {
+        Ok(Json(call)) => call,
         Err(error) => return (error.status(), error.body_text() + "\n").into_response(),
     };
-    let Some(domain) = app.domains.get(&described.domain) else {
-        return (StatusCode::NOT_FOUND, format!("there are no rules for the domain {:?}\n", described.domain))
+    let Some(domain) = app.domains.get(&call.domain) else {
+        return (StatusCode::NOT_FOUND, format!("there are no rules for the domain {:?}\n", call.domain))
             .into_response();
     };
-    let requests = if described.descriptors.is_empty() {
-        match described.request() {
+    let requests = if call.descriptors.is_empty() {
+        match call.request() {
             Ok(request) => vec![request],
             Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
         }
     } else {
         let entries = |entry: JsonEntry| (entry.key, entry.value);
-        rules::descriptors(described.descriptors.into_iter().map(|one| one.entries.into_iter().map(entries)))
+        rules::descriptors(call.descriptors.into_iter().map(|one| one.entries.into_iter().map(entries)))
     };
     let mut explanations = Vec::new();
     for request in &requests {

@@ -1,4 +1,5 @@
-//! Forward authentication: a proxy asks about each request of a client, and passes on an answer that is no success.
+//! Forward authentication: a proxy sends a check for each client request, and forwards the request only if the answer
+//! is a success.
 
 use std::net::SocketAddr;
 
@@ -14,7 +15,7 @@ use tower_ratelimit::key::{PeerAddr, RoutePattern};
 
 use crate::App;
 
-/// The options of a question.
+/// The options of a check.
 #[derive(Deserialize)]
 pub(crate) struct Options {
     /// The status of denials in place of 429: nginx passes on 401 and 403 only.
@@ -71,7 +72,7 @@ async fn answer(app: &App, domain: &str, request: Request) -> Response {
             format!("there are no rules for the domain {domain:?}: add a file to --rules, or correct the path\n");
         return (StatusCode::NOT_FOUND, message).into_response();
     };
-    // Of the extensions, only the proxy's address is of the original request: the others describe the question.
+    // Of the extensions, only the proxy's address is of the original request: the others describe the check.
     let (mut parts, _) = request.into_parts();
     let peer = parts.extensions.remove::<ConnectInfo<SocketAddr>>();
     parts.extensions.clear();

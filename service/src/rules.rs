@@ -9,7 +9,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{Request, StatusCode};
-use tower::{Layer, service_fn, util::BoxCloneSyncService};
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::rules::{self, Extractors, RulesError};
 use tower_ratelimit::{
     Builder, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, MetricsRecorder, OnStoreError, RateLimitLayer,
@@ -21,19 +22,19 @@ use crate::settings::Settings;
 /// The rules that apply without a file.
 pub(crate) const BUILT_IN: &str = include_str!("rules.yaml");
 
-/// The tokens that a question takes, as an extension of its request.
+/// The cost of a descriptor, as an extension of its request.
 #[derive(Clone, Copy)]
 pub(crate) struct Hits(pub(crate) u64);
 
 /// A domain: its rules, and the state of its limits. Domains share nothing, so that their limits can have equal names.
 #[derive(Clone)]
 pub(crate) struct Domain {
-    /// Answers the original request of a proxy with 200 if it is allowed, and otherwise as a client should see it.
+    /// Answers an original request: with 200 if it is allowed, otherwise with the response for the client.
     pub(crate) answers: BoxCloneSyncService<Request<Body>, Response, Infallible>,
     /// Decides the descriptors of a proxy.
     pub(crate) limiter: RequestLimiter,
     pub(crate) metrics: Arc<MetricsRecorder>,
-    /// Asks the store about a limit that nothing is charged to.
+    /// Peeks at a limit of its own to find out whether the store answers.
     probe: Limiter,
 }
 
@@ -49,11 +50,7 @@ impl Domain {
         let probe = Limiter::builder([Limit::new("probe", FixedWindow::per_second(1))]).store(common.store.clone());
         let probe = probe.deadline(settings.deadline()).try_build()?;
         let allow = service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(StatusCode::OK.into_response()) });
-        let limited = layer.layer(allow);
-        let answers = service_fn(move |request| {
-            let limited = limited.clone();
-            async move { Ok(tower::ServiceExt::oneshot(limited, request).await.into_response()) }
-        });
+        let answers = layer.layer(allow).map_response(IntoResponse::into_response);
         Ok(Self { answers: BoxCloneSyncService::new(answers), limiter, metrics, probe })
     }
 
@@ -155,20 +152,15 @@ fn parse(text: &str, file: Option<&Path>, extractors: &Extractors) -> Result<Vec
     rules::from_yaml(text, extractors).map_err(|error| format!("{path}{}", with_remedy(&error)))
 }
 
-/// Returns the text of an error with the setting that registers keys.
+/// Returns the text of an error with the setting for keys that are unknown.
 fn with_remedy(error: &RulesError) -> String {
-    let is_unknown = error.problems().iter().any(|problem| problem.message().ends_with("or register it"));
-    let remedy = "\nkeys that only proxies send are registered by --descriptor-keys";
-    format!("{error}{}", if is_unknown { remedy } else { "" })
+    format!("{error}\nif a key is unknown because only proxies send it, add it to --descriptor-keys")
 }
 
-/// Connects to Redis, if it keeps the state.
+/// Connects to Redis. Returns `None` without --redis.
 async fn connect(settings: &Settings) -> Result<Option<RedisStore>, Box<dyn Error>> {
     let Some(config) = settings.redis()? else { return Ok(None) };
-    let store = match settings.start_without_redis {
-        true => config.connect_lazily(),
-        false => config.connect().await,
-    };
+    let store = if settings.start_without_redis { config.connect_lazily() } else { config.connect().await };
     let store = store.map_err(|error| format!("--redis: {}", with_sources(&error)))?;
     Ok(Some(match settings.secret {
         Some(secret) => store.secret(secret),

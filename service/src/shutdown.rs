@@ -1,4 +1,4 @@
-//! A graceful end: health checks fail first, then questions are answered for a while, then connections end.
+//! Graceful shutdown: health checks fail first, rate limit checks are answered for a while, then connections close.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +12,7 @@ use http::{HeaderValue, Version};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// The state of the end of this process.
+/// The progress of a shutdown.
 #[derive(Clone)]
 pub(crate) struct Shutdown {
     phase: watch::Receiver<Phase>,
@@ -22,9 +22,9 @@ pub(crate) struct Shutdown {
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Phase {
     Serving,
-    /// Questions are still answered, because proxies learn of the end by health checks only.
+    /// Checks are still answered, because proxies learn of the shutdown only by health checks.
     Draining,
-    /// No connection is accepted, and those that are open end with their questions.
+    /// No connection is accepted, and open connections close after the current check.
     Ending,
 }
 
@@ -39,7 +39,10 @@ impl Shutdown {
         let (sender, phase) = watch::channel(Phase::Serving);
         tokio::spawn(async move {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            tracing::info!("ending: health checks fail, and questions are answered for {} s", drain.as_secs());
+            tracing::info!(
+                "shutting down: health checks fail, and rate limit checks are answered for {} s",
+                drain.as_secs()
+            );
             sender.send_replace(Phase::Draining);
             tokio::time::sleep(drain).await;
             sender.send_replace(Phase::Ending);
@@ -49,12 +52,12 @@ impl Shutdown {
         Ok(Self { phase, drain })
     }
 
-    /// Returns whether the process is about to end.
+    /// Returns whether the shutdown has begun.
     pub(crate) fn has_begun(&self) -> bool {
         *self.phase.borrow() > Phase::Serving
     }
 
-    /// Waits until the process is about to end.
+    /// Waits until the shutdown begins.
     pub(crate) async fn begun(&mut self) {
         // Fails if the task of the signals has ended, which it does not.
         let _ = self.phase.wait_for(|phase| *phase > Phase::Serving).await;
@@ -65,7 +68,7 @@ impl Shutdown {
         let _ = self.phase.wait_for(|phase| *phase == Phase::Ending).await;
     }
 
-    /// Waits for a server to end. Once it accepts no connections, gives it the time of the drain again.
+    /// Waits for a server to end: after the drain, at most for as long again.
     pub(crate) async fn finish(&self, server: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let too_late = async {
             self.clone().drained().await;
@@ -75,8 +78,8 @@ impl Shutdown {
     }
 }
 
-/// Asks clients of HTTP/1 to open another connection for their next question, once the process is about to end.
-/// Otherwise, one could be sent just when its connection is closed.
+/// Tells HTTP/1 clients to open another connection for their next check, once the shutdown has begun. Otherwise, they
+/// could send one just when its connection closes.
 pub(crate) async fn close_connections(State(shutdown): State<Shutdown>, request: Request, next: Next) -> Response {
     let is_http_1 = request.version() < Version::HTTP_2;
     let mut response = next.run(request).await;

@@ -1,10 +1,10 @@
-//! Questions over HTTP, with the original request in headers or behind a prefix.
+//! Checks over HTTP, with the original request in headers or behind a prefix.
 
 use std::net::Ipv4Addr;
 
 use http::Method;
 
-use crate::program::{Program, ask, ask_from};
+use crate::program::{Program, send, send_from};
 
 const RULES: &str = "
 domain: test
@@ -25,7 +25,7 @@ descriptors:
 - key: query.page
   rate_limit: { name: page, unit: year, requests_per_unit: 1 }
 - key: query.denied
-  rate_limit: { name: of the question, unit: year, requests_per_unit: 0 }
+  rate_limit: { name: of the check, unit: year, requests_per_unit: 0 }
 - key: remote_address
   rate_limit: { name: address, unit: year, requests_per_unit: 5 }
 ";
@@ -44,7 +44,7 @@ async fn rules_see_the_original_request() {
     assert_eq!(program.auth("POST", "/login", "192.0.2.2", &[]).await.status, 200);
     assert_eq!(policies(&program.auth("GET", "/login", "192.0.2.1", &[]).await), "\"address\";q=5;w=31536000");
     assert_eq!(policies(&program.auth("POST", "/other", "192.0.2.1", &[]).await), "\"address\";q=5;w=31536000");
-    // The query of the client, and not of the question.
+    // The query of the client, and not of the check.
     let pages = ["/?page=1", "/?page=2", "/?page=1"];
     for (uri, status) in pages.into_iter().zip([200, 200, 429]) {
         assert_eq!(program.auth("GET", uri, "192.0.2.5", &[]).await.status, status, "{uri}");
@@ -61,15 +61,15 @@ async fn rules_see_the_original_request() {
 async fn ext_authz_sends_the_original_path_behind_a_prefix() {
     let program = Program::with_rules(RULES, &[]);
     let address = program.address;
-    let ask = |method: Method, path: &'static str| {
+    let send = |method: Method, path: &'static str| {
         let headers = [("x-forwarded-for", "192.0.2.1"), ("host", "shop.example"), ("x-user", "ann")];
-        async move { ask(address, method, path, &headers, "").await.status.as_u16() }
+        async move { send(address, method, path, &headers, "").await.status.as_u16() }
     };
-    assert_eq!(ask(Method::POST, "/ext_authz/test/login?x=/y").await, 200, "the first login of the first user");
-    assert_eq!(ask(Method::POST, "/ext_authz/test/login").await, 429);
-    assert_eq!(ask(Method::GET, "/ext_authz/test/").await, 429, "the same user");
-    assert_eq!(ask(Method::GET, "/ext_authz/test").await, 429);
-    assert_eq!(ask(Method::GET, "/ext_authz/other/login").await, 404);
+    assert_eq!(send(Method::POST, "/ext_authz/test/login?x=/y").await, 200, "the first login of the first user");
+    assert_eq!(send(Method::POST, "/ext_authz/test/login").await, 429);
+    assert_eq!(send(Method::GET, "/ext_authz/test/").await, 429, "the same user");
+    assert_eq!(send(Method::GET, "/ext_authz/test").await, 429);
+    assert_eq!(send(Method::GET, "/ext_authz/other/login").await, 404);
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn denials_of_grpc_requests_are_no_success() {
 }
 
 #[tokio::test]
-async fn a_question_without_the_request_is_an_error() {
+async fn a_check_without_the_request_is_an_error() {
     let program = Program::with_rules(RULES, &[]);
     let (method, uri) = (("x-forwarded-method", "GET"), ("x-forwarded-uri", "/"));
     for (headers, expected) in [
@@ -118,7 +118,7 @@ async fn a_question_without_the_request_is_an_error() {
 }
 
 #[tokio::test]
-async fn untrusted_peers_get_no_answer_and_charge_nothing() {
+async fn untrusted_peers_are_rejected_and_charge_nothing() {
     let program = Program::with_rules(RULES, &["--trusted-proxies", "127.0.0.1"]);
     let stranger = Ipv4Addr::new(127, 0, 0, 9);
     let headers = [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login"), ("x-forwarded-for", "192.0.2.1")];
@@ -129,11 +129,11 @@ async fn untrusted_peers_get_no_answer_and_charge_nothing() {
         "/json",
         "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
     ] {
-        let answer = ask_from(stranger, program.address, Method::POST, path, &headers, "{}").await;
+        let answer = send_from(stranger, program.address, Method::POST, path, &headers, "{}").await;
         assert_eq!(answer.status, 421, "{path}");
         assert!(answer.body.contains("--trusted-proxies"), "{answer:?}");
     }
-    assert_eq!(ask_from(stranger, program.address, Method::GET, "/healthz", &[], "").await.status, 200);
+    assert_eq!(send_from(stranger, program.address, Method::GET, "/healthz", &[], "").await.status, 200);
     assert_eq!(program.get("/auth/test", &headers).await.status, 200);
 }
 
@@ -152,21 +152,25 @@ async fn explanations_charge_nothing_and_are_not_for_proxies() {
     let described = r#"{"domain": "test", "method": "POST", "path": "/%6cogin", "address": "192.0.2.1"}"#;
     let json = ("content-type", "application/json");
     for _ in 0..3 {
-        let answer = ask(program.admin, Method::POST, "/explain", &[json], described).await;
+        let answer = send(program.admin, Method::POST, "/explain", &[json], described).await;
         assert!(answer.body.starts_with("allowed") && answer.body.contains("\n  login (path=/login"), "{answer:?}");
     }
-    let answer = ask(program.admin, Method::POST, "/explain", &[json, ("accept", "application/json")], described).await;
+    let answer =
+        send(program.admin, Method::POST, "/explain", &[json, ("accept", "application/json")], described).await;
     let explanations: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
     assert_eq!(explanations[0]["conclusion"]["result"], "allowed", "{explanations}");
     let descriptors =
         r#"{"domain": "test", "descriptors": [{"entries": [{"key": "remote_address", "value": "192.0.2.1"}]}]}"#;
-    let answer = ask(program.admin, Method::POST, "/explain", &[json], descriptors).await;
+    let answer = send(program.admin, Method::POST, "/explain", &[json], descriptors).await;
     assert!(answer.body.contains("address (remote_address): allowed, 4 of 5 left"), "{answer:?}");
     assert!(answer.body.contains("by remote_address 192.0.2.1"), "{answer:?}");
     for wrong in [r#"{"domain": "other"}"#, r#"{"domain": "test", "path": "a b"}"#, r#"{"domain": "test", "pth": "/"}"#]
     {
-        assert!(ask(program.admin, Method::POST, "/explain", &[json], wrong).await.status.is_client_error(), "{wrong}");
+        assert!(
+            send(program.admin, Method::POST, "/explain", &[json], wrong).await.status.is_client_error(),
+            "{wrong}"
+        );
     }
-    assert_eq!(ask(program.address, Method::POST, "/explain", &[json], described).await.status, 404);
+    assert_eq!(send(program.address, Method::POST, "/explain", &[json], described).await.status, 404);
     assert_eq!(program.get("/metrics", &[]).await.status, 404);
 }

@@ -81,23 +81,23 @@ impl Program {
         assert!(Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs").success());
     }
 
-    /// Asks about a request of a client as a proxy does.
+    /// Checks a request of a client as a proxy does.
     pub(crate) async fn auth(&self, method: &str, uri: &str, client: &str, more: &[(&str, &str)]) -> Answer {
         let forwarded = [("x-forwarded-method", method), ("x-forwarded-uri", uri), ("x-forwarded-for", client)];
         self.get("/auth/test", &[&forwarded, more].concat()).await
     }
 
     pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
-        ask(self.address, Method::GET, path, headers, "").await
+        send(self.address, Method::GET, path, headers, "").await
     }
 
     pub(crate) async fn json(&self, call: serde_json::Value) -> Answer {
-        ask(self.address, Method::POST, "/json", &[("content-type", "application/json")], &call.to_string()).await
+        send(self.address, Method::POST, "/json", &[("content-type", "application/json")], &call.to_string()).await
     }
 
     /// Returns the value of a metric, given the beginning of its line.
     pub(crate) async fn metric(&self, metric: &str) -> f64 {
-        let metrics = ask(self.admin, Method::GET, "/metrics", &[], "").await.body;
+        let metrics = send(self.admin, Method::GET, "/metrics", &[], "").await.body;
         let line = metrics.lines().find_map(|line| line.strip_prefix(metric));
         line.unwrap_or_else(|| panic!("no {metric} in {metrics}")).trim().parse().expect("a number")
     }
@@ -111,12 +111,12 @@ impl Drop for Program {
 }
 
 /// Sends a request on a new connection.
-pub(crate) async fn ask(to: SocketAddr, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    ask_from(Ipv4Addr::LOCALHOST, to, method, path, headers, body).await
+pub(crate) async fn send(to: SocketAddr, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    send_from(Ipv4Addr::LOCALHOST, to, method, path, headers, body).await
 }
 
 /// Sends a request on a new connection from an address of this machine.
-pub(crate) async fn ask_from(
+pub(crate) async fn send_from(
     from: Ipv4Addr,
     to: SocketAddr,
     method: Method,

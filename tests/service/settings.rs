@@ -29,10 +29,8 @@ fn mistakes_name_the_value_and_the_remedy() {
     let tenant = folder.write("tenant.yaml", "domain: shop\ndescriptors:\n- key: tenant\n");
     let nameless = folder.write("nameless.yaml", "descriptors: []");
     let two = format!("{shop},{same}");
-    let taken = Program::start(&[]).address;
-    let taken_port = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let taken_port = taken_port.local_addr().expect("an address").to_string();
-    assert_ne!(taken.to_string(), taken_port);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = listener.local_addr().expect("an address").to_string();
     for (arguments, expected) in [
         (&["--rules", "/missing.yaml"][..], &["--rules /missing.yaml can't be read"][..]),
         (
@@ -55,6 +53,7 @@ fn mistakes_name_the_value_and_the_remedy() {
         (&["--redis", "redis://a", "--redis-cluster", "--redis-sentinel", "m"], &["cannot be used with"]),
         (&["--redis", "redis://a", "--secret", "abc"], &["write 32 hexadecimal digits"]),
         (&["--publish-rules"], &["--redis <URL>", "--rules <FILE>"]),
+        (&["--redis", "redis://a", "--redis-user", "ann"], &["--redis-password <PASSWORD>"]),
         (&["--follow-rules"], &["--redis <URL>"]),
         (&["--deadline-ms", "0"], &["deadline"]),
         (&["--max-keys", "0"], &["--max-keys <NUMBER>"]),
@@ -62,7 +61,7 @@ fn mistakes_name_the_value_and_the_remedy() {
         (&["--processes", "0"], &["0"]),
         (&["--on-store-error", "deny"], &["possible values: reject, allow, decide-locally"]),
         (&["--listen", "8080"], &["--listen <ADDRESS>"]),
-        (&["--listen", &taken_port], &["--listen 127.0.0.1:", "in use", "a port that is free"]),
+        (&["--listen", &taken], &["--listen 127.0.0.1:", "in use", "a port that is free"]),
     ] {
         let text = failure(arguments);
         for part in expected {
@@ -76,23 +75,24 @@ fn mistakes_name_the_value_and_the_remedy() {
 fn environment_variables_are_settings() {
     let output = command().env("RATELIMIT_RULES", "/missing.yaml").output().expect("the program runs");
     assert!(String::from_utf8_lossy(&output.stderr).contains("/missing.yaml"));
+    let mut command = command();
+    let output = command.args(["--redis", "redis://a"]).env("RATELIMIT_REDIS_USER", "ann").output();
+    let output = output.expect("the program runs");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--redis-password"), "{output:?}");
 }
 
 #[test]
-fn help_lists_variables_and_defaults() {
+fn every_setting_has_an_environment_variable() {
     let help = String::from_utf8(output(&["--help"]).stdout).expect("text");
-    for setting in [
-        "[env: RATELIMIT_RULES=]",
-        "[env: RATELIMIT_LISTEN=]",
-        "[default: 127.0.0.1:8080]",
-        "[default: 127.0.0.1:6070]",
-        "[default: 127.0.0.0/8,::1]",
-        "[default: 50]",
-        "[default: reject]",
-        "[default: 80]",
-        "[default: ratelimit]",
-    ] {
-        assert!(help.contains(setting), "no {setting} in {help}");
+    let settings: Vec<&str> = help.split("\n      --").skip(1).collect();
+    assert!(settings.len() > 20, "{help}");
+    for setting in settings {
+        let name = setting.split_whitespace().next().expect("a name");
+        let variable = format!("[env: RATELIMIT_{}", name.replace('-', "_").to_uppercase());
+        let is_command = ["print-rules", "publish-rules"].contains(&name);
+        // A variable whose value is hidden has no `=`.
+        let is_shown = ["=", "]"].iter().any(|end| setting.contains(&format!("{variable}{end}")));
+        assert!(is_command || is_shown, "no {variable} in {setting}");
     }
 }
 

@@ -16,7 +16,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::program::{Program, ask, wait_until};
+use crate::program::{Program, send, wait_until};
 
 const RULES: &str = "
 domain: test
@@ -34,7 +34,7 @@ async fn sigterm_under_load_loses_no_answer() {
     let address = program.address;
     let answers = Arc::new(AtomicU64::new(0));
     let mut clients = JoinSet::new();
-    // Like proxies, clients ask until the health check fails.
+    // Like proxies, clients send checks until the health check fails.
     for _ in 0..4 {
         let answers = answers.clone();
         clients.spawn(async move {
@@ -43,8 +43,8 @@ async fn sigterm_under_load_loses_no_answer() {
             loop {
                 assert_eq!(connection.get("/auth/test", &headers).await, 200);
                 answers.fetch_add(1, Ordering::Relaxed);
-                // After the signal, each connection answers one more question.
-                if ask(address, Method::GET, "/healthz", &[], "").await.status == 503 {
+                // After the signal, each connection answers one more check.
+                if send(address, Method::GET, "/healthz", &[], "").await.status == 503 {
                     return;
                 }
             }
@@ -73,14 +73,14 @@ async fn sigterm_under_load_loses_no_answer() {
     let slow = [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/slow"), ("x-forwarded-for", "192.0.2.1")];
     for _ in 0..4 {
         clients.spawn(async move {
-            assert_eq!(ask(address, Method::GET, "/auth/test", &slow, "").await.status, 200);
+            assert_eq!(send(address, Method::GET, "/auth/test", &slow, "").await.status, 200);
         });
     }
-    wait_until("clients ask", async || answers.load(Ordering::Relaxed) > 200).await;
+    wait_until("clients send checks", async || answers.load(Ordering::Relaxed) > 200).await;
     program.signal("TERM");
-    wait_until("the health check fails", async || ask(address, Method::GET, "/healthz", &[], "").await.status == 503)
+    wait_until("the health check fails", async || send(address, Method::GET, "/healthz", &[], "").await.status == 503)
         .await;
-    let late = ask(
+    let late = send(
         address,
         Method::GET,
         "/auth/test",
@@ -96,7 +96,7 @@ async fn sigterm_under_load_loses_no_answer() {
 }
 
 #[tokio::test]
-async fn idle_connections_do_not_delay_the_end() {
+async fn idle_connections_do_not_delay_shutdown() {
     let mut program = Program::with_rules(RULES, &["--drain-seconds", "0"]);
     let mut connection = Connection::open(program.address).await;
     assert_eq!(connection.get("/healthz", &[]).await, 200);

@@ -35,9 +35,13 @@ async fn the_policy_answers_within_the_deadline() {
             assert!(began.elapsed() < 10 * deadline, "{policy}: {:?}", began.elapsed());
         }
         let entries = json!([{ "key": "remote_address", "value": "192.0.2.3" }]);
-        let call = json!({ "domain": "test", "descriptors": [{ "entries": entries }] });
+        let call = |is_negative: bool| {
+            let descriptor = json!({ "entries": entries, "isNegativeHits": is_negative });
+            json!({ "domain": "test", "descriptors": [descriptor] })
+        };
         let expected = if policy == "reject" { 503 } else { 200 };
-        assert_eq!(program.json(call).await.status, expected, "{policy}");
+        assert_eq!(program.json(call(false)).await.status, expected, "{policy}");
+        assert_eq!(program.json(call(true)).await.status, 503, "{policy}: nothing is refunded");
         assert_eq!(program.get("/healthz", &[]).await.status, 200, "the store is not part of the health");
         redis.resume();
         wait_until("the store decides", async || {
@@ -73,12 +77,14 @@ async fn every_deployment_of_redis_counts() {
     let sentinels = Sentinels::watch(1, &master, 0);
     let (folder, authority) = (Folder::new(), Authority::new());
     let (secure, authorities) = (authority.server(false), folder.write("ca.pem", &authority.pem));
-    let locked = RedisServer::start_with(&["--requirepass", "secret"]);
+    let ann = ["--user", "ann", "on", ">other", "~own*", "&*", "+@all"];
+    let locked = RedisServer::start_with(&[&["--requirepass", "secret"][..], &ann].concat());
     for (redis, more) in [
         (cluster.urls().join(","), &["--redis-cluster"][..]),
         (sentinels.urls().join(","), &["--redis-sentinel", sentinel::MASTER]),
         (url(&secure), &["--redis-ca", &authorities]),
         (locked.url(), &["--redis-password", "secret", "--redis-prefix", "own"]),
+        (locked.url(), &["--redis-user", "ann", "--redis-password", "other", "--redis-prefix", "own-of-ann"]),
     ] {
         let program = Program::with_rules(RULES, &[&["--redis", &redis, "--deadline-ms", "5000"], more].concat());
         let mut statuses = Vec::new();
