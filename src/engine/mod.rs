@@ -33,7 +33,7 @@ use self::guard::Guard;
 use self::outage_log::OutageLog;
 pub(crate) use self::reservation::Reservation;
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
-use crate::error::{ConfigError, StoreError};
+use crate::error::{ConfigError, StoreError, StoreErrorKind};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{Event, Recorders};
@@ -255,7 +255,7 @@ impl Engine {
     ) -> StoreFuture<Decision> {
         self.follow(answer, deadline, move |engine, answer, by| {
             let answer = answer.and_then(|answer| engine.finish(answer, &mut charges));
-            match engine.end(&call, &charges, answer, by) {
+            match engine.end(&call, &charges, answer, by, |_| true) {
                 Ok(at) => {
                     let decision = engine.decision(at, by, charges, purpose);
                     engine.record(began, &decision);
@@ -342,7 +342,8 @@ impl Engine {
     ) -> StoreFuture<T> {
         match self.begin(&charges) {
             Ok(call) => self.follow(operation(&*self.guard.store, &charges), deadline, move |engine, answer, by| {
-                engine.end(&call, &charges, answer, by)
+                // The caller learns what the store does not support, such as a refund of a sketch.
+                engine.end(&call, &charges, answer, by, |error| error.kind() != StoreErrorKind::NotSupported)
             }),
             Err(error) => StoreFuture::ready(Err(error)),
         }
@@ -378,16 +379,19 @@ impl Engine {
         }
     }
 
-    /// Ends a call, and reports its error, and the breakers that it has changed.
+    /// Ends a call, and reports its error if that is a failure, and the breakers that it has changed.
     fn end<T>(
         &self,
         call: &Call,
         charges: &[Outcome],
         answer: Result<T, StoreError>,
         by: DecidedBy,
+        is_failure: fn(&StoreError) -> bool,
     ) -> Result<T, StoreError> {
         let (answer, changes) = self.guard.end(call, charges, answer, by);
-        if let Err(error) = &answer {
+        if let Err(error) = &answer
+            && is_failure(error)
+        {
             self.report_failure(error);
         }
         self.report_changes(changes);

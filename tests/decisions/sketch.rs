@@ -310,6 +310,18 @@ fn refunds_and_resets_of_keys_in_a_sketch_are_errors() {
     pair.limiter.reset(2_u64).now();
 }
 
+/// `count_if` asks for such refunds, and the store works as it should.
+#[test]
+fn a_refund_of_a_key_in_a_sketch_is_no_failure_of_the_store() {
+    let log = EventLog::default();
+    let limits = [Limit::new("window", FixedWindow::new(5, MINUTE))];
+    let limiter = Limiter::builder(limits).store(MemoryStore::sketch(LARGE)).observe(log.observer()).build();
+    let receipt = limiter.acquire("key", 1).now().into_receipt();
+    assert!(limiter.refund(receipt).into_ready().unwrap().is_err());
+    assert!(limiter.reset("key").into_ready().unwrap().is_err());
+    assert_eq!(log.take(), [] as [&str; 0]);
+}
+
 #[test]
 fn the_memory_of_a_limit_is_stated_and_freed_with_it() {
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
