@@ -15,7 +15,10 @@ const MAX_HEADER: usize = 4_096;
 /// Values from here on are Unix times. Smaller ones are seconds from now.
 const FIRST_UNIX_TIME: u64 = 1_000_000_000;
 
-/// The longest time in `X-RateLimit-Reset`: a year.
+/// Values from here on are Unix times in milliseconds.
+const FIRST_UNIX_MILLIS: u64 = 100_000_000_000;
+
+/// The longest time of a quota in older headers: a year.
 const LONGEST_RESET: Duration = Duration::from_secs(366 * 86_400);
 
 /// The wait that a rejection asks for.
@@ -92,7 +95,8 @@ pub(super) fn quotas(headers: &HeaderMap) -> Vec<Quota> {
             limit: window.map(|window| size as f64 / window),
         })
     };
-    list(headers, "ratelimit").iter().filter_map(quota).chain(x_rate_limit(headers)).collect()
+    let older = PREFIXES.iter().filter_map(|names| older_quota(headers, names));
+    list(headers, "ratelimit").iter().filter_map(quota).chain(older).collect()
 }
 
 /// Reads a list (RFC 9651), which can have several lines. Ignores inner lists.
@@ -106,23 +110,31 @@ fn list(headers: &HeaderMap, name: &str) -> Vec<Item> {
     list.into_iter().filter_map(item).collect()
 }
 
+/// Reads an integer or a decimal, which is rounded up.
 fn integer(item: &Item, name: &str) -> Option<u64> {
-    u64::try_from(i64::from(item.params.get(name)?.as_integer()?)).ok()
+    let value = item.params.get(name)?;
+    let decimal = || Some(f64::from(value.as_decimal()?).ceil() as i64);
+    u64::try_from(value.as_integer().map(i64::from).or_else(decimal)?).ok()
 }
 
-/// Reads `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
-fn x_rate_limit(headers: &HeaderMap) -> Option<Quota> {
-    let remaining = number(text(headers, "x-ratelimit-remaining")?)?;
-    let within = match number(text(headers, "x-ratelimit-reset")?)? {
+/// The names of a limit, of what remains of it, and of the time of more, before `RateLimit` had a single header.
+const PREFIXES: [[&str; 3]; 3] = [
+    ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"],
+    ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
+    ["x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"],
+];
+
+/// Reads the headers with these names.
+fn older_quota(headers: &HeaderMap, [limit, remaining, reset]: &[&str; 3]) -> Option<Quota> {
+    let unix_time = |since_epoch| Some(until(SystemTime::UNIX_EPOCH.checked_add(since_epoch)?, headers));
+    let within = match number(text(headers, *reset)?)? {
         seconds @ ..FIRST_UNIX_TIME => Duration::from_secs(seconds),
-        time => until(SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(time))?, headers),
+        seconds @ ..FIRST_UNIX_MILLIS => unix_time(Duration::from_secs(seconds))?,
+        millis => unix_time(Duration::from_millis(millis))?,
     };
-    // A Unix time in milliseconds, for example.
-    if within > LONGEST_RESET {
-        return None;
-    }
-    let size = text(headers, "x-ratelimit-limit").and_then(number).unwrap_or_default();
-    Some(Quota { remaining, within, size, limit: None })
+    let size = text(headers, *limit).and_then(number).unwrap_or_default();
+    let quota = Quota { remaining: number(text(headers, *remaining)?)?, within, size, limit: None };
+    (within <= LONGEST_RESET).then_some(quota)
 }
 
 /// Reads `Retry-After`: of several lines, the longest.
@@ -131,7 +143,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         let seconds = number(text).map(Duration::from_secs);
         seconds.or_else(|| Some(until(parse_http_date(text.trim()).ok()?, headers)))
     };
-    headers.get_all(RETRY_AFTER).iter().filter_map(|line| wait(line.to_str().ok()?)).max()
+    let lines = headers.get_all(RETRY_AFTER).iter().filter_map(|line| line.to_str().ok());
+    // Proxies may join lines, of which only numbers have no comma of their own.
+    lines.filter_map(|line| wait(line).or_else(|| line.split(',').filter_map(wait).max())).max()
 }
 
 /// Returns the time until an instant in whole seconds, rounded up: since the response was sent, if it has a `Date`,
@@ -146,11 +160,12 @@ fn text(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&str> {
     Some(headers.get(name)?.to_str().ok()?.trim())
 }
 
-/// Reads digits. A number that is too large is the largest.
+/// Reads digits. A number that is too large is the largest, and a decimal is rounded up.
 fn number(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), "0"));
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let more = u64::from(fraction.bytes().any(|digit| digit != b'0'));
+    (are_digits(whole) && are_digits(fraction)).then(|| whole.parse().unwrap_or(u64::MAX).saturating_add(more))
 }
 
 #[cfg(test)]
@@ -190,13 +205,19 @@ mod tests {
         let reset = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1800000005")];
         let date = ("date", "Fri, 15 Jan 2027 08:00:00 GMT");
         assert_eq!(wait(429, &[reset[0], reset[1], date]), seconds(5));
+        assert_eq!(wait(429, &[reset[0], ("x-ratelimit-reset", "1800000004500"), date]), seconds(5));
+        for (name, value) in [("retry-after", "9.5"), ("retry-after", "3, 10"), ("ratelimit", r#""a";r=0;t=9.5"#)] {
+            assert_eq!(wait(429, &[(name, value)]), seconds(10), "{name}: {value}");
+        }
+        assert_eq!(wait(429, &[("ratelimit-remaining", "0"), ("ratelimit-reset", "10")]), seconds(10));
+        assert_eq!(wait(429, &[("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", "10")]), seconds(10));
     }
 
     #[test]
     fn grpc_rejections_are_read_from_the_headers() {
         let pushback = |millis| wait(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", millis)]);
         assert_eq!(pushback("1500"), Some(Wait::AtLeast(Duration::from_millis(1_500))));
-        for invalid in ["-1", "soon", "", "1.5"] {
+        for invalid in ["-1", "soon", "", "1.x"] {
             assert_eq!(pushback(invalid), Some(Wait::Forever), "{invalid}");
         }
         assert_eq!(wait(200, &[("grpc-status", "8")]), Some(Wait::Unspecified));
@@ -205,14 +226,14 @@ mod tests {
 
     #[test]
     fn hostile_headers_are_ignored_or_have_a_long_wait() {
-        for invalid in ["-1", "NaN", "1e9", "inf", "", "1.5", "Mon, 99 Foo 1994 99:99:99 GMT", "0x10"] {
+        for invalid in ["-1", "NaN", "1e9", "inf", "", "1.", ".5", "1.5.0", "Mon, 99 Foo 1994 99:99:99 GMT", "0x10"] {
             assert_eq!(wait(429, &[("retry-after", invalid)]), Some(Wait::Unspecified), "{invalid}");
         }
         let huge = "9".repeat(1_000);
         assert_eq!(wait(429, &[("retry-after", &huge)]), seconds(u64::MAX));
         let Some(Wait::AtLeast(far)) = wait(429, &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")]) else { panic!() };
         assert!(far > Duration::from_secs(200_000_000_000));
-        for reset in [&huge, "1800000005000", "999999999"] {
+        for reset in [&huge, "99999999999", "999999999"] {
             let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
             assert_eq!(wait(429, &headers), Some(Wait::Unspecified), "{reset}");
         }

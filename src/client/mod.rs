@@ -34,8 +34,9 @@
 //!
 //! The time is that of `Retry-After`: seconds, or a date in any of the three formats of HTTP, relative to the `Date` of
 //! the response. Otherwise, it is `t` of the items of `RateLimit` with `r=0`, or `X-RateLimit-Reset` if
-//! `X-RateLimit-Remaining` is 0: seconds, or a time in Unix seconds. Headers of more than 4,096 bytes, and times of more
-//! than a year in `X-RateLimit-Reset`, are ignored.
+//! `X-RateLimit-Remaining` is 0: seconds, or a Unix time in seconds or milliseconds. `RateLimit-Reset` and
+//! `X-Rate-Limit-Reset` are read likewise. Decimals are rounded up. Headers of more than 4,096 bytes, and resets after
+//! more than a year, are ignored.
 //!
 //! [`CallError::Limited`]: crate::CallError::Limited
 

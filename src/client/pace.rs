@@ -88,7 +88,7 @@ impl PaceLayer {
     /// Sets the key that tells upstreams apart, of which nothing is known yet. Defaults to the host and port of the URL.
     /// Requests without a key share one upstream.
     ///
-    /// At most the 1,000 upstreams that were used last are remembered. A pause is forgotten with its upstream.
+    /// At most the 1,000 upstreams that were used last are remembered, and those that are paused for longer than others.
     ///
     /// # Panics
     ///
@@ -141,7 +141,7 @@ impl<S> Pace<S> {
     {
         let Self { inner, layer } = self;
         let PaceLayer { upstreams, max_wait, max_waiting, recorders } = &*layer;
-        let upstream = upstreams.of(&request, Upstream::new);
+        let upstream = upstreams.of(&request, Upstream::new, Upstream::is_paused);
         let (mut ready, in_flight) = upstream.wait(inner, *max_wait, *max_waiting).await?;
         if let Some(wait) = in_flight.waited {
             report(recorders, &Event::CallDelayed { wait });

@@ -195,7 +195,7 @@ impl Settings {
         // The budget cuts the fraction of `1 / share` off.
         let share = 1.0 / (responses as f32 + 0.5);
         let create = || TpsBudget::new(Duration::from_secs(10), min_per_second, share);
-        self.budgets.of(request, create)
+        self.budgets.of(request, create, |_| false)
     }
 
     /// Returns the wait before a retry, unless the upstream or the settings forbid it.

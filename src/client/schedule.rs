@@ -88,6 +88,11 @@ impl Schedule {
         }
     }
 
+    /// Returns whether calls are held because one was rejected.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        now < self.resumes
+    }
+
     /// Returns when the next call may leave.
     pub(super) fn next(&self) -> Instant {
         self.next.max(self.resumes).max(self.held_until)

@@ -31,6 +31,11 @@ impl Upstream {
         Self { turn: tokio::sync::Mutex::default(), waiting: AtomicUsize::new(0), schedule }
     }
 
+    /// Returns whether calls are held because one was rejected.
+    pub(super) fn is_paused(&self) -> bool {
+        self.schedule().is_paused(Instant::now())
+    }
+
     fn schedule(&self) -> MutexGuard<'_, Schedule> {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use http::uri::Scheme;
+use http::uri::{Authority, Scheme};
 use http::{Request, Uri};
 
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
+use crate::key::spelling::host;
 use crate::key::{self, Hashed, KeyExtractor};
 
 /// The maximum number of upstreams whose state is kept.
@@ -40,7 +41,12 @@ impl<T> Upstreams<T> {
             _ => 80,
         };
         Self::by(key::from_fn(move |head| {
-            Some((head.host()?.into_owned(), head.uri.port_u16().unwrap_or_else(|| port(head.uri))))
+            let authority: Authority = match head.uri.authority() {
+                Some(authority) => authority.clone(),
+                None => head.header("host")?.parse().ok()?,
+            };
+            let host = host(authority.host().as_bytes())?.into_owned();
+            Some((host, authority.port_u16().unwrap_or_else(|| port(head.uri))))
         }))
     }
 
@@ -60,8 +66,14 @@ impl<T> Upstreams<T> {
         Self { states: States::none(), ..self.clone() }
     }
 
-    /// Returns the state of a request's upstream. Requests without a key share one.
-    pub(super) fn of<B>(&self, request: &Request<B>, create: impl FnOnce() -> T) -> Arc<T> {
+    /// Returns the state of a request's upstream. Requests without a key share one. If there are too many, forgets one:
+    /// those that `is_needed` last.
+    pub(super) fn of<B>(
+        &self,
+        request: &Request<B>,
+        create: impl FnOnce() -> T,
+        is_needed: impl Fn(&T) -> bool,
+    ) -> Arc<T> {
         let key = match self.key.hashed(&RequestHead::of(request), &self.hasher) {
             Hashed::Known(Ok(key)) => key,
             _ => KeyHash::ZERO,
@@ -74,8 +86,7 @@ impl<T> Upstreams<T> {
             return state.clone();
         }
         if states.by_key.len() >= MAX_UPSTREAMS {
-            // Those of calls in flight last.
-            let order = |(state, used): &(Arc<T>, u64)| (Arc::strong_count(state) > 1, *used);
+            let order = |(state, used): &(Arc<T>, u64)| (Arc::strong_count(state) > 1 || is_needed(state), *used);
             let oldest = states.by_key.iter().min_by_key(|(_, entry)| order(entry)).map(|(key, _)| *key);
             oldest.map(|key| states.by_key.remove(&key));
         }
@@ -103,26 +114,31 @@ mod tests {
     #[test]
     fn an_upstream_is_a_host_with_its_port() {
         let upstreams = Upstreams::<()>::new();
-        let of = |uri: &str| upstreams.of(&request(uri), || ());
+        let of = |uri: &str| upstreams.of(&request(uri), || (), |()| false);
         let (plain, encrypted) = (of("http://example.org/a"), of("https://example.org/a"));
         assert!(!Arc::ptr_eq(&plain, &encrypted));
         assert!(Arc::ptr_eq(&plain, &of("http://EXAMPLE.org:80/b")));
         assert!(Arc::ptr_eq(&encrypted, &of("https://example.org:443/b")));
         assert!(!Arc::ptr_eq(&plain, &of("http://example.org:81/a")));
         assert!(!Arc::ptr_eq(&plain, &of("http://example.com/a")));
+        assert!(Arc::ptr_eq(&plain, &of("http://ann:secret@example.org./a")));
         let with_header = Request::get("/").header("host", "example.org").body(()).unwrap();
-        assert!(Arc::ptr_eq(&plain, &upstreams.of(&with_header, || ())));
+        assert!(Arc::ptr_eq(&plain, &upstreams.of(&with_header, || (), |()| false)));
         assert!(Arc::ptr_eq(&of("/a"), &of("/b")));
     }
 
     #[test]
     fn the_number_of_upstreams_is_bounded_and_those_in_use_stay() {
-        let upstreams = Upstreams::<()>::by(key::path());
-        let first = upstreams.of(&request("/first"), || ());
+        let upstreams = Upstreams::<bool>::by(key::path());
+        let of = |uri: &str, state| upstreams.of(&request(uri), || state, |is_needed| *is_needed);
+        let first = of("/first", false);
+        of("/paused", true);
         for number in 0..3 * MAX_UPSTREAMS {
-            upstreams.of(&request(&format!("/{number}")), || ());
+            of(&format!("/{number}"), false);
         }
         assert_eq!(upstreams.states.lock().unwrap().by_key.len(), MAX_UPSTREAMS);
-        assert!(Arc::ptr_eq(&first, &upstreams.of(&request("/first"), || ())));
+        assert!(Arc::ptr_eq(&first, &of("/first", true)));
+        assert!(*of("/paused", false));
+        assert!(*of("/1", true), "it was forgotten");
     }
 }

@@ -80,7 +80,7 @@ mod part;
 pub(crate) mod prefixes;
 mod proxies;
 mod request;
-mod spelling;
+pub(crate) mod spelling;
 
 pub use self::client_ip::{ClientIp, peer_ip};
 #[doc(alias = "jwt")]

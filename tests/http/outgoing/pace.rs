@@ -155,6 +155,18 @@ async fn a_call_fails_once_it_has_waited_for_too_long_behind_others() {
     assert_eq!(upstream.log().len(), sent);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_for_other_spellings_of_the_host_and_after_calls_to_many_others() {
+    let client = PaceLayer::new().layer(denying_first("50").client());
+    client.clone().oneshot(get("http://a/")).await.unwrap();
+    for number in 0..1_500 {
+        client.clone().oneshot(get(&format!("http://host-{number}/"))).await.unwrap();
+    }
+    for url in ["http://a/", "http://A:80/", "http://ann:secret@a./"] {
+        timeout(5 * SECOND, client.clone().oneshot(get(url))).await.expect_err(url);
+    }
+}
+
 /// Calls that wait when a long pause begins fail at once.
 #[tokio::test(start_paused = true)]
 async fn waiting_calls_fail_when_a_pause_exceeds_their_wait() {
