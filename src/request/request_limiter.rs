@@ -197,8 +197,13 @@ impl RequestLimiter {
         let (engine, live, mut options) = builder.into_engine()?;
         let RequestOptions { lists, cost } = mem::take(options.as_mut());
         let limits = RequestLimits::new(engine, lists, cost);
-        let limits = derive(&limits, &limits.engine.limits)?;
-        let live = live.map(|live| live.derive(&limits, derive)).transpose()?;
+        let (limits, live) = match live {
+            Some(live) => {
+                let current = live.derive(&limits, derive)?;
+                (limits, Some(current))
+            }
+            None => (derive(&limits, &limits.engine.limits)?, None),
+        };
         Ok(Self { limits: Arc::new(limits), live })
     }
 

@@ -139,7 +139,7 @@ impl Extractors {
         self.insert(name, Named { format: ValueFormat::Address(prefixes), ..Named::new(extractor) })
     }
 
-    /// Registers a key that only the [descriptors](super::descriptors) of proxies have. A request without descriptors
+    /// Registers a key that only the [descriptors](super::descriptors()) of proxies have. A request without descriptors
     /// has no value for it.
     ///
     /// ```

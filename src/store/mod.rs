@@ -155,7 +155,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// A limit in [shadow mode](Veto::Shadow) denies nothing, and is charged if it has capacity. Of the limits in
     /// [quota mode](Veto::Quota), at least one must have capacity: [`Outcome::is_enforced`] describes which of them
     /// count. If a charge is left without an answer, the decision is an error. The stores of this crate lock keys out
-    /// that have a [`Penalty`](crate::Penalty). Others report lockouts of their own by [`Outcome::set_locked_out`] or
+    /// that have a [`Penalty`]. Others report lockouts of their own by [`Outcome::set_locked_out`] or
     /// [`Outcome::set_new_lockout`].
     ///
     /// `longest_wait` is how long the request may wait for other requests: half of the time until its deadline, so that

@@ -350,6 +350,23 @@ fn the_memory_of_a_limit_is_stated_and_freed_with_it() {
     assert!((of_counter + third..=of_counter + third + 200).contains(&bytes), "{bytes} bytes");
 }
 
+/// The limits that a live limiter was built with decide nothing once they are replaced.
+#[test]
+fn a_live_limiter_frees_the_sketches_of_its_first_limits() {
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let store = Arc::new(MemoryStore::sketch(LARGE).clock(clock.clone()));
+    let window = |name: &str| Limit::new(name, FixedWindow::new(5, MINUTE));
+    let (empty, live) = (store.bytes(), LiveLimits::new([window("first")]));
+    let _limiter = RequestLimiter::live_builder(&live).store(store.clone()).build();
+    for name in ["second", "third"] {
+        clock.advance(2 * MINUTE);
+        live.replace([window(name)]).unwrap();
+    }
+    // The second limits decide until the third ones are prepared.
+    let most = 2 * store.sketch_bytes(FixedWindow::new(5, MINUTE)) + 400;
+    assert!(store.bytes() - empty <= most, "{} of {most} bytes", store.bytes() - empty);
+}
+
 /// A size of another period has a state of its own, for which nothing was prepared.
 #[tokio::test]
 async fn a_size_with_another_period_is_an_error() {

@@ -39,7 +39,7 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// other and start anew. An eviction takes a constant amount of work. With an [`overflow`](Self::overflow), the store
 /// evicts no key.
 ///
-/// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
+/// The strikes and lockouts of a key under a [`Penalty`] count as another key, which is evicted as late
 /// as one that was denied.
 ///
 /// Under limits with a state of 24 bytes (see [`algorithm`](crate::algorithm)), a key takes 49 bytes when there are a
@@ -100,7 +100,7 @@ impl MemoryStore {
     }
 
     /// Sets the most keys that the store holds, from 1. A key counts once for each limit, and once more for its strikes
-    /// if the limit has a [`Penalty`](crate::Penalty). The bound is divided among the shards of the store, of which
+    /// if the limit has a [`Penalty`]. The bound is divided among the shards of the store, of which
     /// some are full a little earlier than others.
     ///
     /// A request never evicts its own keys. If it has more than fit, the last ones are not stored, so that their
