@@ -108,11 +108,10 @@ impl MemoryStore {
         let mut new: SmallVec<[_; 2]> = SmallVec::new();
         complete(charges, purpose, |outcome, index, takes| {
             let Some(slot) = slots[index] else {
-                let mut state = KeyState::UNUSED;
-                if self.overflow.is_some() {
-                    let shard = self.shard_among(locked, outcome.key());
-                    state = shard.sketches.get(outcome, now_of(outcome)).unwrap_or(state);
-                }
+                let mut state = match self.overflow {
+                    Some(_) => self.shard_among(locked, outcome.key()).absent(outcome, now_of(outcome)),
+                    None => KeyState::UNUSED,
+                };
                 outcome.complete(&mut state, takes);
                 return new.push((index, state));
             };

@@ -92,6 +92,12 @@ impl MemoryStore {
 }
 
 impl Shard {
+    /// Returns the state of a key that is not in the table.
+    #[cold]
+    pub(super) fn absent(&self, charge: &Charge, now: u64) -> KeyState {
+        self.sketches.get(charge, now).unwrap_or(KeyState::UNUSED)
+    }
+
     /// Looks at the state of a key that is not in the table, and returns it. Leaves the outcome unanswered if its limit
     /// is not [prepared](crate::Store::prepare).
     #[cold]
