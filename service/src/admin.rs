@@ -22,6 +22,7 @@ use tower_ratelimit::key::{PeerAddr, RoutePattern};
 use tower_ratelimit::{RequestHead, rules};
 
 use crate::App;
+use crate::envoy::check_count;
 use crate::forward_auth::normalized;
 use crate::json::{Descriptor, JsonEntry};
 use crate::shutdown::Shutdown;
@@ -139,6 +140,9 @@ pub(crate) async fn explain(
         return (StatusCode::NOT_FOUND, format!("there are no rules for the domain {:?}\n", call.domain))
             .into_response();
     };
+    if let Err(message) = check_count(call.descriptors.len()) {
+        return (StatusCode::BAD_REQUEST, message + "\n").into_response();
+    }
     let requests = if call.descriptors.is_empty() {
         match call.request() {
             Ok(request) => vec![request],

@@ -93,9 +93,7 @@ fn check(call: &RateLimitRequest) -> Result<(), Status> {
     if count == 0 {
         return Err(Status::invalid_argument("there is no descriptor: configure `rate_limits` for the route"));
     }
-    if count > MAX_DESCRIPTORS {
-        return Err(Status::invalid_argument(format!("{count} descriptors: send at most {MAX_DESCRIPTORS}")));
-    }
+    check_count(count).map_err(Status::invalid_argument)?;
     if call.descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) {
         return Err(Status::invalid_argument("a descriptor has no entry: send at least one"));
     }
@@ -104,6 +102,18 @@ fn check(call: &RateLimitRequest) -> Result<(), Status> {
         return Err(Status::unimplemented(message));
     }
     Ok(())
+}
+
+/// Checks the number of descriptors of a call.
+///
+/// # Errors
+///
+/// Returns a message if there are too many.
+pub(crate) fn check_count(count: usize) -> Result<(), String> {
+    if count <= MAX_DESCRIPTORS {
+        return Ok(());
+    }
+    Err(format!("{count} descriptors: send at most {MAX_DESCRIPTORS}"))
 }
 
 /// Returns the tokens that a descriptor takes, or returns if its hits are negative.

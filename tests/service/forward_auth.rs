@@ -164,6 +164,10 @@ async fn explanations_charge_nothing_and_are_not_for_proxies() {
     let answer = send(program.admin, Method::POST, "/explain", &[json], descriptors).await;
     assert!(answer.body.contains("address (remote_address): allowed, 4 of 5 left"), "{answer:?}");
     assert!(answer.body.contains("by remote_address 192.0.2.1"), "{answer:?}");
+    let descriptor = r#"{"entries": [{"key": "remote_address", "value": "192.0.2.1"}]}"#;
+    let many = format!(r#"{{"domain": "test", "descriptors": [{}]}}"#, vec![descriptor; 65].join(","));
+    let answer = send(program.admin, Method::POST, "/explain", &[json], &many).await;
+    assert!(answer.status == 400 && answer.body.contains("65 descriptors: send at most 64"), "{answer:?}");
     for wrong in [r#"{"domain": "other"}"#, r#"{"domain": "test", "path": "a b"}"#, r#"{"domain": "test", "pth": "/"}"#]
     {
         assert!(
