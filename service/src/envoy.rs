@@ -13,6 +13,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::Duration as ProtoDuration;
 use http::Request;
+use tokio::runtime::Handle;
 use tonic::Status;
 use tower_ratelimit::store::Outcome;
 use tower_ratelimit::{Decision, Reason, RequestHead, RequestLimiter, rules};
@@ -49,10 +50,6 @@ pub(crate) async fn should_rate_limit(app: &App, call: RateLimitRequest) -> Resu
     };
     let decisions = decide(&domain.limiter, &call).await.map_err(rejection)?;
     let decided = || decisions.iter().flatten();
-    let delay = decided().map(Decision::delay).max().unwrap_or_default();
-    if !delay.is_zero() {
-        tokio::time::sleep(delay).await;
-    }
     let is_allowed = decided().all(Decision::is_allowed);
     Ok(RateLimitResponse {
         overall_code: if is_allowed { Code::Ok } else { Code::OverLimit }.into(),
@@ -124,13 +121,36 @@ fn hits(call: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
     })
 }
 
-/// Decides the descriptors. Returns their decisions in order, and none for negative hits of a denied call, which
-/// changes nothing.
+/// The charges of a call that is not answered yet. If this is dropped before, as when the client cancels the call, it
+/// refunds them in the background. A store that fails then keeps them until they expire.
+struct Unanswered<'a> {
+    limiter: &'a RequestLimiter,
+    charged: &'a [Decision],
+}
+
+impl Unanswered<'_> {
+    fn answered(mut self) {
+        self.charged = &[];
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        for decision in self.charged {
+            let refund = self.limiter.refund(decision.clone().into_receipt());
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(refund);
+            }
+        }
+    }
+}
+
+/// Decides the descriptors, and waits for the delay of queues. Returns the decisions in order, and none for negative
+/// hits of a denied call, which changes nothing.
 ///
 /// # Errors
 ///
-/// Returns the reason if the call is rejected without a decision. It has charged nothing then, unless the store fails
-/// before it refunds the charges.
+/// Returns the reason if the call is rejected without a decision. Its charges are then refunded in the background.
 async fn decide(limiter: &RequestLimiter, call: &RateLimitRequest) -> Result<Vec<Option<Decision>>, Reason> {
     let entries = |descriptor: &RateLimitDescriptor| {
         let entries = descriptor.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
@@ -148,17 +168,16 @@ async fn decide(limiter: &RequestLimiter, call: &RateLimitRequest) -> Result<Vec
     let (positive, negative) = (of_sign(false), of_sign(true));
     let charged = limiter.decide_all(&positive).await?;
     let mut refunded = Vec::new();
-    if !negative.is_empty() && charged.iter().all(Decision::is_allowed) {
-        refunded = match limiter.refund_costs(&negative).await {
-            Ok(decisions) => decisions,
-            Err(reason) => {
-                for decision in charged {
-                    // A store that fails again keeps the charges until they expire, and has reported its failure.
-                    let _ = limiter.refund(decision.into_receipt()).await;
-                }
-                return Err(reason);
-            }
-        };
+    if charged.iter().all(Decision::is_allowed) {
+        let unanswered = Unanswered { limiter, charged: &charged };
+        let delay = charged.iter().map(Decision::delay).max().unwrap_or_default();
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if !negative.is_empty() {
+            refunded = limiter.refund_costs(&negative).await?;
+        }
+        unanswered.answered();
     }
     let (mut charged, mut refunded) = (charged.into_iter(), refunded.into_iter());
     let next = |descriptor: &RateLimitDescriptor| {

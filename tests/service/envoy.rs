@@ -1,6 +1,7 @@
 //! Envoy's rate limit service, with a client of its public definition, and in JSON.
 
 use std::slice;
+use std::time::{Duration, Instant};
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
@@ -278,6 +279,49 @@ async fn a_call_whose_negative_hits_fail_charges_nothing() {
     let error = client.call(call(&[generic("five"), keyless])).await.expect_err("the key of the limit is missing");
     assert_eq!(error.code(), Status::InvalidArgument, "{error}");
     assert_eq!(client.check(&[with_hits(generic("five"), 0)]).await, (true, vec![(true, 5)]));
+}
+
+/// A queue with a slot every 20 minutes, and a limit of one call.
+const QUEUE: &str = "
+domain: test
+descriptors:
+- key: generic_key
+  value: queue
+  rate_limit: { unit: hour, requests_per_unit: 3, algorithm: leaky_bucket_queue }
+- key: generic_key
+  value: one
+  rate_limit: { unit: year, requests_per_unit: 1 }
+";
+
+fn json_call(values: &[&str]) -> Value {
+    let descriptor = |value: &&str| json!({ "entries": [{ "key": "generic_key", "value": value }] });
+    json!({ "domain": "test", "descriptors": values.iter().map(descriptor).collect::<Vec<_>>() })
+}
+
+#[tokio::test]
+async fn denials_are_not_delayed() {
+    let program = Program::with_rules(QUEUE, &[]);
+    assert_eq!(program.json(json_call(&["queue", "one"])).await.status, 200);
+    let began = Instant::now();
+    assert_eq!(program.json(json_call(&["queue", "one"])).await.status, 429);
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn cancelled_calls_free_their_slots() {
+    let program = Program::with_rules(QUEUE, &[]);
+    assert_eq!(program.json(json_call(&["queue"])).await.status, 200);
+    let waits =
+        async || tokio::time::timeout(Duration::from_millis(300), program.json(json_call(&["queue"]))).await.is_err();
+    for _ in 0..5 {
+        wait_until("the next call waits and is not denied", waits).await;
+    }
+    let mut grpc = RateLimitServiceClient::connect(format!("http://{}", program.address)).await.expect("a connection");
+    for _ in 0..5 {
+        let call = grpc.should_rate_limit(call(&[generic("queue")]));
+        let _ = tokio::time::timeout(Duration::from_millis(300), call).await;
+    }
+    wait_until("calls over gRPC have freed their slots", waits).await;
 }
 
 #[tokio::test]
