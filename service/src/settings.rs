@@ -164,7 +164,8 @@ const REQUEST_KEYS: [&str; 5] = ["remote_address", "method", "path", "host", "be
 
 /// Parses a secret.
 fn secret(digits: &str) -> Result<[u8; 16], String> {
-    let number = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32);
+    let is_valid = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = u128::from_str_radix(digits, 16).ok().filter(|_| is_valid);
     let hint = "write 32 hexadecimal digits, such as those of `openssl rand -hex 16`";
     number.map(u128::to_be_bytes).ok_or_else(|| hint.to_owned())
 }

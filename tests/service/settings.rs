@@ -52,6 +52,7 @@ fn mistakes_name_the_value_and_the_remedy() {
         (&["--redis-cluster"], &["--redis <URL>"]),
         (&["--redis", "redis://a", "--redis-cluster", "--redis-sentinel", "m"], &["cannot be used with"]),
         (&["--redis", "redis://a", "--secret", "abc"], &["write 32 hexadecimal digits"]),
+        (&["--redis", "redis://a", "--secret", "+0000000000000000000000000000001"], &["write 32 hexadecimal digits"]),
         (
             &["--descriptor-keys", "tenant,path"],
             &["--descriptor-keys: rules can use `path` without it: remove it from the list"],
