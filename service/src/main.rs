@@ -6,6 +6,7 @@ mod envoy;
 mod forward_auth;
 mod json;
 mod rules;
+mod serve;
 mod settings;
 mod shutdown;
 
@@ -19,7 +20,6 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
-use axum::serve::ListenerExt;
 use axum::{Extension, Router};
 use clap::Parser;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
@@ -32,6 +32,12 @@ use crate::envoy::{RateLimitService, UnknownDomains};
 use crate::rules::Domain;
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
+
+/// The most connections for checks.
+const MAX_CONNECTIONS: usize = 10_000;
+
+/// The most connections of operators.
+const MAX_ADMIN_CONNECTIONS: usize = 100;
 
 /// The state that all handlers share.
 #[derive(Clone)]
@@ -95,23 +101,16 @@ async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let admin_listener = bind("--listen-admin", settings.listen_admin).await?;
     tracing::info!(address = %listener.local_addr()?, admin = %admin_listener.local_addr()?, "ready");
     tokio::spawn(health.report(app, reporter, settings.health_needs_store));
-    let served = tokio::join!(
-        shutdown.finish(serve(listener, checks, &shutdown)),
-        shutdown.finish(serve(admin_listener, admin, &shutdown)),
+    tokio::join!(
+        shutdown.finish(serve::serve(listener, checks, MAX_CONNECTIONS, shutdown.clone().drained())),
+        shutdown.finish(serve::serve(admin_listener, admin, MAX_ADMIN_CONNECTIONS, shutdown.clone().drained())),
     );
-    served.0.and(served.1).map_err(Into::into)
+    Ok(())
 }
 
 async fn bind(setting: &str, address: SocketAddr) -> Result<TcpListener, String> {
     let hint = "choose an address of this machine, and a port that is free";
     TcpListener::bind(address).await.map_err(|error| format!("{setting} {address}: {error}: {hint}"))
-}
-
-async fn serve(listener: TcpListener, router: Router, shutdown: &Shutdown) -> std::io::Result<()> {
-    // If the client has already closed the connection, its first read fails.
-    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(shutdown.clone().drained()).await
 }
 
 /// Rejects checks of peers that are not trusted proxies: they could use up the limits of others.

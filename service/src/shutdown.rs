@@ -69,12 +69,12 @@ impl Shutdown {
     }
 
     /// Waits for a server to end: after the drain, at most for as long again.
-    pub(crate) async fn finish(&self, server: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    pub(crate) async fn finish(&self, server: impl Future<Output = ()>) {
         let too_late = async {
             self.clone().drained().await;
             tokio::time::sleep(self.drain.max(Duration::from_secs(1))).await;
         };
-        tokio::select! { ended = server => ended, () = too_late => Ok(()) }
+        tokio::select! { () = server => {}, () = too_late => {} }
     }
 }
 

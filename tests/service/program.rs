@@ -34,18 +34,25 @@ pub(crate) fn command() -> Command {
 impl Program {
     /// Starts the program with the built-in rules.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::start_in(Folder::new(), arguments)
+        Self::start_in(command(), Folder::new(), arguments)
+    }
+
+    /// Starts the program with the built-in rules, and at most this many open files.
+    pub(crate) fn with_open_files(limit: u32) -> Self {
+        let mut shell = Command::new("/bin/sh");
+        let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        shell.env_clear().args(["-c", &script]).arg(command().get_program());
+        Self::start_in(shell, Folder::new(), &[])
     }
 
     /// Starts the program with these rules.
     pub(crate) fn with_rules(rules: &str, arguments: &[&str]) -> Self {
         let folder = Folder::new();
         let file = folder.write("rules.yaml", rules);
-        Self::start_in(folder, &[&["--rules", &file], arguments].concat())
+        Self::start_in(command(), folder, &[&["--rules", &file], arguments].concat())
     }
 
-    fn start_in(folder: Folder, arguments: &[&str]) -> Self {
-        let mut command = command();
+    fn start_in(mut command: Command, folder: Folder, arguments: &[&str]) -> Self {
         command.args(["--listen", "127.0.0.1:0", "--listen-admin", "127.0.0.1:0"]).args(arguments);
         let mut process = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let (sender, lines) = mpsc::channel();
