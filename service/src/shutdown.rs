@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::process;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -29,7 +30,7 @@ enum Phase {
 }
 
 impl Shutdown {
-    /// Waits for SIGTERM or SIGINT in the background.
+    /// Waits for SIGTERM or SIGINT in the background. A second signal ends the process at once.
     ///
     /// # Errors
     ///
@@ -38,16 +39,26 @@ impl Shutdown {
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (sender, phase) = watch::channel(Phase::Serving);
         tokio::spawn(async move {
-            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            let mut signal = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
+            signal().await;
             tracing::info!(
                 "shutting down: health checks fail, and rate limit checks are answered for {} s",
                 drain.as_secs()
             );
             sender.send_replace(Phase::Draining);
-            tokio::time::sleep(drain).await;
-            sender.send_replace(Phase::Ending);
-            // The last receiver is dropped when everything is answered.
-            sender.closed().await;
+            let end = async {
+                tokio::time::sleep(drain).await;
+                sender.send_replace(Phase::Ending);
+                // The last receiver is dropped when everything is answered.
+                sender.closed().await;
+            };
+            tokio::select! {
+                () = end => {}
+                () = signal() => {
+                    tracing::warn!("a second signal ends the process at once");
+                    process::exit(1);
+                }
+            }
         });
         Ok(Self { phase, drain })
     }

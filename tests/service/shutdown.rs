@@ -106,3 +106,13 @@ async fn idle_connections_do_not_delay_shutdown() {
     wait_until("it ends", async || program.process.try_wait().expect("a child").is_some()).await;
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
+
+#[tokio::test]
+async fn a_second_signal_ends_the_process_at_once() {
+    let mut program = Program::with_rules(RULES, &["--drain-seconds", "600"]);
+    program.signal("TERM");
+    wait_until("it drains", async || program.log().contains("shutting down")).await;
+    program.signal("INT");
+    wait_until("it ends", async || program.process.try_wait().expect("a child").is_some()).await;
+    assert!(!program.process.wait().expect("it has ended").success(), "{}", program.log());
+}
