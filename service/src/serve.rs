@@ -21,8 +21,8 @@ use tower::ServiceExt;
 /// How long a connection may take until the head of its first request is complete.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
-/// How long an HTTP/1 connection may take until the head of its next request is complete. Proxies keep idle connections
-/// for up to 2 minutes. If the limiter closed them earlier, it could miss a check that was just sent.
+/// How long an HTTP/1 connection may take until the head of its next request is complete. Longer than nginx, Traefik and
+/// Caddy keep idle connections by default: if the limiter closed them first, it could miss a check that was just sent.
 const NEXT_REQUEST: Duration = Duration::from_secs(150);
 
 /// The interval of pings over HTTP/2, and the time for their answers.
