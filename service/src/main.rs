@@ -75,6 +75,10 @@ async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let shutdown = Shutdown::new(settings.drain())?;
     let health = admin::Health::new(shutdown.clone());
 
+    let public = Router::new()
+        .route_service("/grpc.health.v1.Health/{method}", grpc_health)
+        .route("/healthz", get(admin::health))
+        .layer(middleware::from_fn(serve::in_time));
     let checks = Router::new()
         .route("/auth/{domain}", any(forward_auth::of_headers))
         .route("/ext_authz/{domain}", any(forward_auth::of_request))
@@ -86,14 +90,14 @@ async fn run(settings: &Settings) -> Result<(), Box<dyn Error>> {
             RateLimitServiceServer::new(RateLimitService(app.clone())),
         )
         .layer(middleware::from_fn_with_state(app.trusted_peers.clone(), only_trusted))
-        .route_service("/grpc.health.v1.Health/{method}", grpc_health)
-        .route("/healthz", get(admin::health))
+        .merge(public)
         .layer(middleware::from_fn_with_state(shutdown.clone(), shutdown::close_connections))
         .layer(Extension(health.clone()))
         .with_state(app.clone());
     let admin = Router::new()
         .route("/metrics", get(admin::metrics))
         .route("/explain", post(admin::explain))
+        .layer(middleware::from_fn(serve::in_time))
         .layer(Extension(exporter))
         .with_state(app.clone());
 

@@ -24,7 +24,10 @@ async fn connections_without_a_request_are_closed() {
     let mut used = Connection::open(program.address).await;
     assert_eq!(used.get("/healthz", &[]).await, 200);
     let mut streams = Vec::new();
-    for address in [program.address, program.admin] {
+    for (address, path) in [(program.admin, "/explain"), (program.address, "/grpc.health.v1.Health/Check")] {
+        let headers = "Host: a\r\nContent-Type: application/json\r\nContent-Length: 9";
+        let head = format!("POST {path} HTTP/1.1\r\n{headers}\r\n\r\n");
+        streams.push(("a head", open(address, &head).await));
         for beginning in ["", "P", "GET /healthz HTTP/1.1\r\nHost: a\r\nX: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
             streams.push((beginning, open(address, beginning).await));
         }
