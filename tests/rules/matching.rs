@@ -244,6 +244,23 @@ fn applied_to_call<'a>(nodes: &'a [Node], call: &[Vec<(char, &str)>]) -> Vec<Opt
     found.iter().map(|found| found.clone().filter(|(limit, _)| applies(limit))).collect()
 }
 
+/// A file with a limit that always applies and is never replaced.
+fn document() -> impl Strategy<Value = (Vec<Node>, String)> {
+    prop::collection::vec(node(), 1..5).prop_filter_map("too many limits", |mut nodes| {
+        let always = Plain { id: 0, is_unlimited: false, name: None, replaces: Vec::new() };
+        nodes.push(Node { key: 'z', value: String::new(), share: false, within: Vec::new(), limit: Some(always) });
+        let mut next = 1_000;
+        number(&mut nodes, &mut next);
+        let mut yaml = String::from("domain: d\ndescriptors:\n");
+        print(&nodes, 0, &mut yaml);
+        for name in ['m', 'n', 'o'] {
+            // No request has the header. A name that is replaced has to exist.
+            writeln!(yaml, "- {{ key: header.{name}, rate_limit: {{ unlimited: true, name: {name} }} }}").unwrap();
+        }
+        (next < 1_600).then_some((nodes, yaml))
+    })
+}
+
 /// Descriptors whose entries may repeat a key.
 fn call() -> impl Strategy<Value = Vec<Vec<(char, &'static str)>>> {
     let value = prop::sample::select(vec!["x", "y", "xy", "z"]);
@@ -261,21 +278,10 @@ proptest! {
 
     #[test]
     fn rules_apply_as_in_the_reference(
-        mut nodes in prop::collection::vec(node(), 1..5),
+        (nodes, yaml) in document(),
         requests in prop::collection::vec(request(), 2..4),
         later in prop::sample::subsequence(vec!['a', 'b', 'c'], 0..=3),
     ) {
-        // A limit that always applies and is never replaced.
-        nodes.push(Node { key: 'z', value: String::new(), share: false, within: Vec::new(), limit: Some(Plain { id: 0, is_unlimited: false, name: None, replaces: Vec::new() }) });
-        let mut next = 1_000;
-        number(&mut nodes, &mut next);
-        prop_assume!(next < 1_600);
-        let mut yaml = String::from("domain: d\ndescriptors:\n");
-        print(&nodes, 0, &mut yaml);
-        for name in ['m', 'n', 'o'] {
-            // No request has the header. A name that is replaced has to exist.
-            writeln!(yaml, "- {{ key: header.{name}, rate_limit: {{ unlimited: true, name: {name} }} }}").unwrap();
-        }
         let mut extractors = Extractors::new().register("z", key::header("z"));
         for name in ['a', 'b', 'c'] {
             extractors = if later.contains(&name) {
@@ -303,18 +309,10 @@ proptest! {
     }
     #[test]
     fn descriptors_have_the_limits_of_the_reference(
-        mut nodes in prop::collection::vec(node(), 1..5),
+        (nodes, yaml) in document(),
         calls in prop::collection::vec(call(), 1..4),
     ) {
-        let mut next = 1_000;
-        number(&mut nodes, &mut next);
-        prop_assume!(next < 1_600);
-        let mut yaml = String::from("domain: d\ndescriptors:\n");
-        print(&nodes, 0, &mut yaml);
-        for name in ['m', 'n', 'o'] {
-            writeln!(yaml, "- {{ key: header.{name}, rate_limit: {{ unlimited: true, name: {name} }} }}").unwrap();
-        }
-        let extractors = ["a", "b", "c"].into_iter().fold(Extractors::new(), Extractors::register_descriptor_key);
+        let extractors = ["a", "b", "c", "z"].into_iter().fold(Extractors::new(), Extractors::register_descriptor_key);
         let limits = rules::from_yaml(&yaml, &extractors).unwrap();
         let limiter = RequestLimiter::builder(limits).try_build().unwrap();
         let mut used: BTreeMap<(u32, Vec<String>), u32> = BTreeMap::new();
