@@ -89,8 +89,8 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 ///
 /// # Errors
 ///
-/// Returns a message if one of the first two is missing, or is repeated or invalid: rules must not miss a request whose
-/// path they don't know.
+/// Returns a message if the method or the URI is missing, or if one of the three is repeated or invalid. Without them,
+/// the rules for a path would not apply.
 fn restore(request: &mut Request) -> Result<(), String> {
     let method = take(request, METHOD)?.ok_or_else(|| missing(&METHOD))?;
     let uri = take(request, URI)?.ok_or_else(|| missing(&URI))?;

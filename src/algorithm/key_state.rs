@@ -211,8 +211,8 @@ impl CompactState {
         }
     }
 
-    /// Returns the state of a key by its counts in the previous window and in the current one, which ends at `end`: see
-    /// [`Algorithm::counted_windows`].
+    /// Returns the state of a key by its counts in the previous window and in the current one, which ends at `end`. The
+    /// algorithm [counts in windows](Algorithm::counted_windows).
     pub(crate) fn of_counts(algorithm: &Algorithm, end: u64, [previous, current]: [u64; 2]) -> Self {
         match algorithm.kind {
             Kind::Counter(..) => Self { expires_at: end + algorithm.span, at: 0, detail: previous << 32 | current },

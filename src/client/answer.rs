@@ -144,7 +144,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         seconds.or_else(|| Some(until(parse_http_date(text.trim()).ok()?, headers)))
     };
     let lines = headers.get_all(RETRY_AFTER).iter().filter_map(|line| line.to_str().ok());
-    // Proxies may join lines, of which only numbers have no comma of their own.
+    // A proxy may have joined several lines by commas. Dates contain a comma, so only numbers can be told apart.
     lines.filter_map(|line| wait(line).or_else(|| line.split(',').filter_map(wait).max())).max()
 }
 

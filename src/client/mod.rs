@@ -47,6 +47,8 @@ mod schedule;
 mod upstream;
 mod upstreams;
 
+use std::time::Duration;
+
 pub use self::pace::Pace;
 #[doc(alias = "adaptive")]
 #[doc(alias = "outgoing")]
@@ -56,8 +58,6 @@ pub use self::pace::PaceLayer;
 #[doc(alias = "retry")]
 #[doc(alias = "retry budget")]
 pub use self::retry::RetryPolicy;
-
-use std::time::Duration;
 
 /// The longest time of a setting and of a pause.
 const LONGEST_TIME: Duration = Duration::from_secs(86_400);

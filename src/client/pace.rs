@@ -85,10 +85,11 @@ impl PaceLayer {
         Self { max_waiting: calls, ..self }
     }
 
-    /// Sets the key that tells upstreams apart, of which nothing is known yet. Defaults to the host and port of the URL.
-    /// Requests without a key share one upstream.
+    /// Sets the key that tells upstreams apart. Defaults to the host and port of the URL. Requests without a key share
+    /// one upstream.
     ///
-    /// At most the 1,000 upstreams that were used last are remembered, and those that are paused for longer than others.
+    /// The layer remembers 1,000 upstreams. Then it forgets the one that was used least recently, and paused ones last.
+    /// With another key, it begins anew.
     ///
     /// # Panics
     ///
@@ -126,7 +127,7 @@ impl<S> Layer<S> for PaceLayer {
     }
 }
 
-/// A service whose calls are paced. Created by [`PaceLayer`].
+/// Paces the calls of a service. Created by a [`PaceLayer`].
 #[derive(Clone, Debug)]
 pub struct Pace<S> {
     inner: S,

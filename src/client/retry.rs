@@ -47,7 +47,7 @@ use crate::time::random_up_to;
 pub struct RetryPolicy<B> {
     settings: Arc<Settings>,
     clone_body: fn(&B) -> Option<B>,
-    /// The number of responses to this request so far.
+    /// The number of rejections of this request so far.
     attempts: u32,
     /// When this request was first sent.
     began: Instant,
@@ -146,18 +146,19 @@ impl<B> RetryPolicy<B> {
         self.set(|settings| settings.backoff = first)
     }
 
-    /// Also retries methods that are not idempotent. Needed for gRPC, whose requests are `POST`.
+    /// Retries requests of all methods, not only of idempotent ones. gRPC needs this, because its requests are `POST`.
     ///
     /// A rate limiter in front of a service denies a request before the service has processed it.
     pub fn all_methods(self) -> Self {
         self.set(|settings| settings.all_methods = true)
     }
 
-    /// Sets the number of retries to each upstream, of which nothing is known yet: `min_per_second`, and one more for
-    /// every `responses` that are no rejections, within 10 seconds. Only responses to requests that could be repeated
-    /// count. Defaults to 10 a second, and one for every 5 responses.
+    /// Sets the budget of retries to each upstream, over 10 seconds: `min_per_second`, and one more for every
+    /// `responses` that are no rejections. Only responses to requests that could be repeated count. Defaults to 10 a
+    /// second, and one for every 5 responses.
     ///
-    /// At most the 1,000 upstreams that were used last are remembered.
+    /// The policy remembers the budgets of 1,000 upstreams. Then it forgets the one that was used least recently. With
+    /// other settings, it begins anew.
     ///
     /// # Panics
     ///
@@ -168,12 +169,12 @@ impl<B> RetryPolicy<B> {
         assert!((1..=1_000).contains(&responses), "responses is {responses}: use 1 to 1,000");
         self.set(|settings| {
             settings.budget = (min_per_second, responses);
-            settings.budgets = settings.budgets.renewed();
+            settings.budgets = settings.budgets.without_states();
         })
     }
 
-    /// Sets the key that tells upstreams apart, of which nothing is known yet. Defaults to the host and port of the URL.
-    /// Requests without a key share one upstream.
+    /// Sets the key that tells upstreams apart. Defaults to the host and port of the URL. Requests without a key share
+    /// one upstream. With another key, all budgets begin anew.
     ///
     /// # Panics
     ///
@@ -192,7 +193,7 @@ impl<B> RetryPolicy<B> {
 impl Settings {
     fn budget<B>(&self, request: &Request<B>) -> Arc<TpsBudget> {
         let (min_per_second, responses) = self.budget;
-        // The budget cuts the fraction of `1 / share` off.
+        // `TpsBudget` rounds the reciprocal of this share down.
         let share = 1.0 / (responses as f32 + 0.5);
         let create = || TpsBudget::new(Duration::from_secs(10), min_per_second, share);
         self.budgets.of(request, create, |_| false)

@@ -26,7 +26,7 @@ const DOUBLING: f64 = 0.6;
 /// The rate after a rejection, as a part of the rejected one: at most, and, once a limit is known, at least.
 const DECREASE: f64 = 0.98;
 const SHARP_DECREASE: f64 = 0.85;
-/// The fewest calls between two rejections whose rate counts.
+/// The minimum number of calls between two rejections from which the limit can be estimated.
 const MIN_ADMITTED: u32 = 10;
 /// The rejected rate counts as at most this multiple of the rate after it: the first rejection may come late.
 const HEADROOM: f64 = 1.15;
@@ -156,7 +156,7 @@ impl Schedule {
         let Some(scarcest) = quotas.iter().min_by_key(|quota| (quota.remaining, Reverse(quota.within))) else { return };
         let rate = quotas.iter().map(Quota::rate).fold(f64::INFINITY, f64::min);
         self.quota = Some((rate, now + scarcest.within.min(LONGEST_HOLD)));
-        // All that remains is for the calls in flight, of which this is one.
+        // The calls in flight, including this one, may use up all that remains.
         if scarcest.remaining < self.in_flight && scarcest.is_exact() && sent >= self.held_until {
             if !scarcest.is_long() && scarcest.limit.is_none() {
                 self.decrease(sent, now, now);
@@ -186,7 +186,7 @@ impl Schedule {
         let rate = match self.curve {
             // Too few to tell.
             _ if self.admitted < MIN_ADMITTED => rejected / 2.0,
-            // A long window, whose calls were used up early.
+            // The window is long, and its calls were used up early.
             _ if pause > active && pause > Duration::from_secs(1) => admitted,
             // The rate has just doubled.
             None => admitted.max(rejected / 2.0),

@@ -28,13 +28,13 @@ struct States<T> {
 }
 
 impl<T> States<T> {
-    fn none() -> Arc<Mutex<Self>> {
+    fn empty() -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self { by_key: HashMap::new(), lookups: 0 }))
     }
 }
 
 impl<T> Upstreams<T> {
-    /// Creates states that hosts and ports tell apart.
+    /// Creates a map whose keys are hosts and ports.
     pub(super) fn new() -> Self {
         let port = |uri: &Uri| match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => 443_u16,
@@ -50,7 +50,7 @@ impl<T> Upstreams<T> {
         }))
     }
 
-    /// Creates states that a key tells apart.
+    /// Creates a map with other keys.
     ///
     /// # Panics
     ///
@@ -58,16 +58,16 @@ impl<T> Upstreams<T> {
     #[track_caller]
     pub(super) fn by(key: impl KeyExtractor) -> Self {
         assert!(!key.is_async(), "the key of an upstream is asynchronous: use `key::from_fn`");
-        Self { key: Arc::new(key), hasher: KeyHasher::fast(), states: States::none() }
+        Self { key: Arc::new(key), hasher: KeyHasher::fast(), states: States::empty() }
     }
 
-    /// Returns no states yet, for the same key.
-    pub(super) fn renewed(&self) -> Self {
-        Self { states: States::none(), ..self.clone() }
+    /// Returns a copy without the states.
+    pub(super) fn without_states(&self) -> Self {
+        Self { states: States::empty(), ..self.clone() }
     }
 
-    /// Returns the state of a request's upstream. Requests without a key share one. If there are too many, forgets one:
-    /// those that `is_needed` last.
+    /// Returns the state of a request's upstream. Requests without a key share one. Forgets another one if there are too
+    /// many: the least recently used one, but those last that `is_needed` or a call still uses.
     pub(super) fn of<B>(
         &self,
         request: &Request<B>,

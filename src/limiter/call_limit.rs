@@ -132,9 +132,11 @@ impl<R> CallLimitLayer<R> {
         self
     }
 
-    /// Lets a call wait until the limits allow it, for `longest` at most, as [`Limiter::wait_at_most`] does. Calls with
-    /// the same key are served in the order in which their futures are first polled. By default, calls wait only in a
-    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    /// Lets a call wait until the limits allow it, for `longest` at most, as [`Limiter::wait_at_most`] does. By default,
+    /// calls wait only in a [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    ///
+    /// Calls with the same key of the [layer](Limiter::layer) are served in the order in which their futures are first
+    /// polled, whatever the keys of their [charges](Self::charge) are.
     ///
     /// A call that waits keeps what the inner service has reserved for it by being ready, such as a permit of
     /// `ConcurrencyLimit`. Place such a layer outside this one, if calls of other keys should not wait for that.

@@ -39,8 +39,8 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// other and start anew. An eviction takes a constant amount of work. With an [`overflow`](Self::overflow), the store
 /// evicts no key.
 ///
-/// The strikes and lockouts of a key under a [`Penalty`] count as another key, which is evicted as late
-/// as one that was denied.
+/// The strikes and lockouts of a key under a [`Penalty`] count as another key, which is evicted as late as one that was
+/// denied.
 ///
 /// Under limits with a state of 24 bytes (see [`algorithm`](crate::algorithm)), a key takes 49 bytes when there are a
 /// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 97 bytes. Several entries are in a
@@ -100,8 +100,8 @@ impl MemoryStore {
     }
 
     /// Sets the most keys that the store holds, from 1. A key counts once for each limit, and once more for its strikes
-    /// if the limit has a [`Penalty`]. The bound is divided among the shards of the store, of which
-    /// some are full a little earlier than others.
+    /// if the limit has a [`Penalty`]. The bound is divided among the shards of the store, of which some are full a
+    /// little earlier than others.
     ///
     /// A request never evicts its own keys. If it has more than fit, the last ones are not stored, so that their
     /// limits are not enforced: allow for many times more keys than a request has.
