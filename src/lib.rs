@@ -27,8 +27,8 @@
 //!
 //! # Overview
 //!
-//! - [`RateLimitLayer`] limits an HTTP service, [`RequestLimiter`] the requests of another transport. [`Limiter`] limits
-//!   anything else, and [`Limiter::layer`] the calls of any Tower service.
+//! - [`RateLimitLayer`] limits an HTTP service, [`RequestLimiter`] the requests of another transport. [`Limiter`]
+//!   limits anything else, and [`Limiter::layer`] the calls of any Tower service.
 //! - [Algorithms](algorithm): [`TokenBucket`] for a rate with bursts, [`LeakyBucket`] for the same seen as a level,
 //!   [`LeakyBucketQueue`] for delays instead of denials, [`FixedWindow`] for quotas per period, [`CalendarWindow`] for
 //!   quotas per day, week, month or year, [`SlidingWindowCounter`] and [`SlidingWindow`] for smoother windows, and

@@ -24,8 +24,10 @@ use tower::ServiceExt;
 /// How long a connection may take until the head of its first request is complete.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
-/// How long an HTTP/1 connection may take until the head of its next request is complete. Longer than nginx, Traefik and
-/// Caddy keep idle connections by default: if the limiter closed them first, it could miss a check that was just sent.
+/// How long an HTTP/1 connection may take until the head of its next request is complete.
+///
+/// This is longer than nginx, Traefik and Caddy keep idle connections by default. If the limiter closed them first, a
+/// check that was just sent could be lost.
 const NEXT_REQUEST: Duration = Duration::from_secs(150);
 
 /// The interval of pings over HTTP/2, and the time for their answers.

@@ -249,8 +249,8 @@ impl Algorithm {
         keeps_log
     }
 
-    /// Returns the number of windows in which keys are counted. Returns `None` if all keys don't have the same windows, or
-    /// if their states are not counts.
+    /// Returns the number of windows in which keys are counted. Returns `None` if all keys don't have the same windows,
+    /// or if their states are not counts.
     pub(crate) const fn counted_windows(&self) -> Option<usize> {
         match self.kind {
             Kind::Window(_) => Some(1),

@@ -1,8 +1,8 @@
 //! For clients of services that limit them: a retry policy, and a layer that paces calls.
 //!
 //! [`RetryPolicy`] repeats requests that an upstream has rejected, no earlier than it allows. [`PaceLayer`] keeps calls
-//! below the limit of an upstream, which it learns, and holds all calls to an upstream that has rejected one. An upstream
-//! is the host and port of a URL, or has [another key](PaceLayer::by). Requires the feature `client`.
+//! below the limit of an upstream, which it learns, and holds all calls to an upstream that has rejected one. An
+//! upstream is the host and port of a URL, or has [another key](PaceLayer::by). Requires the feature `client`.
 //!
 //! ```
 //! use tower::{ServiceBuilder, service_fn};
@@ -19,8 +19,8 @@
 //! # let _ = send(client);
 //! ```
 //!
-//! In this order, a rejected request waits once: the pause of the layer is over when the policy repeats the request. The
-//! policy does not repeat a call that the layer denies, because that is an error, [`CallError::Limited`].
+//! In this order, a rejected request waits once: the pause of the layer is over when the policy repeats the request.
+//! The policy does not repeat a call that the layer denies, because that is an error, [`CallError::Limited`].
 //!
 //! # Rejections
 //!

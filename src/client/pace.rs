@@ -30,9 +30,9 @@ use crate::recorder::{Event, Recorder, Recorders, report};
 ///
 /// Calls leave in the order in which their futures are first polled. A call whose future is dropped gives up its place.
 /// A call fails with [`CallError::Limited`], and is not sent, if a pause lasts longer than
-/// [`max_wait`](Self::max_wait), if its turn does not come within that time, or if
-/// [`max_waiting`](Self::max_waiting) others wait. Its `retry_after` is the rest of a pause and the time that the waiting
-/// calls take at the present rate. Errors of the service are [`CallError::Service`].
+/// [`max_wait`](Self::max_wait), if its turn does not come within that time, or if [`max_waiting`](Self::max_waiting)
+/// others wait. Its `retry_after` is the rest of a pause and the time that the waiting calls take at the present rate.
+/// Errors of the service are [`CallError::Service`].
 ///
 /// Services of one layer, and clones of it, share what they learn. Processes don't. The service is always ready: each
 /// call waits for a clone of the inner service, after its turn has come. Needs a Tokio runtime with its timers enabled.

@@ -19,9 +19,8 @@ use crate::time::random_up_to;
 /// A policy for [`tower::retry`] that repeats requests which an upstream has [rejected](super#rejections).
 ///
 /// It waits for the time that the upstream asks for, and then for a random part of the back-off, so that clients that
-/// were rejected together don't come back together. Without a time, it waits for a random part of the back-off only. The
-/// [back-off](Self::backoff) is a second at first, and doubles with each retry, up to
-/// [`max_wait`](Self::max_wait).
+/// were rejected together don't come back together. Without a time, it waits for a random part of the back-off only.
+/// The [back-off](Self::backoff) is a second at first, and doubles with each retry, up to [`max_wait`](Self::max_wait).
 ///
 /// It returns the rejection as it is if
 ///
@@ -148,7 +147,8 @@ impl<B> RetryPolicy<B> {
 
     /// Retries requests of all methods, not only of idempotent ones. gRPC needs this, because its requests are `POST`.
     ///
-    /// A rate limiter in front of a service denies a request before the service has processed it.
+    /// A rate limiter in front of a service rejects a request before the service has processed it. Other servers may
+    /// reject it halfway, so that a retry repeats what was done.
     pub fn all_methods(self) -> Self {
         self.set(|settings| settings.all_methods = true)
     }

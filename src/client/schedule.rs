@@ -1,10 +1,10 @@
 //! The times of the calls to one upstream, by an adaptive rate.
 //!
 //! At first, the rate doubles every 600 ms, as in the slow start of TCP. A rejection stops all calls for as long as the
-//! server asks. The next rate lies between the rate that was rejected and that of the calls that were admitted, the pause
-//! included, below which the limit can't be. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438) and
-//! in the adaptive mode of AWS's clients: it soon approaches the rate that was rejected, and stays below it for a minute.
-//! If there is no rejection for another minute, it grows exponentially.
+//! server asks. The next rate lies between the rate that was rejected and that of the calls that were admitted, the
+//! pause included, below which the limit can't be. From there, the rate grows by a cubic curve, as in CUBIC (RFC 9438)
+//! and in the adaptive mode of AWS's clients: it soon approaches the rate that was rejected, and stays below it for a
+//! minute. If there is no rejection for another minute, it grows exponentially.
 //!
 //! Because waits are whole seconds, a rejection often costs as many calls as a minute at a rate that is 2 % too low.
 

@@ -63,8 +63,8 @@ impl Upstream {
         Ok((ready, InFlight { upstream: self, sent, waited }))
     }
 
-    /// Waits until a call may leave, and until a clone of `inner` is ready. Returns the clone, the time, and whether the
-    /// call was held. Returns `None` if it would be held for longer than until `deadline`.
+    /// Waits until a call may leave, and until a clone of `inner` is ready. Returns the clone, the time, and whether
+    /// the call was held. Returns `None` if it would be held for longer than until `deadline`.
     async fn turn<S: Service<T> + Clone, T>(
         &self,
         inner: S,

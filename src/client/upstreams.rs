@@ -66,8 +66,8 @@ impl<T> Upstreams<T> {
         Self { states: States::empty(), ..self.clone() }
     }
 
-    /// Returns the state of a request's upstream. Requests without a key share one. Forgets another one if there are too
-    /// many: the least recently used one, but those last that `is_needed` or a call still uses.
+    /// Returns the state of a request's upstream. Requests without a key share one. Forgets another one if there are
+    /// too many: the least recently used one, but those last that `is_needed` or a call still uses.
     pub(super) fn of<B>(
         &self,
         request: &Request<B>,

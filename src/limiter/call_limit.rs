@@ -25,8 +25,9 @@ use crate::limit::Limit;
 
 /// Limits the calls of a Tower service with requests of any type, such as jobs, messages and outgoing calls.
 ///
-/// Created by [`Limiter::layer`]. [`Limiter::explain`] does not know its charges. By default, each call costs one token of every limit, and a denial is an error. The
-/// order of calls of the methods does not matter.
+/// Created by [`Limiter::layer`]. By default, each call costs one token of every limit, and a denial is an error. The
+/// order in which the methods are called does not matter. [`Limiter::explain`] explains the limits without the
+/// closures.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,8 +133,8 @@ impl<R> CallLimitLayer<R> {
         self
     }
 
-    /// Lets a call wait until the limits allow it, for `longest` at most, as [`Limiter::wait_at_most`] does. By default,
-    /// calls wait only in a [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    /// Lets a call wait until the limits allow it, for `longest` at most, as [`Limiter::wait_at_most`] does. By
+    /// default, calls wait only in a [`LeakyBucketQueue`](crate::LeakyBucketQueue).
     ///
     /// Calls with the same key of the [layer](Limiter::layer) are served in the order in which their futures are first
     /// polled, whatever the keys of their [charges](Self::charge) are.

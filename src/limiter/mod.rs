@@ -1,7 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! A [`Builder`] configures a limiter. [`acquire`] decides at once, [`mod@wait`] waits until the limits allow an operation,
-//! and [`call_limit`] does both around a Tower service. A [`handle`] gives access to single keys.
+//! A [`Builder`] configures a limiter. [`acquire`] decides at once, [`mod@wait`] waits until the limits allow an
+//! operation, and [`call_limit`] does both around a Tower service. A [`handle`] gives access to single keys.
 
 mod acquire;
 mod acquire_error;
@@ -119,8 +119,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`], charges
-    /// of limits that were removed are ignored instead.
+    /// Returns an error if the store fails, or if the receipt has charges of another limiter. With [`LiveLimits`],
+    /// charges of limits that were removed are ignored instead.
     pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
         self.current().refund_own(receipt, self.live.is_some())
     }
@@ -185,7 +185,8 @@ impl fmt::Debug for Limiter {
 /// - there are more than 8,192 limits, more than 64 may apply to one request, or two have the same name;
 /// - a limit can never allow its constant cost, or a limit in [quota mode](Limit::quota_mode) has a penalty;
 /// - the [overage](Limit::soft) of a limit is 0 percent, or too much for a limit;
-/// - the [store](Self::store) can't keep a limit: a [sketch](crate::guide::performance#fixed-memory) counts windows only;
+/// - the [store](Self::store) can't keep a limit: a [sketch](crate::guide::performance#fixed-memory) counts windows
+///   only;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;
 /// - in a layer, a constant cost is over the capacity of an enforced limit that it applies to, or a path in a
 ///   [`CostTable`](crate::CostTable) does not start with a slash, or has a query. For a limit from a rules file, the

@@ -33,8 +33,8 @@
 //!
 //! # Which limits apply
 //!
-//! With the service, a proxy sends descriptors: lists of keys and values, for which [`descriptors()`] apply the limits as
-//! the service does. Here, [`Extractors`] find a value for each key in the request itself. A request has every
+//! With the service, a proxy sends descriptors: lists of keys and values, for which [`descriptors()`] apply the limits
+//! as the service does. Here, [`Extractors`] find a value for each key in the request itself. A request has every
 //! descriptor of the file whose keys all have values, from an outermost descriptor inwards. All limits that apply are
 //! decided together, all or nothing:
 //!
