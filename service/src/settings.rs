@@ -159,9 +159,6 @@ pub(crate) enum Policy {
     DecideLocally,
 }
 
-/// The keys of requests, besides headers and query parameters.
-const REQUEST_KEYS: [&str; 5] = ["remote_address", "method", "path", "host", "bearer"];
-
 /// Parses a secret.
 fn secret(digits: &str) -> Result<[u8; 16], String> {
     let is_valid = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -211,15 +208,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Returns an error if a network of the proxies is invalid, or if there is none, or if a key is both of descriptors
-    /// and of requests.
+    /// Returns an error if a network of the proxies is invalid, or if there is none.
     pub(crate) fn extractors(&self) -> Result<Extractors, String> {
-        let of_requests = |key: &&String| {
-            REQUEST_KEYS.contains(&key.as_str()) || key.starts_with("header.") || key.starts_with("query.")
-        };
-        if let Some(key) = self.descriptor_keys.iter().find(of_requests) {
-            return Err(format!("--descriptor-keys: rules can use `{key}` without it: remove it from the list"));
-        }
         let client = self.proxies()?.x_forwarded_for();
         let extractors = Extractors::new().register_address("remote_address", client, 64);
         Ok(self.descriptor_keys.iter().fold(extractors, Extractors::register_descriptor_key))

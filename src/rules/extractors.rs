@@ -139,8 +139,8 @@ impl Extractors {
         self.insert(name, Named { format: ValueFormat::Address(prefixes), ..Named::new(extractor) })
     }
 
-    /// Registers a key that only the [descriptors](super::descriptors()) of proxies have. A request without descriptors
-    /// has no value for it.
+    /// Registers a key of the [descriptors](super::descriptors()) of proxies. A key that has an extractor keeps it. With
+    /// any other key, a request without descriptors has no value.
     ///
     /// ```
     /// use tower_ratelimit::rules::Extractors;
@@ -149,7 +149,9 @@ impl Extractors {
     /// # let _ = extractors;
     /// ```
     pub fn register_descriptor_key(self, name: impl Into<String>) -> Self {
-        self.register(name, key::from_fn(|_| None::<String>))
+        let name = name.into();
+        // Replacing an extractor would lift the limits of requests.
+        if self.find(&name).is_ok() { self } else { self.register(name, key::from_fn(|_| None::<String>)) }
     }
 
     /// Accepts only files of this domain. By default, files can have any domain.

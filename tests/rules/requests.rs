@@ -108,6 +108,26 @@ descriptors:
     assert!(!limited.allows(with(&[("a", "x3"), ("b", "1")])));
 }
 
+/// Otherwise, a key that proxies send, too, would have no value in requests, and their limits would not apply.
+#[test]
+fn a_key_of_descriptors_keeps_its_extractor() {
+    let keys = ["remote_address", "header.a", "query.b"];
+    let extractors = keys.into_iter().fold(Extractors::new(), Extractors::register_descriptor_key);
+    let limited = Limited::with(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: skip } }
+- { key: header.a, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+        &extractors,
+    );
+    assert!(limited.allows(from("2001:db8::1")));
+    assert!(!limited.allows(from("2001:db8::2")), "both are in a network of 64 bits");
+    assert!(limited.allows(with(&[("a", "x")])));
+    assert!(!limited.allows(with(&[("a", "x")])));
+}
+
 /// The values of a path of descriptors are separate parts of the key.
 #[test]
 fn values_of_a_path_are_distinct() {

@@ -53,11 +53,6 @@ fn mistakes_name_the_value_and_the_remedy() {
         (&["--redis", "redis://a", "--redis-cluster", "--redis-sentinel", "m"], &["cannot be used with"]),
         (&["--redis", "redis://a", "--secret", "abc"], &["write 32 hexadecimal digits"]),
         (&["--redis", "redis://a", "--secret", "+0000000000000000000000000000001"], &["write 32 hexadecimal digits"]),
-        (
-            &["--descriptor-keys", "tenant,path"],
-            &["--descriptor-keys: rules can use `path` without it: remove it from the list"],
-        ),
-        (&["--descriptor-keys", "header.x-user"], &["rules can use `header.x-user` without it"]),
         (&["--publish-rules"], &["--redis <URL>", "--rules <FILE>"]),
         (&["--redis", "redis://a", "--redis-user", "ann"], &["--redis-password <PASSWORD>"]),
         (&["--follow-rules"], &["--redis <URL>"]),
