@@ -130,6 +130,9 @@ impl KeyState {
 /// The wait for a cost that exceeds the capacity.
 pub(crate) const NEVER: u64 = u64::MAX;
 
+/// The wait for a slot, in µs, because nobody knows when a request in flight ends.
+const UNKNOWN_WAIT: u64 = 1_000_000;
+
 impl Algorithm {
     /// Returns the time until `cost` can be charged if nothing else is charged until then: 0 if it can be now that `used`
     /// tokens are in use, or [`NEVER`]. A cost of 0 always can.
@@ -138,6 +141,7 @@ impl Algorithm {
         match self.hard_capacity().checked_sub(cost) {
             _ if cost == 0 => 0,
             Some(most) if used <= most => 0,
+            Some(_) if self.is_concurrency() => UNKNOWN_WAIT,
             Some(most) => state.wait(self, now, most),
             None => NEVER,
         }
@@ -167,6 +171,9 @@ impl Algorithm {
     /// Returns the time until more tokens remain than now that `used` are in use, or [`NEVER`].
     #[inline]
     pub(crate) fn more_after(&self, state: &CompactState, now: u64, used: u64) -> u64 {
+        if self.is_concurrency() {
+            return NEVER;
+        }
         used.min(self.capacity).checked_sub(1).map_or(NEVER, |less| state.wait(self, now, less))
     }
 
@@ -177,6 +184,7 @@ impl Algorithm {
             // At another rate, it drains earlier or later.
             Kind::Bucket(_) if state.detail >> 32 != u64::from(self.amount) => state.wait(self, now, 0),
             Kind::IntervalBucket => state.wait(self, now, 0),
+            Kind::Slots(_) => if state.detail > 0 { UNKNOWN_WAIT } else { 0 },
             _ => state.expires_at.saturating_sub(now),
         }
     }
@@ -192,10 +200,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::attempt(algorithm, self, now, cost),
             Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
-            Kind::Window(_) => window::attempt(algorithm, self, now, cost),
+            Kind::Window(_) | Kind::Slots(None) => window::attempt(algorithm, self, now, cost),
             Kind::Counter(..) => counter::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
-            Kind::Log(_) => Attempt { used: self.detail, charged: *self },
+            Kind::Log(_) | Kind::Slots(Some(_)) => Attempt { used: self.detail, charged: *self },
         }
     }
 
@@ -204,10 +212,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::wait(algorithm, self, now, most),
             Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
-            Kind::Window(_) => window::wait(self, now, most),
+            Kind::Window(_) | Kind::Slots(None) => window::wait(self, now, most),
             Kind::Counter(..) => counter::wait(algorithm, self, now, most),
-            Kind::Log(_) if self.detail <= most => 0,
-            Kind::Log(_) => self.at - now,
+            Kind::Log(_) | Kind::Slots(Some(_)) if self.detail <= most => 0,
+            Kind::Log(_) | Kind::Slots(Some(_)) => self.at - now,
         }
     }
 
@@ -232,10 +240,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
-            Kind::Window(_) => window::refund(self, mark, now, cost),
+            Kind::Window(_) | Kind::Slots(None) => window::refund(self, mark, now, cost),
             Kind::Counter(..) => counter::refund(algorithm, self, mark, now, cost),
             // An unused log has no charges.
-            Kind::Log(_) => {}
+            Kind::Log(_) | Kind::Slots(Some(_)) => {}
         }
     }
 }

@@ -10,6 +10,7 @@
 //! | [`SlidingLog`] | its limit in any period, exactly | 48 and more | small, exact limits: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 24 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate, after a burst | 24 | shaping: delays rather than denials |
+//! | [`Concurrency`] | its limit in flight | 24, in a database 15 to 135 | streams, uploads, slow requests |
 //!
 //! Sliding windows and logs take 12 to 24 bytes for each further bucket in use, or request in the period.
 //!
@@ -44,6 +45,7 @@
 mod bucket;
 mod builders;
 mod calendar;
+mod concurrency;
 mod counter;
 mod interval_bucket;
 mod key_state;
@@ -68,6 +70,7 @@ pub use self::builders::SlidingWindow;
 pub use self::builders::TokenBucket;
 pub use self::builders::{SlidingLog, SlidingWindowCounter};
 pub use self::calendar::Weekday;
+pub use self::concurrency::Concurrency;
 pub(crate) use self::calendar::date_and_time;
 pub(crate) use self::key_state::{DecodeError, KeyState, NEVER};
 pub(crate) use self::log::Log;

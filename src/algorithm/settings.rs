@@ -45,6 +45,9 @@ pub(crate) enum Kind {
     Counter(Rounding, u8),
     /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
+    /// Requests in flight: a log in this number of buckets of slots that expire, or else a counter of slots without an
+    /// end.
+    Slots(Option<u32>),
 }
 
 impl Kind {
@@ -57,6 +60,9 @@ impl Kind {
         Self::Log(Some(buckets))
     }
 }
+
+/// The span of slots without an end, in µs: they expire in the year 3111.
+const NO_END: u64 = 1 << 55;
 
 /// The use of a bucket that drains continuously.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -207,7 +213,8 @@ impl Algorithm {
     }
 
     /// Returns the span over which [`capacity`](Self::capacity) is allowed: the period of a window, the time in which
-    /// an empty bucket fills, or the length of the calendar window that contains the instant `at`.
+    /// an empty bucket fills, or the length of the calendar window that contains the instant `at`. Zero for a
+    /// concurrency limit.
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         Duration::from_micros(match self.kind {
@@ -217,6 +224,7 @@ impl Algorithm {
             }
             Kind::IntervalBucket => self.capacity.div_ceil(self.amount.into()) * self.span,
             Kind::Bucket(_) => div_ceil(product(self.capacity, self.span), self.amount.into()),
+            Kind::Slots(_) => 0,
             _ => self.span,
         })
     }
@@ -234,6 +242,18 @@ impl Algorithm {
     /// Returns the tokens that a limit holds beyond its size: those of a queue that do not wait.
     pub(crate) const fn at_once(&self) -> u64 {
         if let Some(burst) = self.queue_burst() { 1 + burst as u64 } else { 0 }
+    }
+
+    /// Returns whether the tokens are slots of requests in flight.
+    #[inline]
+    pub(crate) const fn is_concurrency(&self) -> bool {
+        matches!(self.kind, Kind::Slots(_))
+    }
+
+    /// Returns a concurrency limit whose slots do not expire, for a state that ends with this process. Other algorithms
+    /// stay as they are.
+    pub(crate) fn without_expiry(self) -> Self {
+        if self.is_concurrency() { Self { kind: Kind::Slots(None), span: NO_END, ..self } } else { self }
     }
 
     /// Returns whether windows begin and end by the wall clock.
@@ -276,11 +296,15 @@ impl Algorithm {
             }
             Kind::Log(None) => ("sl", "sliding log", ScriptTag::Log, true),
             Kind::Log(Some(_)) => ("sw", "sliding window", ScriptTag::Log, true),
+            Kind::Slots(buckets) => ("cl", "concurrency limit", ScriptTag::Log, buckets.is_some()),
         }
     }
 
     /// Describes the algorithm in words.
     fn describe(&self) -> String {
+        if self.is_concurrency() {
+            return format!("a concurrency limit of {}", self.capacity);
+        }
         let ([capacity, amount], name) = (self.size(), self.name());
         let tokens = if self.is_bucket() { amount } else { capacity };
         let span = exact(Duration::from_micros(self.span)).to_string();
@@ -318,6 +342,7 @@ impl Algorithm {
         match self.kind {
             Kind::Window(Some(calendar)) => calendar.to_string(),
             Kind::Log(Some(buckets)) => format!("{span}.{buckets}"),
+            Kind::Slots(None) => String::new(),
             _ => span,
         }
     }
@@ -358,8 +383,9 @@ impl Algorithm {
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
-        let mut part = Self { overage: 0, ..self };
+        let mut part = Self { overage: 0, ..self.without_expiry() };
         match &mut part.kind {
+            Kind::Slots(_) => {}
             Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));
             }

@@ -267,6 +267,9 @@ impl Outcome {
             let changes = [report.more_after, report.reset_after].into_iter();
             return changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after));
         }
+        if self.algorithm.is_concurrency() && !self.is_allowed() {
+            return at;
+        }
         if self.algorithm.keeps_log() && self.used > 0 {
             return at.saturating_add(self.mark.at.saturating_sub(self.now));
         }

@@ -168,6 +168,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the states of charges, as if their keys had never been used.
     fn reset(&self, charges: &Charges) -> StoreFuture<()>;
 
+    /// Renews slots of [concurrency limits](crate::Concurrency) that requests in flight hold: refunds each charge by its
+    /// [mark](Outcome::mark), as far as it still counts, and charges the same cost at the present instant, whatever the
+    /// limit is, as one operation. Answers the new marks. A mark of zeros refunds nothing. Two charges may have the same
+    /// fingerprint.
+    ///
+    /// Returns `None` if the states of keys end with this process, so that slots need not expire. Called without charges
+    /// to find that out. Defaults to an error of kind [`NotSupported`](crate::StoreErrorKind::NotSupported): a limiter
+    /// with a concurrency limit can't be built then.
+    fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
+        match self.inner() {
+            Some(inner) => inner.renew(charges),
+            None => Some(StoreFuture::ready(Err(StoreError::not_supported()))),
+        }
+    }
+
     /// Returns the store that this one wraps, if it wraps one. All optional methods but
     /// [`decide_at_once`](Self::decide_at_once), which decides requests, then ask that store by default.
     fn inner(&self) -> Option<&dyn Store> {
@@ -270,6 +285,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
         (**self).reset(charges)
+    }
+
+    fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
+        (**self).renew(charges)
     }
 
     fn inner(&self) -> Option<&dyn Store> {

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::operation::{KeyLocks, Retries, TIMEOUT};
-use crate::algorithm::{DecodeError, KeyState};
+use crate::algorithm::{CompactState, DecodeError, KeyState};
 use crate::decision::{Charge, Charges, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
 use crate::store::{
-    DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride, random_identity,
+    Answer, DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride, random_identity,
 };
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -154,16 +154,46 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     }
 
     async fn refund_one(&self, outcome: &Outcome) -> Result<(), StoreError> {
+        self.change(outcome, |found, now| refunded(found, outcome, now)).await.map(drop)
+    }
+
+    /// Renews slots. Tries all of them, and returns the first error.
+    pub(super) async fn renew(&self, mut charges: Charges) -> Result<Answer, StoreError> {
+        let mut result = Ok(Timestamp::EPOCH);
+        for position in 0..charges.len() {
+            let outcome = charges[position].clone();
+            let renewed = self.change(&outcome, |found, now| {
+                let mut state = refunded(found, &outcome, now);
+                state.charge(outcome.algorithm(), now, outcome.cost(), CompactState::UNUSED);
+                state
+            });
+            match renewed.await {
+                Ok((at, state)) => {
+                    charges[position].mark = state.summary(outcome.algorithm(), at.as_micros());
+                    result = result.map(|_| at);
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        Ok(Answer::with_charges(result?, charges))
+    }
+
+    /// Replaces the state of a charge by what `change` returns. Returns the instant and the state.
+    async fn change(
+        &self,
+        charge: &Charge,
+        change: impl Fn(&KeyState, u64) -> KeyState,
+    ) -> Result<(Timestamp, KeyState), StoreError> {
         let mut retries = Retries::new(TIMEOUT)?;
         loop {
             retries.next_attempt().await?;
             let at = self.current_time().await?;
-            let key = self.key(outcome.fingerprint());
+            let key = self.key(charge.fingerprint());
             let found = self.backend.get(&key).await?;
-            let row = Row::decode(key, found, outcome.algorithm().keeps_log())?;
-            let state = refunded(&row.state, outcome, at.as_micros());
+            let row = Row::decode(key, found, charge.algorithm().keeps_log())?;
+            let state = change(&row.state, at.as_micros());
             if state == row.state || self.write(&row, &state, at).await? {
-                return Ok(());
+                return Ok((at, state));
             }
         }
     }

@@ -151,6 +151,11 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         completed(self.0.reset(charges))
     }
 
+    fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
+        let renewed = self.0.renew(charges)?;
+        Some(StoreFuture::pending(complete(renewed, Arc::new(AtomicBool::new(true)), async |_| {})))
+    }
+
     fn decide_at_once(&self, charges: &mut Charges, purpose: Purpose) -> Option<Timestamp> {
         self.0.decide_at_once(charges, purpose)
     }

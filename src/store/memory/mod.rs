@@ -237,7 +237,7 @@ impl MemoryStore {
         if state.expires_at() == 0 {
             table.remove(slot);
         } else {
-            entry.set_rank(EvictionRank::new(state.used(algorithm, now), algorithm.hard_capacity()));
+            entry.set_rank(EvictionRank::of(algorithm, state.used(algorithm, now)));
             entry.set_state(state);
         }
         true
@@ -289,6 +289,10 @@ impl Store for MemoryStore {
             is_in_sketch |= shard.sketches.has_count(charge, self.now_of(charge).as_micros());
         }
         StoreFuture::ready(if is_in_sketch { Err(StoreError::counted_in_sketch()) } else { Ok(()) })
+    }
+
+    fn renew(&self, _: &Charges) -> Option<StoreFuture<Answer>> {
+        None
     }
 
     fn prepare(

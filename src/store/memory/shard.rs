@@ -43,7 +43,8 @@ impl Shard {
     }
 
     /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
-    /// rank has the lowest one, and displaces no denied one. Returns whether there was room. Other entries may move.
+    /// rank has the lowest one, and displaces no denied one. Returns whether there was room: always for an entry with a
+    /// rank, because only requests in flight can take all of it. Other entries may move.
     pub(super) fn add(
         &mut self,
         fingerprint: u128,
@@ -58,6 +59,7 @@ impl Shard {
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
                 }
+                None if rank.is_some() => {}
                 _ => return false,
             }
         }
@@ -116,7 +118,7 @@ impl Table {
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
     /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of
-    /// `spared` fingerprints are never chosen. `None` if the sample holds no others.
+    /// `spared` fingerprints, and those of requests in flight, are never chosen. `None` if the sample holds no others.
     pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;
@@ -130,6 +132,9 @@ impl Table {
             }
             let expires_at = entry.expires_at();
             let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
+            if rank == EvictionRank::IN_FLIGHT {
+                continue;
+            }
             // Of equal entries the first one, so that evictions are spread over the whole table.
             if lowest.is_none_or(|lowest| (rank, expires_at) < (lowest.rank, lowest.expires_at)) {
                 lowest = Some(Candidate { rank, expires_at, slot });

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
-use super::request::{INVALID_OVERRIDE, Request, Task, next_override};
+use super::request::{INVALID_OVERRIDE, Reply, Request, Task, next_override};
 use super::store::{Deployment, RedisStore, SlotStore};
 use crate::algorithm::KeyState;
 use crate::decision::{Charges, Outcome, Purpose, Veto, allows, enforce_quotas};
@@ -26,6 +26,9 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
 /// two, if Redis' clock is set in between.
 const MAX_CLOCK_CORRECTIONS: usize = 2;
+
+/// Encodes a request about the charges at some positions.
+type Encode = fn(&str, &Charges, &[usize]) -> Request;
 
 /// Wraps the operations on one slot, so that denials of other requests end with each charge and each refund of a slot.
 impl Store for RedisStore {
@@ -75,6 +78,20 @@ impl Store for SlotStore {
 
     fn reset(&self, charges: &Charges) -> StoreFuture<()> {
         self.change(charges, Request::reset)
+    }
+
+    fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
+        let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
+        Some(StoreFuture::pending(async move {
+            let requests = store.requests(&charges, Request::renew);
+            let mut at = 0;
+            for (positions, reply) in store.send_all(requests).await {
+                let (now, reply) = reply?;
+                reply.answer_renewal(&positions, &mut charges, now)?;
+                at = now.max(at);
+            }
+            Ok(Answer::with_charges(Timestamp::from_micros(at), charges))
+        }))
     }
 
     fn now(&self) -> Option<Timestamp> {
@@ -155,19 +172,34 @@ impl SlotStore {
         }
     }
 
-    /// Changes the states of charges by a request for each slot, all at the same time.
-    fn change(&self, charges: &Charges, encode: fn(&str, &Charges, &[usize]) -> Request) -> StoreFuture<()> {
+    /// Changes the states of charges.
+    fn change(&self, charges: &Charges, encode: Encode) -> StoreFuture<()> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(()));
         }
+        let (store, requests) = (self.clone(), self.requests(charges, encode));
+        StoreFuture::pending(async move {
+            Ok(store.send_all(requests).await.into_iter().try_for_each(|(_, reply)| reply.map(drop))?)
+        })
+    }
+
+    /// Encodes a request for each slot, with the positions of its charges.
+    fn requests(&self, charges: &Charges, encode: Encode) -> Vec<(Vec<usize>, Request)> {
         let is_cluster = self.deployment.is_cluster();
         let slots = if is_cluster { group_by_slot(charges) } else { vec![(0..charges.len()).collect()] };
-        let requests: Vec<_> = slots.iter().map(|positions| encode(&self.prefix, charges, positions)).collect();
-        let store = self.clone();
-        StoreFuture::pending(async move {
-            let replies = join_all(requests.into_iter().map(|request| store.send(request))).await;
-            Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
-        })
+        let request = |positions: Vec<usize>| {
+            let request = encode(&self.prefix, charges, &positions);
+            (positions, request)
+        };
+        slots.into_iter().map(request).collect()
+    }
+
+    /// Sends requests, all at the same time.
+    async fn send_all(
+        &self,
+        requests: Vec<(Vec<usize>, Request)>,
+    ) -> Vec<(Vec<usize>, Result<(u64, Reply), Fault>)> {
+        join_all(requests.into_iter().map(async |(positions, request)| (positions, self.send(request).await))).await
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) enum Task {
     /// Charges nothing, like a peek, but counts denials as strikes.
     PeekWithStrikes,
     Refund,
+    Renew,
     GetOverride,
     SetOverride,
     /// Deletes the keys.
@@ -74,7 +75,17 @@ impl Request {
 
     /// Encodes the refunds of the charges at these positions.
     pub(super) fn refund(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
-        let mut request = Self::new(Task::Refund, positions.len());
+        Self::of_marks(Task::Refund, prefix, charges, positions)
+    }
+
+    /// Encodes the renewal of slots.
+    pub(super) fn renew(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
+        Self::of_marks(Task::Renew, prefix, charges, positions)
+    }
+
+    /// Encodes a request about charges that were made, with their marks.
+    fn of_marks(task: Task, prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
+        let mut request = Self::new(task, positions.len());
         for &position in positions {
             let charged = &charges[position];
             request.key(name(prefix, charges, position));
@@ -122,7 +133,7 @@ impl Request {
 
     /// Returns whether it refunds charges of earlier requests.
     pub(super) fn is_refund(&self) -> bool {
-        self.body[0] == Task::Refund as u8
+        [Task::Refund, Task::Renew].map(|task| task as u8).contains(&self.body[0])
     }
 
     /// Returns the length of its keys and its body.
@@ -150,7 +161,7 @@ impl Request {
                     self.extend(&(edge as f64).to_le_bytes());
                 }
             }
-            Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))]),
+            Kind::Log(buckets) | Kind::Slots(buckets) => self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))]),
             _ => {}
         }
     }
@@ -309,6 +320,20 @@ impl Reply {
     }
 
     /// Parses the first of several replies, and removes it from `bytes`.
+    /// Takes the marks of slots that were renewed at `now`, in µs.
+    pub(super) fn answer_renewal(&self, positions: &[usize], charges: &mut Charges, now: u64) -> Result<(), Fault> {
+        if positions.len() != self.states.len() {
+            return Err(Fault::Reply("another number of keys"));
+        }
+        for (&position, state) in positions.iter().zip(&self.states) {
+            let outcome = &mut charges[position];
+            let mut state = decode_key(outcome.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?;
+            state.charge(outcome.algorithm(), now, outcome.cost(), CompactState::UNUSED);
+            outcome.mark = state.summary(outcome.algorithm(), now);
+        }
+        Ok(())
+    }
+
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
         let verdict = *bytes.split_off_first()?;
         let is_allowed = match verdict {

@@ -1,11 +1,11 @@
--- Refunds charges of earlier requests, deletes keys, and reads or sets overrides.
+-- Refunds charges of earlier requests, renews slots, deletes keys, and reads or sets overrides.
 
 for done = progress.done, same do
   progress.done, progress.length = done, length
   local first_key = progress.key + done * keys
   length = length + 1
-  reply[length] = 'y\0'
-  if task == Task.Refund then
+  reply[length] = 'y' .. char(task == Task.Renew and count or 0)
+  if task == Task.Refund or task == Task.Renew then
     local place = start
     for i = first_key, first_key + count - 1 do
       local key, tag = KEYS[i], byte(text, place)
@@ -14,6 +14,11 @@ for done = progress.done, same do
       if tag == ScriptTag.Log then
         cell.peek(key, now, cell.cost, cell.capacity, cell.hard, cell.span, cell.first)
         refund(key, unpack('<I7', text, mark), margin)
+        if task == Task.Renew then
+          local _, entries = cell.peek(key, now, cell.cost, cell.capacity, cell.hard, cell.span, cell.first)
+          cell.charge(key, margin)
+          reply[length + 1], length = char(#entries) .. entries, length + 1
+        end
       else
         local _, expires, at, first, second, kept = read(key)
         local refunded, refunded_at, refunded_first, refunded_second, slack = refund(

@@ -6,7 +6,7 @@
 --   request   task, number of cells, number of keys, length of the request (2 bytes), then its cells, or the override
 --             to set
 --   cell      tag of the algorithm, veto, whether it can be overridden, its arguments
---   refund    tag of the algorithm, mark, its arguments
+--   refund    tag of the algorithm, mark, its arguments; to renew a slot, the same
 --   arguments cost, capacity, capacity with overage, amount (of a counter, the weight of its previous window in
 --             percent), span in µs, and those that only this algorithm has; then, if it can be overridden and is no
 --             refund, its overage in percent, the capacity beyond its size, which an override keeps, and the amount of
