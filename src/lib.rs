@@ -128,7 +128,7 @@ pub use http::{
     Settled, WrapBody,
 };
 pub use key::head::{RequestHead, ResponseHead};
-pub use limit::{CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
+pub use limit::{BodyEnd, CostTable, Limit, LiveLimits, OnMissingKey, OnStoreError, Share, SpareCapacity};
 pub use limiter::{AcquireError, Builder, CallError, CallLimit, CallLimitLayer, LimitHandle, Limiter};
 #[cfg(feature = "metrics")]
 pub use recorder::MetricsRecorder;

@@ -12,13 +12,15 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::task::unconstrained;
 
+use super::at_end::AtEnd;
+
 /// The way in which a limiter makes the bodies of its responses: [`WrapBody`] or [`KeepBody`].
 pub trait BodyPolicy<R> {
     /// The type of the bodies.
     type Body;
 
     #[doc(hidden)]
-    fn forward(body: R) -> Self::Body;
+    fn forward(body: R, at_end: Option<Box<AtEnd>>) -> Self::Body;
     #[doc(hidden)]
     fn reject(text: Bytes) -> Self::Body;
 }
@@ -30,12 +32,17 @@ pub struct WrapBody;
 impl<R: Body<Data: From<Bytes>>> BodyPolicy<R> for WrapBody {
     type Body = ResponseBody<R>;
 
-    fn forward(body: R) -> ResponseBody<R> {
-        ResponseBody { inner: Some(body), text: Bytes::new() }
+    fn forward(body: R, mut at_end: Option<Box<AtEnd>>) -> ResponseBody<R> {
+        if let Some(at_end) = &mut at_end
+            && body.is_end_stream()
+        {
+            at_end.end(true, None);
+        }
+        ResponseBody { kind: Kind::Inner { body, at_end } }
     }
 
     fn reject(text: Bytes) -> ResponseBody<R> {
-        ResponseBody { inner: None, text }
+        ResponseBody { kind: Kind::Rejection { text } }
     }
 }
 
@@ -47,7 +54,7 @@ pub struct KeepBody;
 impl<R: From<Bytes>> BodyPolicy<R> for KeepBody {
     type Body = R;
 
-    fn forward(body: R) -> R {
+    fn forward(body: R, _: Option<Box<AtEnd>>) -> R {
         body
     }
 
@@ -63,16 +70,23 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        inner: Option<B>,
-        // The text of a rejection, if there is no inner body.
-        text: Bytes,
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProjection]
+    #[derive(Debug)]
+    enum Kind<B> {
+        Inner { #[pin] body: B, at_end: Option<Box<AtEnd>> },
+        Rejection { text: Bytes },
     }
 }
 
 impl<B> Default for ResponseBody<B> {
     /// Creates an empty body.
     fn default() -> Self {
-        Self { inner: None, text: Bytes::new() }
+        Self { kind: Kind::Rejection { text: Bytes::new() } }
     }
 }
 
@@ -84,20 +98,31 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let this = self.project();
-        match this.inner.as_pin_mut() {
-            Some(body) => body.poll_frame(context),
-            None if this.text.is_empty() => Poll::Ready(None),
-            None => Poll::Ready(Some(Ok(Frame::data(std::mem::take(this.text).into())))),
+        match self.project().kind.project() {
+            KindProjection::Inner { mut body, at_end } => {
+                let next = body.as_mut().poll_frame(context);
+                if let (Some(at_end), Poll::Ready(next)) = (at_end, &next) {
+                    at_end.observe(next.as_ref(), body.is_end_stream());
+                }
+                next
+            }
+            KindProjection::Rejection { text } if text.is_empty() => Poll::Ready(None),
+            KindProjection::Rejection { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().map_or(self.text.is_empty(), Body::is_end_stream)
+        match &self.kind {
+            Kind::Inner { body, .. } => body.is_end_stream(),
+            Kind::Rejection { text } => text.is_empty(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(self.text.len() as u64), Body::size_hint)
+        match &self.kind {
+            Kind::Inner { body, .. } => body.size_hint(),
+            Kind::Rejection { text } => SizeHint::with_exact(text.len() as u64),
+        }
     }
 }
 

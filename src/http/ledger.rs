@@ -16,6 +16,7 @@ use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Re
 use crate::engine::Deadline;
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
+use crate::limit::{BodyEnd, Limit};
 use crate::recorder::{Event, Reason};
 use crate::store::StoreFuture;
 use crate::time::Timestamp;
@@ -422,38 +423,55 @@ impl Ledger {
         decision
     }
 
-    /// Adjusts the charges of the limits that take a request's actual cost from its response. If the store does not
-    /// answer at once, this completes in the background.
+    /// Adjusts the charges of the limits that take a request's actual cost from its response.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
+        let has_refunded = self.adjust_or_spawn(|limit| limit.actual_cost.as_ref()?(head));
+        // The headers of a rejection report the denial.
+        if has_refunded
+            && !self.config.headers.is_empty()
+            && self.last().is_none_or(|last| last.is_allowed() || head.status != 429)
+            && let Ok(Ok(decision)) = self.peek().into_ready()
+        {
+            self.add(decision);
+        }
+    }
+
+    /// Returns whether a limit that applies takes the actual cost from the end of the response's body.
+    pub(super) fn settles_at_end(&self) -> bool {
+        let limits = &self.config.engine().limits;
+        limits.settles_at_end
+            && self.entries().accounts.iter().any(|account| limits[account.asked.limit()].cost_at_end.is_some())
+    }
+
+    /// Adjusts the charges of the limits that take a request's actual cost from the end of its response's body.
+    pub(super) fn adjust_at_end(self: &Arc<Self>, end: &BodyEnd<'_>) {
+        self.adjust_or_spawn(|limit| limit.cost_at_end.as_ref()?(end));
+    }
+
+    /// Adjusts the charges of the limits that have an actual cost. If the store does not answer at once, this completes
+    /// in the background. Returns whether tokens were refunded at once.
+    fn adjust_or_spawn(self: &Arc<Self>, actual: impl Fn(&Limit) -> Option<u64>) -> bool {
         let limits = &self.config.engine().limits;
         if !limits.settles_by_response || self.entries().is_denied {
-            return;
+            return false;
         }
-        let actual = |limit: usize| limits[limit].actual_cost.as_ref()?(head);
         // Their closures are not called under the lock.
         let applicable = self.targets(|_| Some(0)).into_iter();
-        let targets: Targets = applicable.filter_map(|(limit, _)| Some((limit, actual(limit)?))).collect();
+        let targets: Targets = applicable.filter_map(|(limit, _)| Some((limit, actual(&limits[limit])?))).collect();
         if targets.is_empty() {
-            return;
+            return false;
         }
         let ledger = self.clone();
         // A store that answers at once does so here, however much of its budget the task has used.
         let mut adjusting = Box::pin(unconstrained(async move { ledger.adjust(targets).await }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(adjusted)) if adjusted.has_refunded && !self.config.headers.is_empty() => {
-                // The headers of a rejection report the denial.
-                if self.last().is_none_or(|last| last.is_allowed() || head.status != 429)
-                    && let Ok(Ok(decision)) = self.peek().into_ready()
-                {
-                    self.add(decision);
-                }
-            }
-            Poll::Ready(_) => {}
-            // Without a runtime, the charges stay until the limits forget them.
+            Poll::Ready(adjusted) => adjusted.is_ok_and(|adjusted| adjusted.has_refunded),
             Poll::Pending => {
+                // Without a runtime, the charges stay until the limits forget them.
                 if let Ok(runtime) = Handle::try_current() {
                     runtime.spawn(adjusting);
                 }
+                false
             }
         }
     }

@@ -10,9 +10,10 @@
 //! | Find its limits, keys and costs, or explain them | [`request`](crate::request) |
 //! | Reject | [`rejection`], [`grpc`], [`error_response`] (errors that handlers return) |
 //! | Charge more or less later | [`ledger`], [`permit`] |
-//! | Respond | [`headers`], [`text`], [`body`] |
+//! | Respond | [`headers`], [`text`], [`body`], [`at_end`] (what happens when a body ends) |
 //! | Count requests inside the layer | [`in_flight`] |
 
+mod at_end;
 mod body;
 mod config;
 mod error_response;

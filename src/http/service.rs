@@ -17,6 +17,7 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
+use super::at_end::AtEnd;
 use super::body::{BodyPolicy, WrapBody};
 use super::config::LayerConfig;
 use super::headers::Fields;
@@ -172,10 +173,11 @@ where
                 Projection::Waiting { waiting } => ready!(Progress::poll_waiting(waiting, context)),
                 Projection::Forwarded { response, completion } => {
                     let mut polled = response.poll(context);
-                    if let Poll::Ready(Ok(response)) = &mut polled {
-                        completion.complete(response);
-                    }
-                    return polled.map_ok(|response| response.map(P::forward));
+                    let at_end = match &mut polled {
+                        Poll::Ready(Ok(response)) => completion.complete(response),
+                        _ => None,
+                    };
+                    return polled.map_ok(|response| response.map(|body| P::forward(body, at_end)));
                 }
                 Projection::Rejected { response } => {
                     // A task whose requests are all rejected yields to others now and then.
@@ -393,14 +395,19 @@ impl From<Pending> for Step {
 }
 
 impl Completion {
-    fn complete<B>(&mut self, response: &mut Response<B>) {
+    /// Completes the head of a response. Returns what happens at the end of its body.
+    fn complete<B>(&mut self, response: &mut Response<B>) -> Option<Box<AtEnd>> {
         let status = response.status();
         match self {
-            Self::None => {}
-            Self::Headers { config, fields } => config.headers.write(fields, true, status, response.headers_mut()),
+            Self::None => None,
+            Self::Headers { config, fields } => {
+                config.headers.write(fields, true, status, response.headers_mut());
+                None
+            }
             Self::Settle(ledger) => {
                 ledger.adjust_by_response(&ResponseHead::of(response));
                 ledger.write_headers(status, response.headers_mut());
+                AtEnd::of(ledger, response)
             }
         }
     }

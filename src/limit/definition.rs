@@ -7,6 +7,7 @@ use std::{fmt, iter};
 
 use smallvec::SmallVec;
 
+use super::body_end::BodyEnd;
 use super::cost::CostRule;
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
@@ -53,6 +54,7 @@ pub struct Limit {
     pub(super) has_several_states: Arc<AtomicBool>,
     pub(super) metric_detail: Option<Arc<DetailFn>>,
     pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
+    pub(crate) cost_at_end: Option<Arc<CostAtEndFn>>,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -63,6 +65,9 @@ type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
 
 /// Returns the actual cost of a request by its response, if it differs from the charged cost.
 type ActualCostFn = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
+
+/// Returns the actual cost of a request at the end of its response's body, if it differs from the charged cost.
+type CostAtEndFn = dyn Fn(&BodyEnd<'_>) -> Option<u64> + Send + Sync;
 
 impl Limit {
     /// Creates a limit with one bucket for all requests. Set a key with [`by`](Self::by).
@@ -107,6 +112,7 @@ impl Limit {
             has_several_states: Arc::default(),
             metric_detail: None,
             actual_cost: None,
+            cost_at_end: None,
         })
     }
 
@@ -240,13 +246,18 @@ impl Limit {
         self.penalty.as_ref().filter(|_| !self.is_shadow)
     }
 
+    /// Returns whether responses determine the actual costs of requests.
+    pub(super) fn is_settled(&self) -> bool {
+        self.actual_cost.is_some() || self.cost_at_end.is_some()
+    }
+
     /// Returns an error if the limit needs a request.
     pub(crate) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
         let needs = [
             (self.key.is_some() || self.position.is_some(), "key"),
             (self.cost.is_some(), "cost"),
             (self.condition.is_some(), "condition"),
-            (self.actual_cost.is_some(), "actual cost"),
+            (self.is_settled(), "actual cost"),
             (!self.sizes.is_empty(), "size"),
             (self.metric_detail.is_some(), "metric detail"),
         ];
@@ -260,7 +271,7 @@ impl Limit {
 
     /// Returns an error if the limit needs a response.
     pub(crate) fn check_needs_no_response(&self) -> Result<(), ConfigError> {
-        if self.actual_cost.is_none() {
+        if !self.is_settled() {
             return Ok(());
         }
         Err(ConfigError::new(format!(

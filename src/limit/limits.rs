@@ -34,6 +34,8 @@ pub(crate) struct Limits {
     depends_on_request: bool,
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
+    /// Whether some do so at the end of their bodies.
+    pub(crate) settles_at_end: bool,
     pub(crate) hasher: KeyHasher,
     /// The [identity](Store::identity) of the store.
     pub(crate) store: u32,
@@ -72,7 +74,8 @@ impl Limits {
                 .iter()
                 .any(|limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some()),
             depends_on_request: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
-            settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
+            settles_by_response: limits.iter().any(Limit::is_settled),
+            settles_at_end: limits.iter().any(|limit| limit.cost_at_end.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             limits: limits.into(),
             charges: Box::default(),
@@ -118,7 +121,7 @@ impl Limits {
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn prepare(&mut self, store: &dyn Store) -> Result<(), ConfigError> {
         let prepare = |(limit, charge): (&Limit, &Charge)| {
-            let prepared = store.prepare(charge, limit.enforced_penalty(), limit.actual_cost.is_some());
+            let prepared = store.prepare(charge, limit.enforced_penalty(), limit.is_settled());
             let prepared = prepared.map_err(|error| ConfigError {
                 message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
                 rule: limit.rule_position.clone(),

@@ -2,10 +2,11 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], [`options`], [`cost`], [`spare_capacity`] |
+//! | One limit | [`definition`], [`options`], [`cost`], [`spare_capacity`], [`body_end`] |
 //! | The limits of a limiter | [`limits`] |
 //! | Live limits | [`live`] |
 
+mod body_end;
 mod cost;
 mod definition;
 mod limits;
@@ -13,6 +14,7 @@ mod live;
 mod options;
 mod spare_capacity;
 
+pub use self::body_end::BodyEnd;
 pub(crate) use self::cost::CostRule;
 pub use self::cost::CostTable;
 #[cfg(feature = "rules")]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::body_end::BodyEnd;
 use super::definition::Limit;
 use super::spare_capacity::SpareCapacity;
 use crate::algorithm::{Algorithm, Penalty};
@@ -255,6 +256,32 @@ impl Limit {
     /// ```
     pub fn settle_by(mut self, actual: impl Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.actual_cost = Some(Arc::new(actual));
+        self
+    }
+
+    /// Computes the actual cost of a request at the end of its response's body, in tokens: when its last frame or its
+    /// trailers have passed, when it fails, or when it is dropped because the client disconnected. `None` keeps the
+    /// charge.
+    ///
+    /// Called once for each response of a request that the limit applies to, inline; must be fast and must not block or
+    /// panic. The body is observed, not buffered. A response without a body ends at once. If the request has no
+    /// response, because its handler fails or is dropped, the charge stays.
+    ///
+    /// The cost replaces that of [`settle_by`](Self::settle_by), if both are set, and is charged or refunded likewise.
+    /// The headers of the response have been sent by then.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// // Reserves 64 KiB of a client's download volume, and charges the bytes that were sent.
+    /// let download = Limit::new("download", TokenBucket::per_hour(1_000_000_000))
+    ///     .by(key::peer_ip())
+    ///     .cost(65_536)
+    ///     .settle_at_end(|end| Some(end.bytes()));
+    /// # let _ = download;
+    /// ```
+    pub fn settle_at_end(mut self, actual: impl Fn(&BodyEnd<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
+        self.cost_at_end = Some(Arc::new(actual));
         self
     }
 }
