@@ -16,9 +16,7 @@ use crate::decision::Decision;
 use crate::engine::Engine;
 use crate::error::ConfigError;
 use crate::key::head::RequestHead;
-#[cfg(feature = "tracing")]
-use crate::limit::Limit;
-use crate::limit::{CostRule, Live, LiveLimits};
+use crate::limit::{CostRule, Limit, Live, LiveLimits};
 use crate::recorder::{Event, Reason};
 use crate::request::RequestLimits;
 use crate::select::ListAction;
@@ -32,6 +30,8 @@ pub(super) struct LayerConfig {
     pub(super) format: RejectionFormat,
     /// Whether requests carry a [`Permit`](crate::Permit).
     pub(super) permits: bool,
+    /// Whether the type of bodies is kept, so that nothing observes their ends.
+    keeps_body: bool,
     /// The layer among the route costs of the same limiter, which are layers of their own.
     pub(super) nested: Nested,
     /// The configuration for the current limits, if they can be replaced.
@@ -47,6 +47,7 @@ impl LayerConfig {
             requests: RequestLimits::new(engine, requests.lists, requests.cost),
             format,
             permits,
+            keeps_body: false,
             nested: Nested::first(),
             live: None,
         }
@@ -65,23 +66,48 @@ impl LayerConfig {
         Ok(layer)
     }
 
+    /// Returns the same configuration for a layer that keeps the type of bodies.
+    ///
+    /// # Errors
+    ///
+    /// See [`checked`](Self::checked).
+    pub(super) fn with_kept_body(&self) -> Result<Arc<Self>, ConfigError> {
+        let limits = self.live.as_ref().map(|live| &live.limits);
+        Self { keeps_body: true, live: None, ..self.clone() }.checked(limits)
+    }
+
     /// Checks the configuration, and derives it from live limits, if there are any.
     ///
     /// # Errors
     ///
-    /// See [`RequestLimits::checked`].
+    /// See [`RequestLimits::checked`]. A limit needs the ends of bodies whose type is kept.
     pub(super) fn checked(mut self, limits: Option<&LiveLimits>) -> Result<Arc<Self>, ConfigError> {
         let derive = |config: &Self, limits: &_| {
             let requests = config.requests.with_limits(limits)?;
             let mut config = Self { requests, live: None, ..config.clone() };
             config.headers.set_limits(&config.requests.engine.limits);
+            config.check_body()?;
             Ok(config)
         };
         match limits {
             Some(limits) => self.live = Some(limits.derive(&self, derive)?),
-            None => self.requests = self.requests.checked()?,
+            None => {
+                self.requests = self.requests.checked()?;
+                self.check_body()?;
+            }
         }
         Ok(Arc::new(self))
+    }
+
+    fn check_body(&self) -> Result<(), ConfigError> {
+        let needs_body = |limit: &&Limit| self.keeps_body && limit.cost_at_end.is_some();
+        let Some(limit) = self.engine().limits.iter().find(needs_body) else { return Ok(()) };
+        let message = format!(
+            "the limit {:?} settles at the end of a response's body, which a layer with `keep_body` can't observe: leave \
+             out `keep_body`",
+            limit.name()
+        );
+        Err(ConfigError { message, rule: limit.rule_position.clone() })
     }
 
     #[inline]

@@ -241,8 +241,13 @@ impl<P> RateLimitLayer<P> {
     /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())]);
     /// let app: Router = Router::new().route("/", get("hello")).layer(limits.keep_body());
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if a limit [settles at the end of a body](Limit::settle_at_end), which such a layer does not observe.
+    #[track_caller]
     pub fn keep_body(&self) -> RateLimitLayer<KeepBody> {
-        RateLimitLayer::of(self.config.clone())
+        RateLimitLayer::of(or_panic(self.config.with_kept_body()))
     }
 
     /// Returns the names of all headers that the layer can add to a response, for CORS to expose. They don't include

@@ -142,9 +142,9 @@ impl LiveLimits {
     /// # Errors
     ///
     /// Returns an error in the cases of [`try_new`](Self::try_new), if an enforced limit can never allow a constant
-    /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), if a store can't keep a limit, and if a
-    /// limit needs a request while a [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in
-    /// force.
+    /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), if a store can't keep a limit, if a limit
+    /// needs a request while a [`Limiter`](crate::Limiter) uses the limits, and if it needs the end of a body while a
+    /// layer with [`keep_body`](crate::RateLimitLayer::keep_body) does. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
         let limits = Arc::new(Limits::new(limits)?);
         let count = limits.len();
