@@ -118,7 +118,7 @@ pub use algorithm::{
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
-pub use engine::CircuitBreaker;
+pub use engine::{CircuitBreaker, Held};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 #[doc(alias = "concurrency")]
 pub use http::InFlight;

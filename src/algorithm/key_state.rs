@@ -184,7 +184,13 @@ impl Algorithm {
             // At another rate, it drains earlier or later.
             Kind::Bucket(_) if state.detail >> 32 != u64::from(self.amount) => state.wait(self, now, 0),
             Kind::IntervalBucket => state.wait(self, now, 0),
-            Kind::Slots(_) => if state.detail > 0 { UNKNOWN_WAIT } else { 0 },
+            Kind::Slots(_) => {
+                if state.detail > 0 {
+                    UNKNOWN_WAIT
+                } else {
+                    0
+                }
+            }
             _ => state.expires_at.saturating_sub(now),
         }
     }

@@ -27,7 +27,7 @@ impl Guard {
 
     /// Returns the deadline of a call.
     pub(super) fn deadline(&self) -> Deadline {
-        Deadline { span: self.longest_call, began: None }
+        Deadline::of(self.longest_call)
     }
 
     /// Begins a call that concerns `charges`, or returns an error if the breaker of a node is open.
@@ -102,6 +102,11 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
+    /// Returns the deadline of a call that may take so long.
+    pub(super) fn of(span: Duration) -> Self {
+        Self { span, began: None }
+    }
+
     /// Begins the deadline for all calls that get a copy.
     pub(crate) fn begin(self) -> Self {
         Self { began: Some(Instant::now()), ..self }

@@ -9,6 +9,8 @@
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |
 //! | `reservation` | Lets an allowed request wait for its turn |
+//! | `slots` | Holds the slots of requests in flight until they end |
+//! | `renewals` | Renews these slots in a database |
 
 mod breaker;
 mod engine_reports;
@@ -16,13 +18,16 @@ mod fallback;
 mod guard;
 #[cfg(feature = "tracing")]
 mod outage_log;
+mod renewals;
 mod reservation;
+mod slots;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::sync::{Mutex, Notify};
 
 use self::breaker::Call;
 pub use self::breaker::CircuitBreaker;
@@ -31,13 +36,16 @@ pub(crate) use self::guard::Deadline;
 use self::guard::Guard;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
+use self::renewals::Renewals;
 pub(crate) use self::reservation::Reservation;
+pub use self::slots::Held;
+pub(crate) use self::slots::Slots;
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
 use crate::error::{ConfigError, StoreError, StoreErrorKind};
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limits, OnStoreError};
 use crate::recorder::{Event, Recorders};
-use crate::store::{Answer, KeyLocks, Store, StoreFuture};
+use crate::store::{Answer, KeyMap, Store, StoreFuture};
 use crate::time::Timestamp;
 
 /// The settings for failures of a limiter's store, and its recorders.
@@ -51,6 +59,8 @@ pub(crate) struct EngineConfig {
     pub(crate) near_percent: u32,
     /// Whether all limits are in shadow mode.
     pub(crate) is_shadow: bool,
+    /// Whether this process knows when requests end, and holds their slots until then.
+    pub(crate) holds_slots: bool,
 }
 
 impl Default for EngineConfig {
@@ -62,6 +72,7 @@ impl Default for EngineConfig {
             recorders: Recorders::default(),
             near_percent: 80,
             is_shadow: false,
+            holds_slots: true,
         }
     }
 }
@@ -80,11 +91,21 @@ pub(crate) struct Engine {
     recorders: Recorders,
     near_percent: u32,
     is_shadow: bool,
-    /// The turns of operations that wait for a key under these limits. The value is the number of tokens that were left
-    /// after the last turn.
-    pub(crate) turns: Arc<KeyLocks<KeyHash, u64>>,
+    holds_slots: bool,
+    /// The turns of operations that wait for a key under these limits.
+    pub(crate) turns: Arc<KeyMap<KeyHash, Turn>>,
+    renewals: Arc<Renewals>,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
+}
+
+/// The turn of operations that wait for a key.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// Locked by the operation whose turn it is. The number of tokens that were left after the last turn.
+    pub(crate) left: Mutex<u64>,
+    /// Wakes that operation when a slot is free.
+    pub(crate) released: Notify,
 }
 
 impl Engine {
@@ -94,14 +115,15 @@ impl Engine {
     ///
     /// Returns an error if the deadline is 0, or if `near_percent` is not 1 to 100.
     pub(crate) fn new(mut limits: Limits, store: Arc<dyn Store>, config: EngineConfig) -> Result<Self, ConfigError> {
-        let EngineConfig { deadline, breaker, on_store_error, recorders, near_percent, is_shadow } = config;
+        let EngineConfig { deadline, breaker, on_store_error, recorders, near_percent, is_shadow, holds_slots } =
+            config;
         if deadline.is_zero() {
             return Err(ConfigError::new("deadline is 0: use at least 1 ns"));
         }
         if !(1..=100).contains(&near_percent) {
             return Err(ConfigError::new(format!("near_limit is {near_percent} percent: use 1 to 100")));
         }
-        limits.set_store(&*store, is_shadow);
+        limits.set_store(&*store, is_shadow, holds_slots);
         let keeps_states_here = store.usage().keys.is_some();
         recorders.iter().for_each(|recorder| recorder.prepare(&limits.names, Some(&store)));
         Ok(Self {
@@ -111,7 +133,9 @@ impl Engine {
             recorders,
             near_percent,
             is_shadow,
-            turns: Arc::new(KeyLocks::new()),
+            holds_slots,
+            turns: Arc::default(),
+            renewals: Arc::default(),
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.store),
             limits,
@@ -133,8 +157,9 @@ impl Engine {
     ///
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
-        let mut engine = Self { limits: limits.clone(), turns: Arc::new(KeyLocks::new()), ..self.clone() };
-        engine.limits.set_store(&*self.guard.store, self.is_shadow);
+        let limits = limits.clone();
+        let mut engine = Self { limits, turns: Arc::default(), renewals: Arc::default(), ..self.clone() };
+        engine.limits.set_store(&*self.guard.store, self.is_shadow, self.holds_slots);
         engine.prepare()?;
         Ok(engine)
     }
@@ -442,7 +467,9 @@ impl Engine {
     }
 
     /// Resets the keys of charges.
-    pub(crate) fn reset(self: &Arc<Self>, charges: Charges) -> StoreFuture<()> {
+    pub(crate) fn reset(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<()> {
+        // Slots belong to requests in flight.
+        charges.retain(|outcome| !outcome.algorithm().is_concurrency());
         self.fallback.reset(&self.limits, &charges);
         self.call(charges, self.deadline(), |store, charges| store.reset(charges))
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::Engine;
-use crate::decision::Decision;
+use super::{Engine, Held};
 use crate::error::StoreError;
 
 /// An allowed request that is delayed. Dropping it before its turn refunds its charges.
@@ -14,14 +13,14 @@ use crate::error::StoreError;
 pub(crate) struct Reservation {
     engine: Arc<Engine>,
     /// `None` once its turn has come.
-    decision: Option<Decision>,
+    held: Option<Held>,
     turn: Instant,
 }
 
 impl Reservation {
     /// Starts the delay of an allowed request.
-    pub(crate) fn new(engine: &Arc<Engine>, decision: Decision, delay: Duration) -> Self {
-        Self { engine: engine.clone(), decision: Some(decision), turn: Instant::now() + delay }
+    pub(crate) fn new(engine: &Arc<Engine>, held: Held, delay: Duration) -> Self {
+        Self { engine: engine.clone(), held: Some(held), turn: Instant::now() + delay }
     }
 
     /// Waits for the request's turn.
@@ -29,17 +28,17 @@ impl Reservation {
     /// # Errors
     ///
     /// Returns an error outside a Tokio runtime.
-    pub(crate) async fn wait(mut self) -> Result<Decision, StoreError> {
+    pub(crate) async fn wait(mut self) -> Result<Held, StoreError> {
         StoreError::check_runtime()?;
         sleep_until(self.turn).await;
-        Ok(self.decision.take().expect("`wait` consumes the reservation"))
+        Ok(self.held.take().expect("`wait` consumes the reservation"))
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(decision) = self.decision.take() {
-            self.engine.refund_in_background(decision.into_receipt());
+        if let Some(held) = self.held.take() {
+            self.engine.refund_in_background(held.decision.into_receipt());
         }
     }
 }

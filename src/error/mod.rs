@@ -124,6 +124,11 @@ impl StoreError {
         self.0.is_of_one_request
     }
 
+    /// Returns whether the database was certainly not called.
+    pub(crate) const fn was_not_sent(&self) -> bool {
+        matches!(self.0.kind, StoreErrorKind::QueueFull | StoreErrorKind::BreakerOpen)
+    }
+
     /// Returns whether other requests were in the way, which does not show whether the store works.
     pub(crate) const fn is_inconclusive(&self) -> bool {
         matches!(self.0.kind, StoreErrorKind::QueueFull | StoreErrorKind::Contention)

@@ -9,39 +9,46 @@ use http::{HeaderMap, Response};
 use http_body::Frame;
 
 use super::ledger::Ledger;
+use crate::engine::Slots;
 use crate::limit::BodyEnd;
 
 /// What happens once, when the body of a response ends: when its last frame or its trailers pass, when it fails, or when
 /// it is dropped.
-///
-/// Boxed, so that the bodies for which nothing happens stay small. Counts what passes, and keeps none of it.
+#[derive(Debug, Default)]
 pub struct AtEnd {
+    // Released first, so that another request need not wait for the settlement.
+    slots: Option<Arc<Slots>>,
+    /// Boxed, so that the bodies for which nothing is settled stay small.
+    settlement: Option<Box<Settlement>>,
+}
+
+/// The settlement of charges at the end of a body. Counts what passes, and keeps none of it.
+pub(super) struct Settlement {
     /// What has passed until now.
     passed: BodyEnd<'static>,
     /// The bytes that the response announces. A server that has sent them drops the body before its end.
     length: Option<u64>,
-    /// The charges to settle. `None` after the end.
-    ledger: Option<Arc<Ledger>>,
+    ledger: Arc<Ledger>,
+    is_settled: bool,
 }
 
 impl AtEnd {
-    /// Returns what happens at the end of a response's body, if anything does.
-    pub(super) fn of<B>(ledger: &Arc<Ledger>, response: &Response<B>) -> Option<Box<Self>> {
-        ledger.settles_at_end().then(|| {
-            let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-            let status = response.status();
-            let passed = BodyEnd { status, bytes: 0, frames: 0, trailers: None, is_complete: false };
-            Box::new(Self { passed, length, ledger: Some(ledger.clone()) })
-        })
+    pub(super) fn of(slots: Option<Arc<Slots>>, settlement: Option<Box<Settlement>>) -> Self {
+        Self { slots, settlement }
+    }
+
+    /// Returns whether anything happens at the end.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.slots.is_some() || self.settlement.is_some()
     }
 
     /// Observes what the body returns: a frame, which may be the last one, an error, or its end.
     pub(super) fn observe<D: Buf, E>(&mut self, next: Option<&Result<Frame<D>, E>>, is_last: bool) {
         match next {
             Some(Ok(frame)) => {
-                if let Some(data) = frame.data_ref() {
-                    self.passed.bytes += data.remaining() as u64;
-                    self.passed.frames += 1;
+                if let (Some(data), Some(settlement)) = (frame.data_ref(), &mut self.settlement) {
+                    settlement.passed.bytes += data.remaining() as u64;
+                    settlement.passed.frames += 1;
                 }
                 if is_last || frame.is_trailers() {
                     self.end(true, frame.trailers_ref());
@@ -52,22 +59,42 @@ impl AtEnd {
         }
     }
 
-    /// Does what is to be done at the end, unless it has been done.
+    /// Does what is to be done at the end.
     pub(super) fn end(&mut self, is_complete: bool, trailers: Option<&HeaderMap>) {
-        if let Some(ledger) = self.ledger.take() {
-            ledger.adjust_at_end(&BodyEnd { is_complete, trailers, ..self.passed });
+        self.slots = None;
+        if let Some(mut settlement) = self.settlement.take() {
+            settlement.settle(is_complete, trailers);
         }
     }
 }
 
-impl Drop for AtEnd {
-    fn drop(&mut self) {
-        self.end(self.length == Some(self.passed.bytes), None);
+impl Settlement {
+    /// Returns the settlement of a request by the end of its response's body, if there is one.
+    pub(super) fn of<B>(ledger: &Arc<Ledger>, response: &Response<B>) -> Option<Box<Self>> {
+        ledger.settles_at_end().then(|| {
+            let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+            let status = response.status();
+            let passed = BodyEnd { status, bytes: 0, frames: 0, trailers: None, is_complete: false };
+            Box::new(Self { passed, length, ledger: ledger.clone(), is_settled: false })
+        })
+    }
+
+    fn settle(&mut self, is_complete: bool, trailers: Option<&HeaderMap>) {
+        self.is_settled = true;
+        self.ledger.adjust_at_end(&BodyEnd { is_complete, trailers, ..self.passed });
     }
 }
 
-impl fmt::Debug for AtEnd {
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.settle(self.length == Some(self.passed.bytes), None);
+        }
+    }
+}
+
+impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AtEnd").field(&self.passed).finish()
+        f.debug_tuple("Settlement").field(&self.passed).finish()
     }
 }

@@ -20,7 +20,7 @@ pub trait BodyPolicy<R> {
     type Body;
 
     #[doc(hidden)]
-    fn forward(body: R, at_end: Option<Box<AtEnd>>) -> Self::Body;
+    fn forward(body: R, at_end: AtEnd) -> Self::Body;
     #[doc(hidden)]
     fn reject(text: Bytes) -> Self::Body;
 }
@@ -32,10 +32,8 @@ pub struct WrapBody;
 impl<R: Body<Data: From<Bytes>>> BodyPolicy<R> for WrapBody {
     type Body = ResponseBody<R>;
 
-    fn forward(body: R, mut at_end: Option<Box<AtEnd>>) -> ResponseBody<R> {
-        if let Some(at_end) = &mut at_end
-            && body.is_end_stream()
-        {
+    fn forward(body: R, mut at_end: AtEnd) -> ResponseBody<R> {
+        if at_end.is_awaited() && body.is_end_stream() {
             at_end.end(true, None);
         }
         ResponseBody { kind: Kind::Inner { body, at_end } }
@@ -54,7 +52,7 @@ pub struct KeepBody;
 impl<R: From<Bytes>> BodyPolicy<R> for KeepBody {
     type Body = R;
 
-    fn forward(body: R, _: Option<Box<AtEnd>>) -> R {
+    fn forward(body: R, _: AtEnd) -> R {
         body
     }
 
@@ -78,7 +76,7 @@ pin_project! {
     #[project = KindProjection]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, at_end: Option<Box<AtEnd>> },
+        Inner { #[pin] body: B, at_end: AtEnd },
         Rejection { text: Bytes },
     }
 }
@@ -101,7 +99,9 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
         match self.project().kind.project() {
             KindProjection::Inner { mut body, at_end } => {
                 let next = body.as_mut().poll_frame(context);
-                if let (Some(at_end), Poll::Ready(next)) = (at_end, &next) {
+                if at_end.is_awaited()
+                    && let Poll::Ready(next) = &next
+                {
                     at_end.observe(next.as_ref(), body.is_end_stream());
                 }
                 next

@@ -100,11 +100,11 @@ impl LayerConfig {
     }
 
     fn check_body(&self) -> Result<(), ConfigError> {
-        let needs_body = |limit: &&Limit| self.keeps_body && limit.cost_at_end.is_some();
+        let needs_body = |limit: &&Limit| self.keeps_body && (limit.cost_at_end.is_some() || limit.holds_until_end());
         let Some(limit) = self.engine().limits.iter().find(needs_body) else { return Ok(()) };
         let message = format!(
-            "the limit {:?} settles at the end of a response's body, which a layer with `keep_body` can't observe: leave \
-             out `keep_body`",
+            "the limit {:?} settles or holds slots until the end of a response's body, which a layer with `keep_body` \
+             can't observe: leave out `keep_body`",
             limit.name()
         );
         Err(ConfigError { message, rule: limit.rule_position.clone() })

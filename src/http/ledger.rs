@@ -2,7 +2,7 @@
 //! the request's handler, or by its response.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use tokio::task::unconstrained;
 
 use super::config::LayerConfig;
 use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Receipt, Veto};
-use crate::engine::Deadline;
+use crate::engine::{Deadline, Slots};
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::limit::{BodyEnd, Limit};
@@ -31,6 +31,8 @@ pub(super) struct Ledger {
     head: Request<()>,
     /// No charges yet, but with the texts of the request.
     no_charges: Charges,
+    /// The slots of the request, until they are released.
+    pub(super) slots: Option<Weak<Slots>>,
     entries: Mutex<Entries>,
 }
 
@@ -89,7 +91,12 @@ const MAX_PAYMENTS: usize = 1_024;
 
 impl Ledger {
     /// Opens a ledger for a request with a first decision, which determines the limits that apply and their keys.
-    pub(super) fn open<B>(config: &Arc<LayerConfig>, first: Decision, request: &mut Request<B>) -> Arc<Self> {
+    pub(super) fn open<B>(
+        config: &Arc<LayerConfig>,
+        first: Decision,
+        slots: Option<&Arc<Slots>>,
+        request: &mut Request<B>,
+    ) -> Arc<Self> {
         let head = RequestHead::of(request);
         let depends_on_head = config.permits && config.format.depends_on_head(&head);
         let head = if depends_on_head { head.to_request() } else { Request::new(()) };
@@ -100,7 +107,9 @@ impl Ledger {
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.nested.number] };
         entries.add(first);
-        let ledger = Arc::new(Self { config: config.clone(), by, head, no_charges, entries: Mutex::new(entries) });
+        let slots = slots.map(Arc::downgrade);
+        let ledger =
+            Arc::new(Self { config: config.clone(), by, head, no_charges, slots, entries: Mutex::new(entries) });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }

@@ -9,6 +9,7 @@ use http::{Extensions, Response};
 
 use super::ledger::{Account, Adjusted, Ledger};
 use crate::decision::{AllowedDecision, Decision};
+use crate::engine::Held;
 use crate::error::StoreError;
 use crate::limit::Limit;
 
@@ -191,6 +192,28 @@ impl Permit {
         let Adjusted { decision, has_refunded, shortfall } = self.ledger.adjust(targets).await?;
         let decision = if has_refunded { self.peek().await } else { decision };
         Ok(Settled { decision: decision.map_or_else(|| self.decision(), |decision| self.view(decision)), shortfall })
+    }
+
+    /// Keeps the request's slots under [concurrency limits](crate::Concurrency) until the returned value is dropped, for
+    /// work that outlives the response, such as an upgraded connection. `None` if the request holds none, or if they were
+    /// released.
+    ///
+    /// ```
+    /// use axum::extract::ws::WebSocketUpgrade;
+    /// use axum::response::Response;
+    /// use tower_ratelimit::Permit;
+    ///
+    /// async fn chat(permit: Permit, upgrade: WebSocketUpgrade) -> Response {
+    ///     let held = permit.hold();
+    ///     upgrade.on_upgrade(async move |socket| {
+    ///         let (_held, _socket) = (held, socket); // until the connection ends
+    ///     })
+    /// }
+    /// ```
+    #[must_use]
+    pub fn hold(&self) -> Option<Held> {
+        let slots = self.ledger.slots.as_ref()?.upgrade()?;
+        Some(Held { decision: self.decision(), slots: Some(slots) })
     }
 
     /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.

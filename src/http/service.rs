@@ -17,13 +17,13 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
-use super::at_end::AtEnd;
+use super::at_end::{AtEnd, Settlement};
 use super::body::{BodyPolicy, WrapBody};
 use super::config::LayerConfig;
 use super::headers::Fields;
 use super::ledger::Ledger;
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
-use crate::engine::Reservation;
+use crate::engine::{Held, Reservation, Slots};
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
@@ -175,7 +175,7 @@ where
                     let mut polled = response.poll(context);
                     let at_end = match &mut polled {
                         Poll::Ready(Ok(response)) => completion.complete(response),
-                        _ => None,
+                        _ => AtEnd::default(),
                     };
                     return polled.map_ok(|response| response.map(|body| P::forward(body, at_end)));
                 }
@@ -211,10 +211,17 @@ enum Step {
     Reject(Response<Bytes>),
 }
 
+/// What remains to be done for a forwarded request.
+struct Completion {
+    /// The slots that it holds: until the head of its response, and then until the end of its body.
+    slots: Option<Arc<Slots>>,
+    at_head: AtHead,
+}
+
 /// The work that remains when a forwarded request has its response.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
-enum Completion {
-    None,
+enum AtHead {
+    Nothing,
     /// Adds the headers of an allowed request.
     Headers {
         config: Arc<LayerConfig>,
@@ -233,6 +240,8 @@ enum Pending {
     Limits { found: Charges, pending: Vec<PendingLimits> },
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
+    /// The same, if there are concurrency limits.
+    Slots(StoreFuture<Held>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Difference { ledger: Arc<Ledger>, cost: u64 },
     /// The request is allowed, but delayed. If this is dropped before its turn, the charges are refunded.
@@ -270,7 +279,14 @@ impl<'a> RequestContext<'a> {
             return Pending::Limits { found: finder.charges, pending }.into();
         }
         finder.complete();
-        let decision = self.config.engine().decide(finder.charges, Purpose::Take);
+        let engine = self.config.engine();
+        if engine.limits.have_slots {
+            return match engine.hold(finder.charges).into_ready() {
+                Ok(held) => self.next_step(held, request),
+                Err(held) => Pending::Slots(held).into(),
+            };
+        }
+        let decision = engine.decide(finder.charges, Purpose::Take);
         // Most requests: the decision need not be moved ("a layer" in `.ci/instructions`).
         match decision.as_ready() {
             Some(Ok(decision)) if !decision.is_allowed() => return self.deny(decision, head),
@@ -280,7 +296,7 @@ impl<'a> RequestContext<'a> {
             _ => {}
         }
         match decision.into_ready() {
-            Ok(decision) => self.next_step(decision, request),
+            Ok(decision) => self.next_step(decision.map(Held::from), request),
             Err(decision) => Pending::Store(decision).into(),
         }
     }
@@ -293,7 +309,7 @@ impl<'a> RequestContext<'a> {
         }
         Some(match listed? {
             ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),
-            ListKind::Exempts => self.next_step(Ok(Decision::unlimited()), request),
+            ListKind::Exempts => self.next_step(Ok(Decision::unlimited().into()), request),
         })
     }
 
@@ -311,7 +327,7 @@ impl<'a> RequestContext<'a> {
     /// Waits, and returns the step that follows.
     async fn step_after(&self, pending: Pending, request: &mut Request<()>) -> Step {
         let config = &self.config;
-        let decision = match pending {
+        let held = match pending {
             Pending::Limits { found, pending } => {
                 let head = &RequestHead::of(request);
                 let mut finder = Finder::new(&config.requests, head);
@@ -323,25 +339,26 @@ impl<'a> RequestContext<'a> {
                     }
                 }
                 finder.complete();
-                config.engine().decide(finder.charges, Purpose::Take).await
+                config.engine().hold(finder.charges).await
             }
-            Pending::Store(decision) => decision.await,
-            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await,
+            Pending::Store(decision) => decision.await.map(Held::from),
+            Pending::Slots(held) => held.await,
+            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(Held::from),
             Pending::Turn(guard) => match guard.wait().await {
-                Ok(decision) => return Step::Forward(self.completion(decision, request)),
+                Ok(held) => return Step::Forward(self.completion(held, request)),
                 error => error,
             },
         };
-        self.next_step(decision, request)
+        self.next_step(held, request)
     }
 
     /// Returns the step that follows from a decision.
-    fn next_step<B>(&self, decision: Result<Decision, StoreError>, request: &mut Request<B>) -> Step {
-        let Ok(decision) = decision else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
-        match decision.verdict() {
-            Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(decision, request)),
-            Verdict::Allow { delay } => Pending::Turn(Reservation::new(self.config.engine(), decision, delay)).into(),
-            Verdict::Deny { .. } => self.deny(&decision, &RequestHead::of(request)),
+    fn next_step<B>(&self, held: Result<Held, StoreError>, request: &mut Request<B>) -> Step {
+        let Ok(held) = held else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
+        match held.verdict() {
+            Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(held, request)),
+            Verdict::Allow { delay } => Pending::Turn(Reservation::new(self.config.engine(), held, delay)).into(),
+            Verdict::Deny { .. } => self.deny(&held, &RequestHead::of(request)),
         }
     }
 
@@ -364,27 +381,29 @@ impl<'a> RequestContext<'a> {
     /// Returns the work that remains for an allowed request without a ledger.
     fn headers(&self, decision: &Decision) -> Completion {
         if self.config.headers.is_empty() || decision.decided_by() == DecidedBy::Unlimited {
-            return Completion::None;
+            return AtHead::Nothing.into();
         }
-        Completion::Headers { fields: self.config.headers.format(decision), config: self.config.clone().into_owned() }
+        let fields = self.config.headers.format(decision);
+        AtHead::Headers { fields, config: self.config.clone().into_owned() }.into()
     }
 
     /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.
-    fn completion<B>(&self, decision: Decision, request: &mut Request<B>) -> Completion {
+    fn completion<B>(&self, Held { decision, slots }: Held, request: &mut Request<B>) -> Completion {
         let Self { config, ledger } = self;
         let is_counted = decision.decided_by() != DecidedBy::Unlimited;
-        match ledger {
+        let completion = match ledger {
             Some(ledger) => {
                 ledger.add(decision);
-                Completion::None
+                AtHead::Nothing.into()
             }
             // A permit of an uncounted request charges nothing.
             None if config.permits || (is_counted && config.needs_ledger()) => {
-                let ledger = Ledger::open(config, decision, request);
-                if is_counted { Completion::Settle(ledger) } else { Completion::None }
+                let ledger = Ledger::open(config, decision, slots.as_ref(), request);
+                if is_counted { AtHead::Settle(ledger).into() } else { AtHead::Nothing.into() }
             }
             None => self.headers(&decision),
-        }
+        };
+        Completion { slots, ..completion }
     }
 }
 
@@ -394,20 +413,30 @@ impl From<Pending> for Step {
     }
 }
 
+impl From<AtHead> for Completion {
+    fn from(at_head: AtHead) -> Self {
+        Self { slots: None, at_head }
+    }
+}
+
 impl Completion {
     /// Completes the head of a response. Returns what happens at the end of its body.
-    fn complete<B>(&mut self, response: &mut Response<B>) -> Option<Box<AtEnd>> {
+    fn complete<B>(&mut self, response: &mut Response<B>) -> AtEnd {
+        let slots = self.slots.take();
+        if let Some(slots) = &slots {
+            slots.release_at_head();
+        }
         let status = response.status();
-        match self {
-            Self::None => None,
-            Self::Headers { config, fields } => {
+        match &mut self.at_head {
+            AtHead::Nothing => AtEnd::of(slots, None),
+            AtHead::Headers { config, fields } => {
                 config.headers.write(fields, true, status, response.headers_mut());
-                None
+                AtEnd::of(slots, None)
             }
-            Self::Settle(ledger) => {
+            AtHead::Settle(ledger) => {
                 ledger.adjust_by_response(&ResponseHead::of(response));
                 ledger.write_headers(status, response.headers_mut());
-                AtEnd::of(ledger, response)
+                AtEnd::of(slots, Settlement::of(ledger, response))
             }
         }
     }

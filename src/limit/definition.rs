@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use std::{fmt, iter};
 
 use smallvec::SmallVec;
@@ -54,6 +55,10 @@ pub struct Limit {
     pub(super) has_several_states: Arc<AtomicBool>,
     pub(super) metric_detail: Option<Arc<DetailFn>>,
     pub(crate) actual_cost: Option<Arc<ActualCostFn>>,
+    /// The longest time for which a request holds a slot.
+    pub(crate) longest_hold: Option<Duration>,
+    /// Whether a request holds its slot until the head of its response only.
+    pub(crate) is_until_head: bool,
     pub(crate) cost_at_end: Option<Arc<CostAtEndFn>>,
 }
 
@@ -91,15 +96,16 @@ impl Limit {
     pub fn try_new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Result<Self, ConfigError> {
         let name = name.into();
         check_name(&name)?;
+        let algorithm = algorithm.into();
         Ok(Self {
             name: name.into(),
-            algorithm: algorithm.into(),
+            algorithm,
             key: None,
             position: None,
             rule_path: None,
             rule_position: None,
             on_missing_key: OnMissingKey::Reject,
-            cost: None,
+            cost: algorithm.is_concurrency().then_some(CostRule::Constant(1)),
             condition: None,
             on_store_error: None,
             overage: None,
@@ -112,6 +118,8 @@ impl Limit {
             has_several_states: Arc::default(),
             metric_detail: None,
             actual_cost: None,
+            longest_hold: None,
+            is_until_head: false,
             cost_at_end: None,
         })
     }
@@ -255,7 +263,7 @@ impl Limit {
     pub(crate) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
         let needs = [
             (self.key.is_some() || self.position.is_some(), "key"),
-            (self.cost.is_some(), "cost"),
+            (self.cost.is_some() && !self.algorithm.is_concurrency(), "cost"),
             (self.condition.is_some(), "condition"),
             (self.is_settled(), "actual cost"),
             (!self.sizes.is_empty(), "size"),

@@ -25,7 +25,11 @@ pub(crate) struct Limits {
     pub(crate) names: Arc<[Arc<str>]>,
     /// The charge of each limit, for no key yet.
     charges: Box<[Charge]>,
-    has_penalty_or_elastic: bool,
+    /// Whether there are concurrency limits.
+    pub(crate) have_slots: bool,
+    /// Whether slots end with this process, so that they need not expire.
+    pub(crate) keeps_slots_here: bool,
+    need_completion: bool,
     /// The limits that are checked one by one.
     unindexed: Arc<[usize]>,
     /// The limits that are found by indexes.
@@ -70,13 +74,15 @@ impl Limits {
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
-            has_penalty_or_elastic: limits
-                .iter()
-                .any(|limit| limit.enforced_penalty().is_some() || limit.spare_capacity.is_some()),
+            need_completion: limits.iter().any(|limit| {
+                limit.enforced_penalty().is_some() || limit.spare_capacity.is_some() || limit.algorithm.is_concurrency()
+            }),
             depends_on_request: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
             settles_by_response: limits.iter().any(Limit::is_settled),
             settles_at_end: limits.iter().any(|limit| limit.cost_at_end.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
+            have_slots: limits.iter().any(|limit| limit.algorithm.is_concurrency()),
+            keeps_slots_here: false,
             limits: limits.into(),
             charges: Box::default(),
             hasher: KeyHasher::with_secret([0; 16]),
@@ -102,9 +108,12 @@ impl Limits {
         Ok(())
     }
 
-    /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set.
-    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool) {
+    /// Derives the charges for a store. Puts all limits into shadow mode if `is_shadow` is set. `holds_slots` is whether
+    /// this process knows when requests end.
+    pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool, holds_slots: bool) {
         (self.hasher, self.store) = (store.hasher(), store.identity());
+        self.have_slots = holds_slots && self.limits.iter().any(|limit| limit.algorithm.is_concurrency());
+        self.keeps_slots_here = self.have_slots && store.renew(&Charges::default()).is_none();
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         }
@@ -120,8 +129,15 @@ impl Limits {
     ///
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn prepare(&mut self, store: &dyn Store) -> Result<(), ConfigError> {
+        let can_renew = match store.renew(&Charges::default()).and_then(|renewed| renewed.into_ready().ok()) {
+            Some(Err(error)) => {
+                Err(ConfigError::new(format!("{error}: implement `Store::renew`, or use another store")))
+            }
+            _ => Ok(()),
+        };
         let prepare = |(limit, charge): (&Limit, &Charge)| {
-            let prepared = store.prepare(charge, limit.enforced_penalty(), limit.is_settled());
+            let can_keep = if charge.algorithm.is_concurrency() { can_renew.clone() } else { Ok(()) };
+            let prepared = can_keep.and_then(|()| store.prepare(charge, limit.enforced_penalty(), limit.is_settled()));
             let prepared = prepared.map_err(|error| ConfigError {
                 message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
                 rule: limit.rule_position.clone(),
@@ -139,7 +155,7 @@ impl Limits {
 
     /// Creates the charge of a limit at a size, for no key yet.
     fn new_charge(&self, index: u16, limit: &Limit, algorithm: Algorithm) -> Charge {
-        let mut charge = Charge::new(index, &limit.name, algorithm, &self.hasher);
+        let mut charge = Charge::new(index, &limit.name, self.kept(algorithm), &self.hasher);
         charge.veto = match limit {
             Limit { is_shadow: true, .. } => Veto::Shadow,
             Limit { is_quota: true, .. } => Veto::Quota,
@@ -148,6 +164,11 @@ impl Limits {
         charge.set_overage(limit.overage.unwrap_or_default());
         charge.is_overridable = limit.is_overridable;
         charge
+    }
+
+    /// Returns an algorithm as the store keeps it.
+    fn kept(&self, algorithm: Algorithm) -> Algorithm {
+        if self.keeps_slots_here { algorithm.without_expiry() } else { algorithm }
     }
 
     /// Returns the charges of a request to which no limit applies yet.
@@ -161,21 +182,21 @@ impl Limits {
     pub(crate) fn add(&self, charges: &mut Charges, index: usize, key: KeyHash, cost: u64) {
         charges.reserve(self.limits.len().min(MAX_RESERVED));
         let charge = self.charges[index].with_key(key, cost);
-        if self.has_penalty_or_elastic { self.add_completed(charges, charge) } else { charges.push(charge) }
+        if self.need_completion { self.add_completed(charges, charge) } else { charges.push(charge) }
     }
 
     /// Returns the charges of all limits for one key. Always inlined, because returning them moves them.
     #[inline(always)]
     pub(crate) fn charges_of(&self, key: KeyHash, cost: u64) -> Charges {
         match &*self.charges {
-            [charge] if !self.has_penalty_or_elastic => Charges::of_one(charge.with_key(key, cost), &self.texts),
+            [charge] if !self.need_completion => Charges::of_one(charge.with_key(key, cost), &self.texts),
             _ => self.all_charges_of(key, cost),
         }
     }
 
     fn all_charges_of(&self, key: KeyHash, cost: u64) -> Charges {
         let mut charges = self.no_charges();
-        if self.has_penalty_or_elastic {
+        if self.need_completion {
             self.charges.iter().for_each(|charge| self.add_completed(&mut charges, charge.with_key(key, cost)));
         } else {
             charges.extend(self.charges.iter().map(|charge| charge.with_key(key, cost)));
@@ -185,7 +206,8 @@ impl Limits {
 
     /// Adds the charge of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
-        let mut charge = earlier.asked_again(cost);
+        // The request has its slots already.
+        let mut charge = earlier.asked_again(if earlier.algorithm.is_concurrency() { 0 } else { cost });
         // A cost of 0 always fits, so as a quota it would allow the request for the others: it has no say.
         if cost == 0 && charge.veto == Veto::Quota {
             charge.veto = Veto::Enforced;
@@ -196,6 +218,9 @@ impl Limits {
     /// Adds the charge of a limit, with its overage if it is elastic, and its penalty.
     fn add_completed(&self, charges: &mut Charges, mut charge: Charge) {
         let limit = &self.limits[charge.limit()];
+        if charge.algorithm.is_concurrency() {
+            charge.cost = charge.cost.min(1);
+        }
         if let Some(spare_capacity) = &limit.spare_capacity {
             charge.set_overage(if spare_capacity.is_available() { limit.overage.unwrap_or_default() } else { 0 });
         }
@@ -213,7 +238,7 @@ impl Limits {
     fn fit_each(&self, charges: &mut Charges, head: &RequestHead<'_>) {
         for index in 0..charges.len() {
             let limit = &self.limits[charges[index].limit()];
-            let size = limit.sizes.iter().find_map(|size| size(head));
+            let size = limit.sizes.iter().find_map(|size| size(head)).filter(|size| limit.has_kind_of(size));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
                 let is_known = limit.has_several_states.load(Ordering::Relaxed);
                 if !is_known && !limit.algorithm.shares_state_with(&size) {
@@ -230,7 +255,7 @@ impl Limits {
     /// Gives a charge another size of its limit.
     pub(crate) fn set_size(&self, charge: &mut Charge, size: Algorithm) {
         let limit = &self.limits[charge.limit()];
-        charge.set_algorithm(size);
+        charge.set_algorithm(self.kept(size));
         if !limit.algorithm.shares_state_with(&size) {
             // Another algorithm or period has states of its own.
             charge.identity = self.new_charge(charge.limit, limit, size).identity;
@@ -347,6 +372,7 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
             )));
         }
         limit.check_overage(&limit.algorithm)?;
+        limit.check_slots()?;
         if let Some(cost) = limit.cost.as_ref().and_then(CostRule::largest) {
             limit.check_cost(cost)?;
         }

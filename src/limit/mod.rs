@@ -7,6 +7,7 @@
 //! | Live limits | [`live`] |
 
 mod body_end;
+mod concurrency;
 mod cost;
 mod definition;
 mod limits;

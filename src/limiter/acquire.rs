@@ -7,7 +7,7 @@ use super::Builder;
 use super::Limiter;
 use super::acquire_error::AcquireError;
 use crate::decision::{AllowedDecision, Decision, Purpose, Verdict};
-use crate::engine::Engine;
+use crate::engine::{Engine, Held};
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
@@ -58,7 +58,7 @@ impl Limiter {
     /// Returns an error if a limit denies, or if the store can't decide and the [policy](Builder::on_store_error) is to
     /// reject.
     pub async fn try_acquire(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
-        allowed(self.acquire(key, cost).await?)
+        Ok(AllowedDecision(allowed(self.acquire(key, cost).await?.into())?.decision))
     }
 
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
@@ -88,6 +88,9 @@ impl Limiter {
     /// to reject.
     pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let engine = self.current();
+        if let Some(error) = unheld(&engine) {
+            return StoreFuture::ready(Err(error));
+        }
         let limits = &engine.limits;
         let count = limits.len();
         if charges.len() != count {
@@ -160,14 +163,30 @@ impl Limiter {
 
 #[inline(always)]
 fn decide(engine: &Arc<Engine>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
+    if engine.limits.have_slots
+        && purpose == Purpose::Take
+        && let Some(error) = unheld(engine)
+    {
+        return StoreFuture::ready(Err(error));
+    }
     let key = key.hash_with(engine.hasher());
     engine.decide(engine.limits.charges_of(key, cost), purpose)
 }
 
+/// Returns the error of a call that would hold no slots of concurrency limits.
+#[cold]
+pub(super) fn unheld(engine: &Engine) -> Option<StoreError> {
+    let limit = engine.limits.iter().find(|limit| limit.algorithm().is_concurrency())?;
+    Some(StoreError::invalid_call(format_args!(
+        "the limit {:?} is a concurrency limit, whose slots nobody would hold: use `Limiter::hold`",
+        limit.name()
+    )))
+}
+
 /// Returns an error for a denial.
-pub(super) fn allowed(decision: Decision) -> Result<AllowedDecision, AcquireError> {
-    match decision.verdict() {
-        Verdict::Allow { .. } => Ok(AllowedDecision(decision)),
+pub(super) fn allowed(held: Held) -> Result<Held, AcquireError> {
+    match held.verdict() {
+        Verdict::Allow { .. } => Ok(held),
         Verdict::Deny { retry_after } => Err(AcquireError::Denied { retry_after }),
     }
 }

@@ -16,8 +16,7 @@ use super::acquire::allowed;
 use super::acquire_error::AcquireError;
 use super::call_error::CallError;
 use super::wait::{delay, wait};
-use crate::decision::{AllowedDecision, Purpose};
-use crate::engine::Engine;
+use crate::engine::{Engine, Held};
 use crate::error::or_panic;
 use crate::key::Key;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -185,7 +184,8 @@ where
         let mut service = mem::replace(&mut self.inner, clone);
         let admission = self.config.admit(&request);
         Box::pin(async move {
-            admission.await.map_err(CallError::Limited)?;
+            // Holds its slots until the call ends.
+            let _held = admission.await.map_err(CallError::Limited)?;
             service.call(request).await.map_err(CallError::Service)
         })
     }
@@ -193,7 +193,7 @@ where
 
 impl<R> CallConfig<R> {
     /// Returns a future that is ready once a call may proceed.
-    fn admit(&self, request: &R) -> impl Future<Output = Result<AllowedDecision, AcquireError>> + Send + use<R> {
+    fn admit(&self, request: &R) -> impl Future<Output = Result<Held, AcquireError>> + Send + use<R> {
         let engine = self.limiter.current().into_owned();
         let key = (self.key)(request, engine.hasher());
         let asked = self.asked(&engine, request, key);
@@ -208,7 +208,7 @@ impl<R> CallConfig<R> {
                 let cost = asked.iter().map(|&(_, _, cost)| cost).max().unwrap_or_default();
                 return wait(&engine, key, cost, charges, longest).await;
             }
-            delay(&engine, allowed(engine.decide(charges(), Purpose::Take).await?)?).await
+            delay(&engine, allowed(engine.hold(charges()).await?)?).await
         }
     }
 

@@ -303,6 +303,12 @@ impl<T> Builder<T> {
     }
 
     /// Returns the limits as they are now.
+    /// Does not hold slots, because nothing tells when a request ends.
+    pub(crate) fn without_held_slots(mut self) -> Self {
+        self.config.holds_slots = false;
+        self
+    }
+
     pub(crate) fn limits(&self) -> Vec<Limit> {
         self.live.as_ref().map_or_else(|| self.limits.clone(), LiveLimits::limits)
     }

@@ -4,14 +4,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 #[cfg(doc)]
 use super::Builder;
 use super::Limiter;
+use super::acquire::{allowed, unheld};
 use super::acquire_error::AcquireError;
 use crate::decision::{AllowedDecision, Charges, Decision, Outcome, Purpose, Verdict};
-use crate::engine::{Engine, Reservation};
+use crate::engine::{Engine, Held, Reservation};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::key::hash::KeyHash;
@@ -68,6 +69,54 @@ impl Limiter {
         longest: Duration,
     ) -> Result<AllowedDecision, AcquireError> {
         let engine = self.current();
+        if let Some(error) = unheld(&engine) {
+            return Err(error.into());
+        }
+        let key = key.hash_with(engine.hasher());
+        let held = wait(&engine, key, cost, || engine.limits.charges_of(key, cost), longest).await?;
+        Ok(AllowedDecision(held.decision))
+    }
+
+    /// Acquires `cost` tokens of each limit for `key`, and one slot of each [concurrency limit](crate::Concurrency), all
+    /// or nothing. The slots are free again when the returned value is dropped.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Limiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let reports = Limiter::new([Limit::concurrent("reports", 1)]);
+    /// let held = reports.hold("ann@example.org", 1).await?;
+    /// assert!(reports.hold("ann@example.org", 1).await.is_err());
+    /// drop(held);
+    /// assert!(reports.hold("ann@example.org", 1).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// If the returned future is dropped while the store decides, the slots are free as soon as it has decided.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a limit denies the operation, or if the store can't decide and the
+    /// [policy](crate::OnStoreError) is to reject.
+    #[doc(alias = "semaphore")]
+    pub async fn hold(&self, key: impl Key, cost: u64) -> Result<Held, AcquireError> {
+        let engine = self.current();
+        let key = key.hash_with(engine.hasher());
+        let held = allowed(engine.hold(engine.limits.charges_of(key, cost)).await?)?;
+        delay(&engine, held).await
+    }
+
+    /// Waits for [`hold`](Self::hold) to succeed, for `longest` at most. Operations of this process with the same key are
+    /// served in the order of their calls. A slot that this process returns wakes the first one at once; slots that other
+    /// processes return are noticed within a second.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`wait_at_most`](Self::wait_at_most) does.
+    pub async fn hold_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Held, AcquireError> {
+        let engine = self.current();
         let key = key.hash_with(engine.hasher());
         wait(&engine, key, cost, || engine.limits.charges_of(key, cost), longest).await
     }
@@ -81,31 +130,36 @@ pub(super) async fn wait(
     cost: u64,
     charges: impl Fn() -> Charges,
     longest: Duration,
-) -> Result<AllowedDecision, AcquireError> {
+) -> Result<Held, AcquireError> {
     let deadline = Instant::now().checked_add(longest);
     let remaining = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
     // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes nothing
     // before its turn.
-    let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
-        let purpose = if is_turn { Purpose::Take } else { Purpose::Peek };
+    let decide = async |is_turn: bool| -> Result<ControlFlow<Held, Instant>, AcquireError> {
         let mut asked = charges();
         // A denial that leads to a wait does not count towards a penalty.
         asked.disable_strikes();
-        let decision = engine.decide(asked, purpose).await?;
+        let decision =
+            if is_turn { engine.hold(asked).await? } else { engine.decide(asked, Purpose::Peek).await?.into() };
+        let remaining = remaining();
         let (wait, pause) = match decision.verdict() {
             Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
+            // A slot may be free at any time.
+            Verdict::Deny { retry_after: Some(wait) } if lacks_only_slots(&decision) && !remaining.is_zero() => {
+                let pause = wait.min(remaining);
+                (Some(pause), pause)
+            }
             Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
         };
-        let remaining = remaining();
         if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-            engine.refund(decision.into_receipt(), engine.deadline()).await?;
+            engine.refund(decision.decision.into_receipt(), engine.deadline()).await?;
             return Err(AcquireError::Denied { retry_after: wait });
         }
         let may_proceed = is_turn && decision.is_allowed();
         Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
     };
 
-    let mut attempt = decide(cost == 0 || !engine.turns.is_in_use(&key)).await?;
+    let mut attempt = decide(cost == 0 || engine.turns.get(&key).is_none()).await?;
     let mut is_shared = false;
     let decision = 'served: loop {
         let mut next = match attempt {
@@ -113,8 +167,8 @@ pub(super) async fn wait(
             ControlFlow::Continue(next) => next,
         };
         StoreError::check_runtime()?;
-        let queue = engine.turns.of(key);
-        is_shared = match timeout(remaining(), queue.lock()).await {
+        let turn = engine.turns.of(key);
+        is_shared = match timeout(remaining(), turn.left.lock()).await {
             Err(_) => false,
             // The last turn left enough, so the next turn need not wait for this decision. Only once, because other
             // operations may have taken the tokens since.
@@ -123,7 +177,8 @@ pub(super) async fn wait(
                 true
             }
             Ok(mut left) => loop {
-                sleep_until(next).await;
+                // Or until a slot is free, if one is needed.
+                let _ = timeout_at(next, turn.released.notified()).await;
                 match decide(true).await? {
                     ControlFlow::Continue(later) => next = later,
                     ControlFlow::Break(decision) => {
@@ -133,21 +188,23 @@ pub(super) async fn wait(
                 }
             },
         };
-        drop(queue);
+        drop(turn);
         attempt = decide(is_shared).await?;
     };
-    delay(engine, AllowedDecision(decision)).await
+    delay(engine, decision).await
 }
 
 /// Waits for the turn of an allowed operation in a queue, if it is delayed.
-pub(super) async fn delay(
-    engine: &Arc<Engine>,
-    AllowedDecision(decision): AllowedDecision,
-) -> Result<AllowedDecision, AcquireError> {
-    Ok(AllowedDecision(match decision.delay() {
-        Duration::ZERO => decision,
-        delay => Reservation::new(engine, decision, delay).wait().await?,
-    }))
+pub(super) async fn delay(engine: &Arc<Engine>, held: Held) -> Result<Held, AcquireError> {
+    Ok(match held.delay() {
+        Duration::ZERO => held,
+        delay => Reservation::new(engine, held, delay).wait().await?,
+    })
+}
+
+/// Returns whether all limits that deny an operation are concurrency limits.
+fn lacks_only_slots(decision: &Decision) -> bool {
+    decision.outcomes().iter().filter(|outcome| outcome.denies()).all(|outcome| outcome.algorithm().is_concurrency())
 }
 
 /// Returns the number of tokens that every limit has left.

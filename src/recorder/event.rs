@@ -95,6 +95,29 @@ pub enum Event<'a> {
         /// The tokens that could not be charged.
         tokens: u64,
     },
+    /// A request took a slot of a [concurrency limit](crate::Concurrency).
+    #[non_exhaustive]
+    SlotTaken {
+        /// The limit's name.
+        limit: &'a str,
+    },
+    /// A request returned its slot.
+    #[non_exhaustive]
+    SlotReleased {
+        /// The limit's name.
+        limit: &'a str,
+        /// The time for which it held the slot.
+        held: Duration,
+    },
+    /// Slots had expired although their requests are in flight, because this process could not renew them in time. They
+    /// were taken again, whatever the limit is: others may have taken their places.
+    #[non_exhaustive]
+    SlotsExpired {
+        /// The limit's name.
+        limit: &'a str,
+        /// The number of slots.
+        slots: u64,
+    },
     /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their recorders](crate::LiveLimits::recorder).
     #[non_exhaustive]
     LimitsReplaced {

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use metrics::{
-    Counter, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    Counter, Gauge, Histogram, Label, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge,
+    histogram,
 };
 
 use super::per_label::PerLabel;
@@ -39,6 +40,9 @@ use crate::time::Cooldown;
 /// | `ratelimit_memory_bytes` | gauge | | bytes that these keys take |
 /// | `ratelimit_rules_info` | gauge | | the number of limits in force that were [loaded at runtime](crate::LiveLimits) |
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
+/// | `ratelimit_slots` | gauge | `limit` | slots of a [concurrency limit](crate::Concurrency) that requests of this process hold |
+/// | `ratelimit_slot_seconds` | histogram | `limit` | the time for which requests held a slot |
+/// | `ratelimit_slots_expired_total` | counter | `limit` | slots that expired although their requests were in flight, because they could not be renewed in time |
 /// | `ratelimit_client_wait_seconds` | histogram | `reason` | waits of a client's calls: in a `PaceLayer` (`pace`), and before a retry (`retry`) |
 /// | `ratelimit_client_retries_total` | counter | `result` | retries of a client: `sent`, or not sent because the budget was exhausted (`budget_exhausted`) |
 ///
@@ -138,6 +142,11 @@ impl MetricsRecorder {
         counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
     }
 
+    /// Returns the number of slots in use under a limit.
+    fn slots(&self, limit: &str) -> Gauge {
+        gauge!("ratelimit_slots", with_labels(&self.labels, [("limit", limit)]))
+    }
+
     /// Records the wait of a client's call.
     fn record_client_wait(&self, reason: &str, wait: Duration) {
         let labels = with_labels(&self.labels, [("reason", reason)]);
@@ -229,6 +238,15 @@ impl Recorder for MetricsRecorder {
             Event::CallRetried { wait } => {
                 self.record_client_wait("retry", *wait);
                 (CLIENT_RETRIES, "sent")
+            }
+            Event::SlotTaken { limit } => return self.slots(limit).increment(1.0),
+            Event::SlotReleased { limit, held } => {
+                histogram!("ratelimit_slot_seconds", with_labels(&self.labels, [("limit", *limit)]))
+                    .record(held.as_secs_f64());
+                return self.slots(limit).decrement(1.0);
+            }
+            Event::SlotsExpired { limit, slots } => {
+                return self.increment(("ratelimit_slots_expired_total", "limit"), limit, *slots);
             }
             Event::RetryBudgetExhausted => (CLIENT_RETRIES, "budget_exhausted"),
             // Decisions include the first two. The last one concerns no decision of a request.
@@ -328,6 +346,9 @@ fn describe() {
     describe_gauge!("ratelimit_memory_bytes", Unit::Bytes, "Bytes that the keys in the memory store take.");
     describe_gauge!("ratelimit_rules_info", "Limits in force that were loaded at runtime.");
     describe_counter!("ratelimit_rules_loads_total", "Loads of limits at runtime, by result.");
+    describe_gauge!("ratelimit_slots", "Slots that requests of this process hold.");
+    describe_histogram!("ratelimit_slot_seconds", Unit::Seconds, "Time for which requests held a slot.");
+    describe_counter!("ratelimit_slots_expired_total", "Slots that expired although their requests were in flight.");
     describe_histogram!("ratelimit_client_wait_seconds", Unit::Seconds, "Waits of a client's calls, by reason.");
     describe_counter!("ratelimit_client_retries_total", "Retries of a client, by result.");
 }

@@ -194,7 +194,7 @@ impl RequestLimiter {
         builder: Builder<impl AsMut<RequestOptions>>,
         derive: fn(&RequestLimits, &Limits) -> Result<RequestLimits, ConfigError>,
     ) -> Result<Self, ConfigError> {
-        let (engine, live, mut options) = builder.into_engine()?;
+        let (engine, live, mut options) = builder.without_held_slots().into_engine()?;
         let RequestOptions { lists, cost } = mem::take(options.as_mut());
         let limits = RequestLimits::new(engine, lists, cost);
         let (limits, live) = match live {

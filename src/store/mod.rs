@@ -24,7 +24,7 @@ use std::fmt::{self, Write};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-pub(crate) use self::cas::KeyLocks;
+pub(crate) use self::cas::KeyMap;
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub use self::future::{Answer, StoreFuture};
 pub use self::memory::MemoryStore;

@@ -178,9 +178,10 @@ impl Headers {
         if outcome.remaining() < outcome.cost().max(1) { time.min(self.longest_wait) } else { time }
     }
 
-    /// Formats the triple of the tightest limit.
+    /// Formats the triple of the tightest limit, unless all are concurrency limits, which these headers can't describe.
     fn triple(&self, format: ResetFormat, decision: &Decision) -> [Option<HeaderValue>; 3] {
-        let Some(outcome) = reported(decision).min_by_key(|outcome| looseness(outcome)) else {
+        let rates = reported(decision).filter(|outcome| !outcome.algorithm().is_concurrency());
+        let Some(outcome) = rates.min_by_key(|outcome| looseness(outcome)) else {
             return [const { None }; 3];
         };
         let reset_after = self.limit_wait(outcome, outcome.reset_after());

@@ -14,7 +14,8 @@ use crate::decision::{Charge, Charges, Outcome};
 use crate::error::StoreError;
 use crate::key::hash::KeyHash;
 use crate::store::{
-    Answer, DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride, random_identity,
+    Answer, DEFAULT_PREFIX, LONGEST_OVERRIDE, Override, OverrideOperation, SharedHasher, StoredOverride,
+    random_identity,
 };
 use crate::time::{Clock, SystemClock, Timestamp};
 
@@ -53,7 +54,7 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     pub(super) fn new(backend: Arc<B>) -> Self {
         Self {
             backend,
-            locks: Arc::new(KeyLocks::new()),
+            locks: Arc::default(),
             hasher: SharedHasher::public(),
             identity: random_identity(),
             prefix: DEFAULT_PREFIX.into(),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use self::database::Database;
 pub use self::database::{CompareAndSwap, Versioned};
-pub(crate) use self::operation::KeyLocks;
+pub(crate) use self::operation::KeyMap;
 use self::operation::{Retries, complete};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose};
 use crate::error::StoreError;

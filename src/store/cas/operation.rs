@@ -17,33 +17,38 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::error::StoreError;
 use crate::time::random_up_to;
 
+/// What operations for the same key share while one of them is under way.
+#[derive(Debug)]
+pub(crate) struct KeyMap<K, T>(Mutex<HashMap<K, Weak<T>>>);
+
 /// The locks of the keys in use, by which operations for the same key take turns in the order of their calls. Each key
 /// has its own, so that a flood of operations for one delays no other.
-#[derive(Debug)]
-pub(crate) struct KeyLocks<K, T = ()>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<T>>>>);
+pub(super) type KeyLocks<K> = KeyMap<K, tokio::sync::Mutex<()>>;
 
-impl<K: Eq + Hash, T: Default> KeyLocks<K, T> {
-    pub(crate) fn new() -> Self {
+impl<K, T> Default for KeyMap<K, T> {
+    fn default() -> Self {
         Self(Mutex::default())
     }
+}
 
-    /// Returns the lock of a key. The key is in use until all clones of the lock are dropped.
-    pub(crate) fn of(&self, key: K) -> Arc<tokio::sync::Mutex<T>> {
-        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
-            return lock;
+impl<K: Eq + Hash, T: Default> KeyMap<K, T> {
+    /// Returns the value of a key, which is in use until all clones of it are dropped.
+    pub(crate) fn of(&self, key: K) -> Arc<T> {
+        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = values.get(&key).and_then(Weak::upgrade) {
+            return value;
         }
-        if locks.len() == locks.capacity() {
-            locks.retain(|_, lock| lock.strong_count() > 0);
+        if values.len() == values.capacity() {
+            values.retain(|_, value| value.strong_count() > 0);
         }
-        let lock = Arc::default();
-        locks.insert(key, Arc::downgrade(&lock));
-        lock
+        let value = Arc::default();
+        values.insert(key, Arc::downgrade(&value));
+        value
     }
 
-    pub(crate) fn is_in_use(&self, key: &K) -> bool {
-        let locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        locks.get(key).is_some_and(|lock| lock.strong_count() > 0)
+    /// Returns the value of a key that is in use.
+    pub(crate) fn get(&self, key: &K) -> Option<Arc<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.upgrade()
     }
 }
 

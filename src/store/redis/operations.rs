@@ -195,10 +195,7 @@ impl SlotStore {
     }
 
     /// Sends requests, all at the same time.
-    async fn send_all(
-        &self,
-        requests: Vec<(Vec<usize>, Request)>,
-    ) -> Vec<(Vec<usize>, Result<(u64, Reply), Fault>)> {
+    async fn send_all(&self, requests: Vec<(Vec<usize>, Request)>) -> Vec<(Vec<usize>, Result<(u64, Reply), Fault>)> {
         join_all(requests.into_iter().map(async |(positions, request)| (positions, self.send(request).await))).await
     }
 }

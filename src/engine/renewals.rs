@@ -1,0 +1,285 @@
+//! The slots that a process holds in a database, and renews there.
+//!
+//! A slot is a token in a bucket of a sliding window, and has expired when the bucket has. So its holder keeps moving it
+//! to the present bucket: by key and bucket, whatever the number of slots is, and together for all keys.
+//!
+//! A call whose end is unknown may have moved them or not. They are then charged again, and what the call has charged
+//! expires, so that limits are stricter for a while, never laxer.
+
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::Engine;
+use super::guard::Deadline;
+use crate::algorithm::CompactState;
+use crate::decision::{Charges, DecidedBy, Outcome, Receipt};
+use crate::error::{Node, StoreError};
+use crate::recorder::Event;
+use crate::store::StoreFuture;
+
+/// The most keys whose slots one call renews, so that the database serves others in between.
+const MAX_SLOTS: usize = 64;
+
+impl Engine {
+    /// Renews the slots of one time to live, in µs, until this process holds none.
+    async fn renew(self: Arc<Self>, span: u64) {
+        let time_to_live = Duration::from_micros(span);
+        let mut pause = time_to_live / 4;
+        loop {
+            sleep(pause).await;
+            let began = Instant::now();
+            let Some(due) = self.renewals.due(span) else { return };
+            let mut calls = JoinSet::new();
+            for sent in self.by_node(due) {
+                let engine = self.clone();
+                calls.spawn(async move {
+                    let asked = sent.clone();
+                    let deadline = Deadline::of(time_to_live / 8);
+                    let call = engine.call(asked.clone(), deadline, |store, slots| {
+                        store.renew(slots).unwrap_or_else(|| StoreFuture::ready(Err(StoreError::not_supported())))
+                    });
+                    let renewed = call.await.map(|answer| {
+                        let mut renewed = asked;
+                        answer.finish(&mut renewed);
+                        renewed
+                    });
+                    let is_renewed = renewed.is_ok();
+                    let released = engine.complete_renewal(&sent, renewed, began);
+                    let receipt = Receipt { by: DecidedBy::Store, store: engine.limits.store, charged: released };
+                    let _ = engine.refund(receipt, engine.deadline()).await;
+                    is_renewed
+                });
+            }
+            let are_renewed = calls.join_all().await.into_iter().all(|is_renewed| is_renewed);
+            let next = if are_renewed { time_to_live / 4 } else { time_to_live / 16 };
+            pause = next.saturating_sub(began.elapsed());
+        }
+    }
+
+    /// Ends a renewal that began `at` an instant. Returns the slots that were released meanwhile, to be refunded.
+    fn complete_renewal(&self, sent: &Charges, renewed: Result<Charges, StoreError>, at: Instant) -> Charges {
+        let mut released = self.limits.no_charges();
+        for (position, outcome) in sent.iter().enumerate() {
+            let mark = match &renewed {
+                Ok(renewed) => Mark::Renewed(renewed[position].mark),
+                Err(error) if error.was_not_sent() => Mark::Same,
+                Err(_) => Mark::Unknown,
+            };
+            let Some(Completed { expired, ended }) = self.renewals.complete(outcome, mark, at) else { continue };
+            if expired > 0 {
+                let limit = self.limits[outcome.limit()].name();
+                self.report_event(&Event::SlotsExpired { limit, slots: expired });
+            }
+            ended.into_iter().for_each(|ended| released.push(ended));
+        }
+        released
+    }
+
+    /// Divides slots into calls, of one node each.
+    fn by_node(&self, due: Vec<Outcome>) -> Vec<Charges> {
+        let mut calls = Vec::<(Option<Node>, Charges)>::new();
+        for outcome in due {
+            let node = self.guard.store.node(outcome.key());
+            match calls.iter_mut().find(|(of, slots)| *of == node && slots.len() < MAX_SLOTS) {
+                Some((_, slots)) => slots.push(outcome),
+                None => {
+                    let mut slots = self.limits.no_charges();
+                    slots.push(outcome);
+                    calls.push((node, slots));
+                }
+            }
+        }
+        calls.into_iter().map(|(_, slots)| slots).collect()
+    }
+}
+
+/// The slots that this process holds in a database under an engine's limits.
+#[derive(Default)]
+pub(super) struct Renewals {
+    table: Mutex<Table>,
+    /// The runtime on which slots were first taken, for those that are released outside any.
+    pub(super) runtime: OnceLock<Handle>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the fingerprint of the key.
+    batches: HashMap<u128, SmallVec<[Batch; 1]>>,
+    /// The times to live, in µs, whose slots are being renewed.
+    renewed: HashSet<u64>,
+}
+
+/// The slots of one key that were taken or renewed in one bucket. It does not matter which request has which of them.
+struct Batch {
+    /// The charge of all of them. The [mark](Outcome::mark) is that of an unused key if nobody knows whether a call has
+    /// moved them: they are then charged again, and those that the call has charged expire.
+    outcome: Outcome,
+    /// The latest instant before they were taken or renewed.
+    at: Instant,
+    /// Whether a call is renewing them.
+    is_sent: bool,
+    /// The slots that were released during the call.
+    released: u64,
+}
+
+impl Batch {
+    fn has_unknown_mark(&self) -> bool {
+        self.outcome.mark == CompactState::UNUSED
+    }
+
+    /// Returns the instant from which the slots may have expired.
+    fn certain_until(&self) -> Instant {
+        self.at + Duration::from_micros(self.outcome.algorithm().span / 8 * 7)
+    }
+}
+
+/// What is known of the mark of slots after a call to renew them.
+enum Mark {
+    Renewed(CompactState),
+    /// It was not called.
+    Same,
+    Unknown,
+}
+
+/// The end of a renewal.
+struct Completed {
+    /// The number of slots that had expired before.
+    expired: u64,
+    /// The slots that were released meanwhile.
+    ended: Option<Outcome>,
+}
+
+impl Renewals {
+    /// Holds slots that were just taken, and renews them from now on.
+    pub(super) fn hold(&self, engine: &Arc<Engine>, taken: &[Outcome], since: Instant) {
+        let mut held = self.lock();
+        for outcome in taken {
+            held.add(Batch { outcome: outcome.clone(), at: since, is_sent: false, released: 0 });
+            let span = outcome.algorithm().span;
+            // Without a runtime, the slots expire.
+            if let Ok(runtime) = Handle::try_current()
+                && held.renewed.insert(span)
+            {
+                runtime.spawn(engine.clone().renew(span));
+                let _ = self.runtime.set(runtime);
+            }
+        }
+    }
+
+    /// Stops holding slots. Keeps those in `released` that can be refunded now, with their marks.
+    pub(super) fn release(&self, released: &mut Charges) {
+        let mut held = self.lock();
+        released.retain(|outcome| {
+            let Entry::Occupied(mut key) = held.batches.entry(outcome.fingerprint()) else { return false };
+            let batches = key.get_mut();
+            // Rather slots whose refund need not wait for a renewal.
+            let last =
+                (0..batches.len()).max_by_key(|at| (!batches[*at].is_sent, !batches[*at].has_unknown_mark(), *at));
+            let Some(last) = last else { return false };
+            let batch = &mut batches[last];
+            if batch.is_sent {
+                batch.released += 1;
+                return false;
+            }
+            outcome.mark = batch.outcome.mark;
+            let is_refunded = !batch.has_unknown_mark();
+            batch.outcome.charge.cost -= 1;
+            if batch.outcome.cost() == 0 {
+                batches.remove(last);
+            }
+            if batches.is_empty() {
+                key.remove();
+            }
+            is_refunded
+        });
+    }
+
+    /// Returns the slots of a time to live that are due, which are being renewed from now on. Returns `None` if no slots
+    /// of it are held, so that nothing renews them from now on.
+    fn due(&self, span: u64) -> Option<Vec<Outcome>> {
+        let mut held = self.lock();
+        let (mut due, mut is_held) = (Vec::new(), false);
+        for batch in held.batches.values_mut().flatten().filter(|batch| batch.outcome.algorithm().span == span) {
+            is_held = true;
+            // Fresh ones can wait for the next time: most requests end before.
+            if !batch.is_sent && (batch.has_unknown_mark() || batch.at.elapsed() >= Duration::from_micros(span / 8)) {
+                batch.is_sent = true;
+                due.push(batch.outcome.clone());
+            }
+        }
+        if !is_held {
+            held.renewed.remove(&span);
+        }
+        is_held.then_some(due)
+    }
+
+    /// Ends the renewal of slots that began `at` an instant.
+    fn complete(&self, sent: &Outcome, mark: Mark, at: Instant) -> Option<Completed> {
+        let mut held = self.lock();
+        let batches = held.batches.get_mut(&sent.fingerprint())?;
+        let found = batches.iter().position(|batch| batch.is_sent && batch.outcome.mark == sent.mark)?;
+        let mut batch = batches.remove(found);
+        batch.is_sent = false;
+        let ended = take(&mut batch.released);
+        batch.outcome.charge.cost -= ended;
+        let mut completed = Completed { expired: 0, ended: None };
+        match mark {
+            Mark::Renewed(mark) => {
+                if batch.certain_until() <= at {
+                    completed.expired = batch.outcome.cost();
+                }
+                (batch.outcome.mark, batch.at) = (mark, at);
+            }
+            Mark::Same => {}
+            Mark::Unknown => batch.outcome.mark = CompactState::UNUSED,
+        }
+        if ended > 0 && !batch.has_unknown_mark() {
+            let mut outcome = batch.outcome.clone();
+            outcome.charge.cost = ended;
+            completed.ended = Some(outcome);
+        }
+        held.add(batch);
+        Some(completed)
+    }
+
+    /// Returns the instant from which slots of these keys may have expired that were taken before `since`.
+    pub(super) fn certain_until(&self, keys: &[u128], since: Instant) -> Option<Instant> {
+        let held = self.lock();
+        let batches = keys.iter().filter_map(|key| held.batches.get(key)).flatten();
+        // Slots that were taken later are not among those of the bucket.
+        let has = |batch: &&Batch| since <= batch.at + Duration::from_micros(batch.outcome.algorithm().span / 8);
+        batches.filter(has).map(Batch::certain_until).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Adds slots to those of the same bucket.
+    fn add(&mut self, batch: Batch) {
+        let key = batch.outcome.fingerprint();
+        let batches = self.batches.entry(key).or_default();
+        let is_same = |known: &&mut Batch| !known.is_sent && known.outcome.mark == batch.outcome.mark;
+        match batches.iter_mut().find(is_same) {
+            Some(known) => {
+                known.outcome.charge.cost += batch.outcome.cost();
+                known.at = known.at.min(batch.at);
+            }
+            None if batch.outcome.cost() > 0 => batches.push(batch),
+            None => {}
+        }
+        if batches.is_empty() {
+            self.batches.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The slots of requests in flight: how they are taken, and returned when the requests end.
+
+use std::fmt;
+use std::future::pending;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Engine;
+use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
+use crate::error::StoreError;
+use crate::recorder::Event;
+use crate::store::StoreFuture;
+
+/// An allowed operation, which holds its slots under [concurrency limits](crate::Concurrency) until this is dropped. It
+/// dereferences to the [`Decision`].
+///
+/// Returned by [`Limiter::hold`](crate::Limiter::hold) and [`Permit::hold`](crate::Permit::hold).
+///
+/// Dropping it needs no task: in memory, the slots are free at once, and in a database soon after.
+#[derive(Debug)]
+#[must_use = "the slots are free again when this is dropped"]
+pub struct Held {
+    pub(crate) decision: Decision,
+    pub(crate) slots: Option<Arc<Slots>>,
+}
+
+impl Held {
+    /// Waits until a slot may be free although its request is still in flight, because this process could not renew it
+    /// in time. Never completes in memory.
+    ///
+    /// Others may take its place then, so that more requests than allowed are in flight until this one ends. Select on
+    /// it to end work that must never exceed the limit:
+    ///
+    /// ```
+    /// use tower_ratelimit::{AcquireError, Limiter};
+    ///
+    /// # async fn encode() {}
+    /// async fn run(licences: &Limiter) -> Result<(), AcquireError> {
+    ///     let held = licences.hold("encoder", 1).await?;
+    ///     tokio::select! {
+    ///         () = encode() => {}
+    ///         () = held.expired() => eprintln!("stopped: another process may use the licence"),
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub async fn expired(&self) {
+        match &self.slots {
+            Some(slots) => slots.expired().await,
+            None => pending().await,
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.decision
+    }
+}
+
+impl From<Decision> for Held {
+    fn from(decision: Decision) -> Self {
+        Self { decision, slots: None }
+    }
+}
+
+/// The slots of a request, which are released when this is dropped.
+pub(crate) struct Slots {
+    engine: Arc<Engine>,
+    by: DecidedBy,
+    held: Mutex<Charges>,
+    since: Instant,
+}
+
+impl Slots {
+    /// Takes the slots that an allowed request has taken out of its decision, if there are any.
+    fn take(engine: &Arc<Engine>, decision: &mut Decision, since: Instant) -> Option<Arc<Self>> {
+        let by = decision.decided_by();
+        let mut held = engine.limits.no_charges();
+        if decision.is_charged() {
+            for outcome in decision.outcomes_mut().iter_mut().filter(|outcome| outcome.is_allowed()) {
+                if outcome.algorithm().is_concurrency() && outcome.cost() > 0 {
+                    held.push(outcome.clone());
+                    // No longer a part of what a receipt refunds.
+                    outcome.charge.cost = 0;
+                }
+            }
+        }
+        if held.is_empty() {
+            return None;
+        }
+        held.iter()
+            .for_each(|held| engine.report_event(&Event::SlotTaken { limit: engine.limits[held.limit()].name() }));
+        if engine.renews(by) {
+            engine.renewals.hold(engine, &held, since);
+        }
+        let slots = Arc::new(Self { engine: engine.clone(), by, held: Mutex::new(held), since });
+        slots.release_at_longest_hold();
+        Some(slots)
+    }
+
+    /// Releases the slots of limits for which `is_released` holds.
+    pub(crate) fn release(&self, is_released: impl Fn(usize) -> bool) {
+        let mut released = self.engine.limits.no_charges();
+        self.held().retain(|outcome| {
+            let is_released = is_released(outcome.limit());
+            if is_released {
+                released.push(outcome.clone());
+            }
+            !is_released
+        });
+        if released.is_empty() {
+            return;
+        }
+        for outcome in released.iter() {
+            let limit = self.engine.limits[outcome.limit()].name();
+            self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
+        }
+        self.engine.return_slots(self.by, released);
+    }
+
+    /// Releases the slots of limits that hold them until the head of the response.
+    pub(crate) fn release_at_head(&self) {
+        self.release(|limit| self.engine.limits[limit].is_until_head);
+    }
+
+    fn release_at_longest_hold(self: &Arc<Self>) {
+        let longest = |outcome: &Outcome| Some((outcome.limit(), self.engine.limits[outcome.limit()].longest_hold?));
+        let holds: SmallVec<[_; 2]> = self.held().iter().filter_map(longest).collect();
+        let Ok(runtime) = Handle::try_current() else { return };
+        for (limit, longest) in holds {
+            let slots = Arc::downgrade(self);
+            runtime.spawn(async move {
+                sleep(longest).await;
+                if let Some(slots) = slots.upgrade() {
+                    slots.release(|released| released == limit);
+                }
+            });
+        }
+    }
+
+    /// Waits until one of the slots has expired in the database, because it could not be renewed. Never ends if the
+    /// slots do not expire, or are released.
+    pub(crate) async fn expired(&self) {
+        loop {
+            let held: SmallVec<[_; 2]> = self.held().iter().map(|outcome| outcome.fingerprint()).collect();
+            match self.engine.renewals.certain_until(&held, self.since) {
+                Some(until) if until <= Instant::now() => return,
+                Some(until) => sleep_until(until).await,
+                None => pending().await,
+            }
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Charges> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").field("held", &*self.held()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.release(|_| true);
+    }
+}
+
+impl Engine {
+    /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken. They are released if the
+    /// caller gives up.
+    pub(crate) fn hold(self: &Arc<Self>, charges: Charges) -> StoreFuture<Held> {
+        let (engine, since) = (self.clone(), Instant::now());
+        let hold = move |mut decision: Decision| {
+            let slots = Slots::take(&engine, &mut decision, since);
+            Held { decision, slots }
+        };
+        match self.decide(charges, Purpose::Take).into_ready() {
+            Ok(decision) => StoreFuture::ready(decision.map(hold)),
+            Err(pending) => StoreFuture::pending(async move {
+                StoreError::check_runtime()?;
+                // In a task of its own, so that a slot that nobody waits for any more is released.
+                let decided = Handle::current().spawn(async move { pending.await.map(hold) });
+                decided.await.unwrap_or_else(|error| Err(StoreError::new(error)))
+            }),
+        }
+    }
+
+    /// Returns whether slots that were taken by this part of the limiter expire, so that they have to be renewed.
+    fn renews(&self, by: DecidedBy) -> bool {
+        by == DecidedBy::Store && !self.limits.keeps_slots_here
+    }
+
+    /// Returns slots to the part of the limiter that has given them, and then wakes those who wait for one.
+    fn return_slots(self: &Arc<Self>, by: DecidedBy, mut released: Charges) {
+        let keys: SmallVec<[_; 2]> = released.iter().map(|outcome| outcome.key()).collect();
+        let wake = move |engine: &Self| {
+            keys.iter().filter_map(|key| engine.turns.get(key)).for_each(|turn| turn.released.notify_one());
+        };
+        let runtime = Handle::try_current().ok();
+        let runtime = match self.renews(by) {
+            true => {
+                self.renewals.release(&mut released);
+                runtime.or_else(|| self.renewals.runtime.get().cloned())
+            }
+            false => runtime,
+        };
+        let receipt = Receipt { by, store: self.limits.store, charged: released };
+        match (self.refund(receipt, self.deadline()).into_ready(), runtime) {
+            (Ok(_), _) => wake(self),
+            (Err(refund), Some(runtime)) => {
+                let engine = self.clone();
+                runtime.spawn(async move {
+                    let _ = refund.await;
+                    wake(&engine);
+                });
+            }
+            (Err(_), None) => {}
+        }
+    }
+}
