@@ -35,7 +35,7 @@ const ALGORITHMS: Files = files! { ScriptTag:
 
 const TASKS: Files = files! { Task:
     "decide.lua" Acquire Peek PeekWithStrikes;
-    "change.lua" Refund GetOverride SetOverride Reset;
+    "change.lua" Refund Renew GetOverride SetOverride Reset;
 };
 
 /// Returns the script, which is the same for all limits, so that a server keeps one. The tests write it to

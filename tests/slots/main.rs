@@ -1,0 +1,3 @@
+//! Concurrency limits.
+
+mod stores;
