@@ -428,7 +428,11 @@ impl fmt::Display for LimitExplanation {
                     None => write!(f, ": not decided, cost {}", applied.cost)?,
                     Some(outcome) => {
                         write_verdict(outcome, f)?;
-                        write!(f, ", {} of {} left, cost {}", outcome.remaining(), applied.capacity, applied.cost)?;
+                        write!(f, ", {} of {} left", outcome.remaining(), applied.capacity)?;
+                        if outcome.debt() > 0 {
+                            write!(f, ", debt {}", outcome.debt())?;
+                        }
+                        write!(f, ", cost {}", applied.cost)?;
                         if !outcome.reset_after().is_zero() {
                             write!(f, ", reset after {}", RoundedUp(outcome.reset_after()))?;
                         }

@@ -235,7 +235,7 @@ impl Algorithm {
 
     /// Returns the burst of a queue.
     #[inline]
-    pub(super) const fn queue_burst(&self) -> Option<u32> {
+    pub(crate) const fn queue_burst(&self) -> Option<u32> {
         if let Kind::Bucket(BucketKind::Queue { burst }) = self.kind { Some(burst) } else { None }
     }
 

@@ -128,6 +128,12 @@ impl Decision {
         self.takes && self.is_allowed()
     }
 
+    /// Returns the largest cost that the limits would allow together, with their overage.
+    pub(crate) fn available(&self) -> u64 {
+        let of = |veto| self.outcomes().iter().filter(move |outcome| outcome.veto == veto).map(Outcome::available);
+        of(Veto::Enforced).chain(of(Veto::Quota).max()).min().unwrap_or(u64::MAX)
+    }
+
     /// Returns how long an allowed request waits before it proceeds: the longest delay of all limits. Zero for a denied
     /// request.
     #[must_use]

@@ -31,6 +31,8 @@ pub struct Outcome {
     pub(crate) used: u64,
     /// The [summary](KeyState::summary) of the state after the decision.
     pub(crate) mark: CompactState,
+    /// The part of the overage that is a debt, in percent of the size.
+    pub(super) debt_percent: u32,
     /// Whether an allowed request takes a part of its cost from the overage.
     uses_overage: bool,
     is_enforced: bool,
@@ -45,8 +47,8 @@ pub(super) struct Details {
     pub(super) lockout: Option<Lockout>,
     /// The values to report in place of those that follow from the mark.
     report: Option<ReportedValues>,
-    /// The fingerprint of the share that has answered.
-    share: Option<u128>,
+    /// The fingerprint of the share that has answered, and its debt.
+    share: Option<(u128, u64)>,
 }
 
 /// The values that the outcome reports beside its verdict.
@@ -79,6 +81,7 @@ impl From<Charge> for Outcome {
             now: 0,
             used: 0,
             mark: CompactState::UNUSED,
+            debt_percent: 0,
             uses_overage: false,
             is_enforced: charge.veto != Veto::Shadow,
             is_locked_out: false,
@@ -193,7 +196,8 @@ impl Outcome {
     /// Takes the answer to an equal question, brought forward by so many µs. Requires that nothing has changed, and
     /// that this is before [`sufficient_until`](Self::sufficient_until).
     pub(crate) fn answer_like(&mut self, known: &Self, elapsed: u64) {
-        let Self { charge: asked, .. } = mem::replace(self, known.clone());
+        let Self { charge: asked, debt_percent, .. } = mem::replace(self, known.clone());
+        self.debt_percent = debt_percent;
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
             self.charge = asked;
         }
@@ -235,12 +239,12 @@ impl Outcome {
             ..share.clone()
         };
         let details = self.details_mut();
-        (details.report, details.share) = (Some(share.report()), Some(share.fingerprint()));
+        (details.report, details.share) = (Some(share.report()), Some((share.fingerprint(), share.debt())));
     }
 
     /// Returns whether this share has answered.
     pub(crate) fn is_of_share(&self, share: &Charge) -> bool {
-        self.details.as_ref().is_some_and(|details| details.share == Some(share.fingerprint()))
+        self.details.as_ref().is_some_and(|details| details.share.is_some_and(|(own, _)| own == share.fingerprint()))
     }
 
     /// Returns whether the outcome of another charge [follows](Self::answer_like) from this one: all that it depends on is
@@ -274,6 +278,15 @@ impl Outcome {
             return at.saturating_add(self.mark.at.saturating_sub(self.now));
         }
         u64::MAX
+    }
+
+    /// Lets the charge exceed the limit and its overage by so many percent. A queue has no debt, because its level is the
+    /// delay of others.
+    pub(crate) fn allow_debt(&mut self, percent: u32) {
+        if self.algorithm.queue_burst().is_none() {
+            self.charge.set_overage(self.overage_percent.saturating_add(percent));
+            self.debt_percent = percent;
+        }
     }
 
     /// Returns the largest cost that is available now, with overage.
@@ -323,6 +336,8 @@ pub enum OutcomeKind {
     Delayed,
     /// The limit had capacity in its overage only: see [`Limit::soft`](crate::Limit::soft).
     Overage,
+    /// A settlement took tokens beyond the limit and its overage: see [`Limit::debt`](crate::Limit::debt).
+    Debt,
     /// The limit had no capacity, but is in [shadow mode](crate::Limit::shadow), so it denied nothing.
     ShadowDenied,
     /// The limit had no capacity, but another limit in [quota mode](crate::Limit::quota_mode) had.
@@ -339,6 +354,7 @@ impl OutcomeKind {
             Self::Allowed => "allowed",
             Self::Delayed => "delayed",
             Self::Overage => "overage",
+            Self::Debt => "debt",
             Self::ShadowDenied => "shadow_denied",
             Self::QuotaExceeded => "quota_exceeded",
             Self::Denied => "denied",
@@ -394,6 +410,7 @@ impl Outcome {
             Verdict::Deny { .. } if self.veto == Veto::Quota => OutcomeKind::QuotaExceeded,
             Verdict::Deny { .. } => OutcomeKind::ShadowDenied,
             Verdict::Allow { .. } if self.uses_overage() => OutcomeKind::Overage,
+            Verdict::Allow { .. } if self.cost > 0 && self.debt() > 0 => OutcomeKind::Debt,
             Verdict::Allow { delay: Duration::ZERO } => OutcomeKind::Allowed,
             Verdict::Allow { .. } => OutcomeKind::Delayed,
         }
@@ -417,7 +434,18 @@ impl Outcome {
     /// Returns whether there was capacity in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
     #[must_use]
     pub fn uses_overage(&self) -> bool {
-        self.uses_overage && self.wait == 0
+        self.uses_overage && self.wait == 0 && self.debt() == 0
+    }
+
+    /// Returns the tokens in use beyond the limit and its overage: the [debt](crate::Limit::debt) that settlements have
+    /// left, or what remains in use after the limit was lowered. Requests are denied while there are any.
+    #[must_use]
+    pub fn debt(&self) -> u64 {
+        if let Some((_, debt)) = self.details.as_ref().and_then(|details| details.share) {
+            return debt;
+        }
+        let own = self.algorithm.with_overage(self.overage_percent - self.debt_percent);
+        self.used.saturating_sub(own.hard_capacity())
     }
 
     /// Returns the largest cost, in tokens, that this limit would still allow at this instant, after the decision.
@@ -458,7 +486,7 @@ impl Outcome {
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         let reported = |outcome: &Self| {
-            let flags = (outcome.is_enforced, outcome.uses_overage(), outcome.is_locked_out());
+            let flags = (outcome.is_enforced, outcome.uses_overage(), outcome.debt(), outcome.is_locked_out());
             (
                 outcome.limit,
                 outcome.cost,
@@ -477,7 +505,7 @@ impl serde::Serialize for Outcome {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
 
-        let (verdict, mut fields) = (self.verdict(), serializer.serialize_struct("Outcome", 9)?);
+        let (verdict, mut fields) = (self.verdict(), serializer.serialize_struct("Outcome", 10)?);
         let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
         fields.serialize_field("allowed", &verdict.is_allowed())?;
         fields.serialize_field("enforced", &self.is_enforced)?;
@@ -487,6 +515,7 @@ impl serde::Serialize for Outcome {
         fields.serialize_field("more_after_seconds", &seconds(self.more_after()))?;
         fields.serialize_field("reset_after_seconds", &seconds(Some(self.reset_after())))?;
         fields.serialize_field("uses_overage", &self.uses_overage())?;
+        fields.serialize_field("debt", &self.debt())?;
         fields.serialize_field("locked_out", &self.is_locked_out())?;
         fields.end()
     }

@@ -17,7 +17,9 @@ impl Outcome {
 
     /// Returns the outcome of the same charge without an answer.
     pub(crate) fn unanswered(&self) -> Self {
-        Self::new(self.charge, self.penalty().map(PenaltyOutcome::unanswered))
+        let mut outcome = Self::new(self.charge, self.penalty().map(PenaltyOutcome::unanswered));
+        outcome.debt_percent = self.debt_percent;
+        outcome
     }
 
     /// Returns the penalty of the limit.

@@ -24,7 +24,7 @@ impl Engine {
 
     /// Records a decision that has begun at an instant, if it is to be recorded.
     #[inline]
-    pub(super) fn record(&self, began: Option<Instant>, decision: &Decision) {
+    pub(crate) fn record(&self, began: Option<Instant>, decision: &Decision) {
         if let Some(began) = began {
             self.record_since(began, decision);
         }

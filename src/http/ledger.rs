@@ -353,6 +353,7 @@ impl Ledger {
         loop {
             // A denial is not the client's fault, so it is no strike.
             charged.disable_strikes();
+            self.config.engine().limits.allow_debts(&mut charged);
             let decision = self.decide(charged, Purpose::Take).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 return Ok(decision);

@@ -163,7 +163,7 @@ impl Permit {
     /// or charges the missing tokens as far as the limit has capacity. May be called repeatedly. The last call determines
     /// the cost. If limits count different things, such as requests and bytes, settle [one of them](Self::limit).
     ///
-    /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
+    /// Overage and [debt](Limit::debt) count as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
     /// adds nothing to the [shortfall](Settled::shortfall). Of limits in [quota mode](Limit::quota_mode), only those
     /// that the request was charged are settled.
     ///

@@ -60,6 +60,8 @@ pub struct Limit {
     /// Whether a request holds its slot until the head of its response only.
     pub(crate) is_until_head: bool,
     pub(crate) cost_at_end: Option<Arc<CostAtEndFn>>,
+    /// The percentage beyond the limit and its overage that a settlement may charge.
+    pub(crate) debt: Option<u32>,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -121,6 +123,7 @@ impl Limit {
             longest_hold: None,
             is_until_head: false,
             cost_at_end: None,
+            debt: None,
         })
     }
 

@@ -215,6 +215,15 @@ impl Limits {
         self.add_completed(charges, charge);
     }
 
+    /// Lets charges of a settlement use the debts of their limits.
+    pub(crate) fn allow_debts(&self, charges: &mut Charges) {
+        for outcome in charges.iter_mut() {
+            if let Some(percent) = self.limits[outcome.limit()].debt {
+                outcome.allow_debt(percent);
+            }
+        }
+    }
+
     /// Adds the charge of a limit, with its overage if it is elastic, and its penalty.
     fn add_completed(&self, charges: &mut Charges, mut charge: Charge) {
         let limit = &self.limits[charge.limit()];

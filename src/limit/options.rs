@@ -240,8 +240,8 @@ impl Limit {
     /// Computes the actual cost of a request from its response, in tokens. `None` keeps the charge.
     ///
     /// A lower cost refunds the difference, as far as it is still in force. A higher cost charges the difference, as
-    /// far as there is capacity; [`Event::Shortfall`](crate::Event::Shortfall) reports the rest. Neither changes the
-    /// response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To settle later, for
+    /// far as there is capacity or [debt](Self::debt); [`Event::Shortfall`](crate::Event::Shortfall) reports the rest.
+    /// Neither changes the response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To settle later, for
     /// example at the end of a body, use a [`Permit`](crate::Permit).
     ///
     /// ```
@@ -284,17 +284,46 @@ impl Limit {
         self.cost_at_end = Some(Arc::new(actual));
         self
     }
+
+    /// Lets a settlement exceed the limit and its overage by `percent` percent of the limit, rounded down to whole tokens.
+    /// By default, a settlement charges what the limit has capacity for.
+    ///
+    /// Settlements are those of [`settle_by`](Self::settle_by) and [`Permit::settle`](crate::Permit::settle). What exceeds
+    /// the debt is a [`Shortfall`](crate::Event::Shortfall). While a key is [in debt](crate::Outcome::debt), its requests
+    /// are denied, with the exact wait, and `remaining` is 0. A bucket pays the debt back at its rate. A window forgets it
+    /// with its tokens, so [use a bucket](crate::guide::costs#debt) if all usage must be paid for.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// // A request that takes 25,000 tokens is charged in full. The next one waits until the debt is paid.
+    /// let tokens = Limit::new("tokens", TokenBucket::per_minute(10_000)).by(key::header("x-api-key")).debt(150);
+    /// # let _ = tokens;
+    /// ```
+    ///
+    /// It is a [mistake](crate::Builder#errors) if `percent` is 0, if the limit is a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), whose requests would wait for the debt of others, or if the limit,
+    /// its overage and its debt exceed 2^32 − 1 tokens or take more than 142 years to drain.
+    pub fn debt(self, percent: u32) -> Self {
+        Self { debt: Some(percent), ..self }
+    }
 }
 
 impl Limit {
-    /// Returns an error if the overage is 0 percent, or if `algorithm` and the overage exceed the tokens that a limit
-    /// can have.
+    /// Returns an error if the overage or the debt is 0 percent, if `algorithm` can have no debt, or if all of them exceed
+    /// the tokens that a limit can have.
     pub(crate) fn check_overage(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
-        let Some(percent) = self.overage else { return Ok(()) };
-        if percent == 0 {
-            let message = format!("the limit {:?} is soft by 0 %: use at least 1, or leave it hard", self.name);
-            return Err(ConfigError::new(message));
+        let invalid = |message: &str| Err(ConfigError::new(format!("the limit {:?} {message}", self.name)));
+        match (self.overage, self.debt) {
+            (None, None) => return Ok(()),
+            (Some(0), _) => return invalid("is soft by 0 %: use at least 1, or leave it hard"),
+            (_, Some(0)) => return invalid("has a debt of 0 %: use at least 1, or leave it out"),
+            (_, Some(_)) if algorithm.queue_burst().is_some() => {
+                return invalid("is a queue, which can't have a debt: use a token bucket, or leave the debt out");
+            }
+            _ => {}
         }
+        let percent = self.overage.unwrap_or_default().saturating_add(self.debt.unwrap_or_default());
         let [tokens, _] = algorithm.size();
         if algorithm.with_overage(percent).overage() < u64::from(tokens) * u64::from(percent) / 100 {
             return Err(ConfigError::new(format!(

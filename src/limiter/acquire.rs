@@ -1,5 +1,6 @@
 //! Decides operations at once, and explains decisions.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 #[cfg(doc)]
@@ -107,6 +108,65 @@ impl Limiter {
         engine.decide(asked, Purpose::Take)
     }
 
+    /// Takes as many tokens as every limit allows `key` to take, but at least and at most as many as `tokens` says.
+    /// Returns the tokens that were taken, 0 if there are fewer than the least, with the decision on them.
+    ///
+    /// It asks for the most, and after a denial for what is left, up to ten times if others take that meanwhile. Only the
+    /// last decision is recorded, and only a denial of the least counts towards a [penalty](crate::Limit::penalty).
+    /// Overage counts as capacity. Of limits in [quota mode](crate::Limit::quota_mode), the one with the most tokens left
+    /// counts.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, Limiter, TokenBucket};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::StoreError> {
+    /// let mails = Limiter::new([Limit::new("mails", TokenBucket::per_hour(100))]);
+    ///
+    /// let (taken, _) = mails.acquire_up_to("shop", 1..=70).await?;
+    /// assert_eq!(taken, 70);
+    /// let (taken, _) = mails.acquire_up_to("shop", 1..=70).await?;
+    /// assert_eq!(taken, 30);
+    /// let (taken, decision) = mails.acquire_up_to("shop", 1..=70).await?;
+    /// assert_eq!((taken, decision.is_allowed()), (0, false));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `tokens` is empty ([`StoreErrorKind::InvalidCall`]), or if the store can't decide and the
+    /// [policy](Builder::on_store_error) is to reject.
+    pub async fn acquire_up_to(
+        &self,
+        key: impl Key,
+        tokens: RangeInclusive<u64>,
+    ) -> Result<(u64, Decision), StoreError> {
+        let engine = self.current();
+        let key = key.hash_with(engine.hasher());
+        let (least, mut cost) = tokens.into_inner();
+        if cost < least {
+            let message = format!("there is no number of tokens from {least} to {cost}: give the lower one first");
+            return Err(StoreError::invalid_call(message));
+        }
+        let mut retries = 0..MAX_RETRIES;
+        loop {
+            let mut charges = engine.limits.charges_of(key, cost);
+            if cost > least {
+                charges.disable_strikes();
+            }
+            let began = engine.start_recording(Purpose::Take);
+            let decision = engine.decide_unrecorded(charges, Purpose::Take).await?;
+            let is_allowed = decision.is_allowed();
+            if is_allowed || cost == least {
+                engine.record(began, &decision);
+                return Ok((if is_allowed { cost } else { 0 }, decision));
+            }
+            let available = decision.available().min(cost - 1);
+            cost = if retries.next().is_some() { available.max(least) } else { least };
+        }
+    }
+
     /// Decides as [`acquire`](Self::acquire) would now, without charging anything.
     ///
     /// # Errors
@@ -160,6 +220,9 @@ impl Limiter {
         Explanation::new(&engine, None, charges, limits, Purpose::Preview).await
     }
 }
+
+/// The maximum number of retries at a lower cost, if others take the tokens that were left.
+const MAX_RETRIES: usize = 8;
 
 #[inline(always)]
 fn decide(engine: &Arc<Engine>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {

@@ -184,7 +184,8 @@ impl fmt::Debug for Limiter {
 ///
 /// - there are more than 8,192 limits, more than 64 may apply to one request, or two have the same name;
 /// - a limit can never allow its constant cost, or a limit in [quota mode](Limit::quota_mode) has a penalty;
-/// - the [overage](Limit::soft) of a limit is 0 percent, or too much for a limit;
+/// - the [overage](Limit::soft) or the [debt](Limit::debt) of a limit is 0 percent, or too much for a limit, or a queue
+///   has a debt;
 /// - the [store](Self::store) can't keep a limit: a [sketch](crate::guide::performance#fixed-memory) counts windows
 ///   only;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;

@@ -86,7 +86,7 @@ pub enum Event<'a> {
         /// the whole store.
         node: Option<&'a Node>,
     },
-    /// The actual cost of a request exceeded the capacity of a limit: see
+    /// The actual cost of a request exceeded the capacity of a limit and its [debt](crate::Limit::debt): see
     /// [`Limit::settle_by`](crate::Limit::settle_by).
     #[non_exhaustive]
     Shortfall {

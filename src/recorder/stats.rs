@@ -60,7 +60,8 @@ type TopKeys = Vec<(u128, TopKey)>;
 pub struct LimitStats {
     /// The name of the limit.
     pub limit: String,
-    /// The number of requests for which the limit had capacity, including delayed ones and those that used overage.
+    /// The number of requests for which the limit had capacity, including delayed ones and those that used overage or
+    /// debt.
     pub allowed: u64,
     /// The number of requests that the limit denied.
     pub denied: u64,
@@ -163,7 +164,9 @@ impl Recorder for Stats {
                 OutcomeKind::Denied => &counters.denied,
                 OutcomeKind::ShadowDenied => &counters.shadow_denied,
                 OutcomeKind::QuotaExceeded => continue,
-                OutcomeKind::Allowed | OutcomeKind::Delayed | OutcomeKind::Overage => &counters.allowed,
+                OutcomeKind::Allowed | OutcomeKind::Delayed | OutcomeKind::Overage | OutcomeKind::Debt => {
+                    &counters.allowed
+                }
             };
             counter.fetch_add(1, Ordering::Relaxed);
             counters.charged.fetch_add(limit.charged(), Ordering::Relaxed);

@@ -216,7 +216,8 @@ impl<'a> Compiler<'a> {
     fn limit(&mut self, mut limit: Limit, name: String, rule: &Rule<'_>, path: &[Descriptor<'_>]) -> Limit {
         limit.name = name.into();
         if let Err(error) = limit.check_overage(limit.algorithm()) {
-            self.problems.push(rule.node.problem("soft", error));
+            let field = if rule.node.has("debt") { "debt" } else { "soft" };
+            self.problems.push(rule.node.problem(field, error));
         }
         // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
         // without an extractor are the same for all requests.

@@ -38,6 +38,7 @@ pub(super) const LIMIT: &[&str] = &[
     "day",
     "cost",
     "soft",
+    "debt",
     "penalty",
     "on_store_error",
     "nodes",

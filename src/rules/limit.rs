@@ -131,7 +131,7 @@ fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit,
         limit = limit.cost(cost);
     }
     (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
-    limit.overage = overage;
+    (limit.overage, limit.debt) = (overage, rule.parse("debt", percent)?);
     limit.penalty = read_penalty(rule)?;
     limit.on_store_error = read_store_error_policy(rule)?;
     Ok(limit)
@@ -195,7 +195,7 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
 /// Reads the algorithm. If no requests are allowed, its capacity is 0.
 fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
     if tokens == 0
-        && let Some(name) = ["algorithm", "cost", "soft", "overridable"].into_iter().find(|name| rule.has(name))
+        && let Some(name) = ["algorithm", "cost", "soft", "debt", "overridable"].into_iter().find(|name| rule.has(name))
     {
         let message = format!(
             "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; to deny all requests, \

@@ -26,6 +26,7 @@ mod subject;
 mod system_clock;
 mod thresholds;
 mod trace;
+mod up_to;
 mod vectors;
 mod wait_order;
 mod waits;

@@ -1,5 +1,6 @@
 //! Costs that are known late, from the response or by a permit. The same tests run in memory and on Redis.
 
+mod debts;
 mod failures;
 mod handlers;
 mod losses;
