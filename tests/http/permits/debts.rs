@@ -10,8 +10,8 @@ use axum::routing::get;
 use tower_ratelimit::key::PeerAddr;
 use tower_ratelimit::{
     Algorithm, Builder, CalendarWindow, DecisionRecord, Event, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket,
-    LeakyBucketQueue, Limit, LimitHandle, Limiter, LiveLimits, Outcome, Permit, RateLimitLayer, Recorder, RequestHead,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, Stats, TokenBucket, when,
+    LeakyBucketQueue, Limit, LimitHandle, LiveLimits, Outcome, Permit, RateLimitLayer, Recorder, RequestHead,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, Stats, TokenBucket, rules, when,
 };
 
 use support::event_log::EventLog;
@@ -25,6 +25,7 @@ on_both_stores!(
     responses_settle_into_debt,
     an_override_has_a_debt_of_its_own_size,
     a_debt_outlives_a_replacement_of_the_limit,
+    a_rules_file_sets_the_debt,
     a_debt_comes_after_the_overage,
     a_debt_comes_after_elastic_overage,
     only_settlements_use_debt,
@@ -90,7 +91,7 @@ async fn debt(limits: &RateLimitLayer, name: &str) -> u64 {
 async fn the_waits_of_the_guide_are_exact(fixture: StoreFixture) {
     for (index, (algorithm, wait, reset)) in waits().into_iter().enumerate() {
         let name = format!("tokens {index}");
-        let (app, limits) = app(fixture.builder([limit(&name, algorithm).debt(200)]), 5);
+        let (app, limits) = app(fixture.builder([limit(&name, algorithm).debt(200)]), 1);
         let start = fixture.now();
         let answer = visit(&app, "/25", "ann").await;
         assert_eq!((answer.status.as_u16(), answer.body.as_str(), answer.remaining()), (200, "0", 0), "{algorithm}");
@@ -192,6 +193,19 @@ async fn a_debt_outlives_a_replacement_of_the_limit(fixture: StoreFixture) {
     assert_eq!(visit(&app, "/25", "bob").await.body, "15", "the debt is gone for new requests");
 }
 
+async fn a_rules_file_sets_the_debt(fixture: StoreFixture) {
+    let yaml = "
+domain: shop
+descriptors:
+- key: header.x-user
+  rate_limit: { name: tokens, algorithm: token_bucket, unit: minute, requests_per_unit: 60, burst: 10, debt: 100% }
+";
+    let limits = rules::from_yaml(yaml, &rules::Extractors::new()).expect("a valid file");
+    let (app, limits) = app(fixture.builder(limits), 5);
+    assert_eq!(visit(&app, "/25", "ann").await.body, "5");
+    assert_eq!(debt(&limits, "tokens").await, 10);
+}
+
 /// Records the kinds of the outcomes of all limits.
 #[derive(Clone, Debug, Default)]
 struct Kinds(Arc<Mutex<Vec<&'static str>>>);
@@ -234,7 +248,7 @@ async fn a_debt_comes_after_the_overage(fixture: StoreFixture) {
     let mut request = http::Request::get("/").header("x-user", "ann").body(()).expect("a valid request");
     request.extensions_mut().insert(PeerAddr(([192, 0, 2, 7], 50_000).into()));
     let explanation = limits.explain(&RequestHead::of(&request)).await.to_string();
-    let expected = "denied, retry after 15 s, 0 of 10 left, debt 10, cost 5, reset after 22 s";
+    let expected = "denied, retry after 15 seconds, 0 of 10 left, debt 10, cost 5, reset after 22 seconds";
     assert!(explanation.contains(expected), "{explanation}");
 }
 
@@ -319,7 +333,7 @@ async fn a_client_that_underestimates_tenfold_keeps_its_rate(fixture: StoreFixtu
 
 #[test]
 fn impossible_debts_are_rejected() {
-    let error = |limit: Limit| Limiter::builder([limit]).try_build().unwrap_err().to_string();
+    let error = |limit: Limit| RateLimitLayer::builder([limit]).try_build().unwrap_err().to_string();
     for (limit, expected) in [
         (bucket().debt(0), "the limit \"tokens\" has a debt of 0 %: use at least 1, or leave it out"),
         (
