@@ -150,6 +150,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{FixedWindow, Penalty, SlidingLog};
+    use crate::decision::OutcomeKind;
     use crate::key::hash::KeyHash;
     use crate::limit::Share;
 
@@ -183,6 +184,23 @@ mod tests {
         let key = KeyHasher::with_secret([0; 16]).hash(b"key");
         let (_, decision) = local.decide(key, 2);
         assert_eq!(decision.unwrap().outcomes()[0].available(), 5 + 1 - 2);
+    }
+
+    #[test]
+    fn a_local_settlement_can_leave_a_debt_of_the_share() {
+        let half = OnStoreError::DecideLocally(Share::one_of(2));
+        let local = Local::new(vec![Limit::new("window", FixedWindow::per_day(10)).debt(100).on_store_error(half)]);
+        let key = KeyHasher::with_secret([0; 16]).hash(b"key");
+        let settle = |cost| {
+            let mut charges = local.limits.charges_of(key, cost);
+            local.limits.allow_debts(&mut charges);
+            local.policies.decide(&local.limits, Purpose::Take, charges).1.unwrap().outcomes()[0].clone()
+        };
+        let [within, beyond] = [settle(4), settle(4)].map(|outcome| (outcome.kind(), outcome.debt()));
+        assert_eq!((within, beyond), ((OutcomeKind::Allowed, 0), (OutcomeKind::Debt, 3)));
+        assert_eq!(settle(4).available(), 2);
+        let (_, denied) = local.decide(key, 1);
+        assert_eq!(denied.unwrap().outcomes()[0].debt(), 3);
     }
 
     #[test]

@@ -306,6 +306,7 @@ async fn an_explanation_serializes_to_json() {
                         "more_after_seconds": 0.1,
                         "reset_after_seconds": 0.1,
                         "uses_overage": false,
+                        "debt": 0,
                         "locked_out": false,
                     },
                 },
