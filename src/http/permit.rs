@@ -163,9 +163,9 @@ impl Permit {
     /// or charges the missing tokens as far as the limit has capacity. May be called repeatedly. The last call determines
     /// the cost. If limits count different things, such as requests and bytes, settle [one of them](Self::limit).
     ///
-    /// Overage and [debt](Limit::debt) count as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
-    /// adds nothing to the [shortfall](Settled::shortfall). Of limits in [quota mode](Limit::quota_mode), only those
-    /// that the request was charged are settled.
+    /// Overage and [debt](Limit::debt) count as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing
+    /// tokens or none, and adds nothing to the [shortfall](Settled::shortfall). Of limits in
+    /// [quota mode](Limit::quota_mode), only those that the request was charged are settled.
     ///
     /// ```
     /// use axum::http::StatusCode;

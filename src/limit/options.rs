@@ -241,8 +241,8 @@ impl Limit {
     ///
     /// A lower cost refunds the difference, as far as it is still in force. A higher cost charges the difference, as
     /// far as there is capacity or [debt](Self::debt); [`Event::Shortfall`](crate::Event::Shortfall) reports the rest.
-    /// Neither changes the response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To settle later, for
-    /// example at the end of a body, use a [`Permit`](crate::Permit).
+    /// Neither changes the response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To
+    /// settle later, for example at the end of a body, use a [`Permit`](crate::Permit).
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
