@@ -159,13 +159,16 @@ impl Permit {
         self.ledger.reject(Some(denied))
     }
 
-    /// Changes the cost of the request to `actual` tokens in each limit that the permit applies to: refunds the excess,
-    /// or charges the missing tokens as far as the limit has capacity. May be called repeatedly. The last call determines
-    /// the cost. If limits count different things, such as requests and bytes, settle [one of them](Self::limit).
+    /// Changes the cost of the request to `actual` tokens in the limit that the permit applies to: refunds the excess, or
+    /// charges the missing tokens as far as the limit has capacity. May be called repeatedly. The last call determines
+    /// the cost.
+    ///
+    /// Several limits may count different things, such as requests and bytes. Unless only one of those that apply has no
+    /// [`cost`](Limit::cost) of its own, settle [one of them](Self::limit) at a time.
     ///
     /// Overage and [debt](Limit::debt) count as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing
-    /// tokens or none, and adds nothing to the [shortfall](Settled::shortfall). Of limits in
-    /// [quota mode](Limit::quota_mode), only those that the request was charged are settled.
+    /// tokens or none, and adds nothing to the [shortfall](Settled::shortfall). A limit in
+    /// [quota mode](Limit::quota_mode) is left alone if others were charged in its place.
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -185,10 +188,18 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to
-    /// reject.
+    /// Returns an error if the permit is for several limits without a cost of their own
+    /// ([`StoreErrorKind::InvalidCall`](crate::StoreErrorKind::InvalidCall)), if the store can't refund, or if it can't
+    /// decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let targets = self.ledger.targets(|account| self.charges(account).then_some(actual));
+        if targets.len() > 1 {
+            let names: Vec<&str> = targets.iter().map(|(limit, _)| self.limits()[*limit].name()).collect();
+            return Err(StoreError::invalid_call(format_args!(
+                "a settlement is for several limits, {names:?}: name one by `permit.limit(name)`, or give the others a \
+                 cost of their own with `Limit::cost`"
+            )));
+        }
         let Adjusted { decision, has_refunded, shortfall } = self.ledger.adjust(targets).await?;
         let decision = if has_refunded { self.peek().await } else { decision };
         Ok(Settled { decision: decision.map_or_else(|| self.decision(), |decision| self.view(decision)), shortfall })

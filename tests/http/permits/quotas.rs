@@ -12,6 +12,7 @@ use tower::Layer;
 use tower::util::service_fn;
 use tower_ratelimit::{CostTable, HeaderStyle, Limit, Permit, RateLimitLayer, TokenBucket, key};
 
+use super::settle_each;
 use crate::service::{Hello, builder, get, per_minute as limit, visit};
 use support::answer::{ask, statuses};
 
@@ -87,7 +88,7 @@ async fn a_settlement_charges_what_all_quotas_have_left() {
     let quotas = [quota("own", 3), quota("team", 4)];
     for quotas in [quotas.clone(), [quotas[1].clone(), quotas[0].clone()]] {
         let limits = layer(quotas).cost(3);
-        let settle = |permit: Permit| async move { assert_eq!(permit.settle(6).await.unwrap().shortfall, 3) };
+        let settle = |permit: Permit| async move { assert_eq!(settle_each(&permit, 6).await, 3) };
         handled(&limits, settle).await;
         assert_eq!(left(&limits, ["own", "team"]).await, [0, 0]);
     }
@@ -151,7 +152,7 @@ async fn a_settlement_leaves_quotas_alone_that_the_request_was_not_charged() {
     let quotas = || [quota("own", 3), quota("team", 20)];
     for (settled, team) in [(5, 15), (8, 12), (2, 18), (25, 0)] {
         let settle = move |permit: Permit| async move {
-            assert_eq!(permit.settle(settled).await.unwrap().shortfall, settled.saturating_sub(20));
+            assert_eq!(settle_each(&permit, settled).await, settled.saturating_sub(20));
         };
         // The same where the router charges both, and the route only one of them.
         for router in [5, 1] {
@@ -168,26 +169,28 @@ async fn a_settlement_leaves_quotas_alone_that_the_request_was_not_charged() {
     let settle = |permit: Permit| async move {
         assert_eq!(permit.limit("own").unwrap().settle(2).await.unwrap().shortfall, 0);
         permit.refund().await.unwrap();
-        assert_eq!(permit.settle(4).await.unwrap().shortfall, 0);
+        assert_eq!(permit.limit("own").unwrap().settle(3).await.unwrap().shortfall, 0);
     };
     handled(&limits, settle).await;
-    assert_eq!(left(&limits, ["own", "team"]).await, [3, 16]);
+    assert_eq!(left(&limits, ["own", "team"]).await, [0, 20]);
 }
 
 #[tokio::test]
 async fn a_settlement_by_the_response_leaves_quotas_alone_that_the_request_was_not_charged() {
     let settled = |name, tokens| quota(name, tokens).settle_by(|_| Some(5));
-    let limits = layer([settled("own", 3), settled("team", 20)]).cost_by(|_| 5);
-    assert_eq!(ask(&limits.layer(Hello::default()), get("/")).await.status, 200);
-    assert_eq!(left(&limits, ["own", "team"]).await, [3, 15]);
+    let limits = layer([settled("own", 6), settled("team", 20)]).cost(4);
+    for expected in [[1, 15], [1, 10]] {
+        assert_eq!(ask(&limits.layer(Hello::default()), get("/")).await.status, 200);
+        assert_eq!(left(&limits, ["own", "team"]).await, expected);
+    }
 }
 
 /// The settlement is lowered to what the other limit has left.
 #[tokio::test]
 async fn a_settlement_that_another_limit_denies_charges_no_quota_in_part() {
-    let limits = layer([quota("own", 3), quota("team", 20), limit("hard", 4)]);
-    let settle = |permit: Permit| async move { assert_eq!(permit.settle(6).await.unwrap().shortfall, 2) };
-    handled(&limits, settle).await;
+    let limits =
+        layer([quota("own", 3), quota("team", 20), limit("hard", 4)].map(|limit| limit.settle_by(|_| Some(6))));
+    assert_eq!(ask(&limits.layer(Hello::default()), get("/")).await.status, 200);
     assert_eq!(left(&limits, ["own", "team", "hard"]).await, [2, 14, 0]);
 }
 

@@ -14,6 +14,8 @@ use tower_ratelimit::{
     SlidingLog, Timestamp, TokenBucket,
 };
 
+use super::settle_each;
+
 #[derive(Clone, Debug)]
 enum Act {
     /// A request, which is refunded if its response does not count.
@@ -273,8 +275,8 @@ impl Layers {
             let permit = Permit::of(request.extensions()).expect("a permit");
             let mut seen = String::new();
             if let Some(settled) = settled {
-                let settled = permit.settle(settled).await.unwrap();
-                seen = format!("{} {}", settled.shortfall, permit.charge(1).await.unwrap().is_allowed());
+                let shortfall = settle_each(&permit, settled).await;
+                seen = format!("{shortfall} {}", permit.charge(1).await.unwrap().is_allowed());
             }
             Ok::<_, std::convert::Infallible>(Response::builder().header("x-seen", seen).body(Body::empty()).unwrap())
         });

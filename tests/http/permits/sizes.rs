@@ -9,6 +9,7 @@ use axum::extract::Path;
 use axum::routing::get;
 use tower_ratelimit::{Builder, Event, HttpOptions, Limit, Permit, SlidingLog, when};
 
+use super::settle_each;
 use crate::service::per_day;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
@@ -22,11 +23,9 @@ on_both_stores!(
     each_limit_reports_the_tokens_that_it_lacks,
 );
 
-/// Returns a router whose route `/{n}` settles n tokens and responds with the shortfall.
+/// Returns a router whose route `/{n}` settles n tokens in each limit and responds with the shortfall.
 fn app(limits: &Builder<HttpOptions>) -> Router {
-    let settle = async |permit: Permit, Path(actual): Path<u64>| {
-        permit.settle(actual).await.expect("a settlement").shortfall.to_string()
-    };
+    let settle = async |permit: Permit, Path(actual): Path<u64>| settle_each(&permit, actual).await.to_string();
     Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits().build())
 }
 
