@@ -41,8 +41,8 @@
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, a [`Penalty`] locks out keys that
 //!   are denied too often, and [`Limit::size_when`] applies another size to some requests.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
-//! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges
-//!   more, settles, refunds or resets.
+//! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response, and [`Limit::settle_at_end`] by the
+//!   end of its body. A handler's [`Permit`] charges more, settles, refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
 //! - [`explain`] shows why a request is allowed or denied. [`dry_run`] shows what other limits would have denied.

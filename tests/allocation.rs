@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -17,8 +17,9 @@ use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::{Body, Frame};
 use http_body_util::Empty;
-use tower::util::MapRequestLayer;
+use tower::util::{MapRequestLayer, service_fn};
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
@@ -451,4 +452,38 @@ fn permits_and_refunds_allocate_a_ledger() {
     allocates("with a permit", &permits, ALLOWED, LEDGER);
     let counts = layer([limit("a").by(key::peer_ip()).count_if(|_| true)]).headers([]).build();
     allocates("with `count_if`", &counts, ALLOWED, LEDGER + 1);
+}
+
+/// A body of frames from static memory.
+struct Frames(usize);
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let is_over = self.0 == 0;
+        self.0 = self.0.saturating_sub(1);
+        Poll::Ready((!is_over).then(|| Ok(Frame::data(Bytes::from_static(b"frame")))))
+    }
+}
+
+#[test]
+fn frames_of_a_body_that_is_settled_do_not_allocate() {
+    let settled = || layer([limit("a").settle_at_end(|end| (end.frames() > 0).then_some(2))]).headers([]).build();
+    // What happens at the end.
+    allocates("with `settle_at_end`", &settled(), ALLOWED, LEDGER + 1);
+    let frames = |_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Frames(1_000))));
+    let mut service = settled().layer(service_fn(frames));
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..ALLOWED {
+        let mut body = pin!(call(&mut service, request()).1.into_body());
+        let before = COUNT.get();
+        for _ in 0..1_000 {
+            assert!(matches!(body.as_mut().poll_frame(&mut context), Poll::Ready(Some(Ok(_)))));
+        }
+        assert_eq!(COUNT.get() - before, 0);
+        assert!(matches!(body.as_mut().poll_frame(&mut context), Poll::Ready(None)));
+        assert!(COUNT.get() > before);
+    }
 }

@@ -34,6 +34,8 @@ pub(super) struct Ledger {
     /// The slots of the request, until they are released.
     pub(super) slots: Option<Weak<Slots>>,
     entries: Mutex<Entries>,
+    /// Locked during an adjustment, so that the last of several determines the cost.
+    adjusting: tokio::sync::Mutex<()>,
 }
 
 struct Entries {
@@ -107,9 +109,15 @@ impl Ledger {
         let accounts = first.outcomes().iter().map(account).collect();
         let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.nested.number] };
         entries.add(first);
-        let slots = slots.map(Arc::downgrade);
-        let ledger =
-            Arc::new(Self { config: config.clone(), by, head, no_charges, slots, entries: Mutex::new(entries) });
+        let ledger = Arc::new(Self {
+            config: config.clone(),
+            by,
+            head,
+            no_charges,
+            slots: slots.map(Arc::downgrade),
+            entries: Mutex::new(entries),
+            adjusting: tokio::sync::Mutex::default(),
+        });
         request.extensions_mut().get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }
@@ -327,7 +335,9 @@ impl Ledger {
     }
 
     /// Refunds the tokens paid in excess of the targets, and charges the missing tokens as far as each limit has capacity.
+    /// Waits for earlier adjustments.
     pub(super) async fn adjust(&self, mut targets: Targets) -> Result<Adjusted, StoreError> {
+        let _turn = self.adjusting.lock().await;
         let deadline = || self.config.engine().deadline();
         let mut adjusted =
             Adjusted { has_refunded: self.refund_excess(&targets, deadline()).await?, ..Adjusted::default() };
@@ -341,7 +351,7 @@ impl Ledger {
             let decision = self.charge_available(&missing, &targets).await?;
             adjusted.shortfall = self.report_shortfall(&missing, &decision);
             adjusted.decision = Some(self.record(decision));
-            // Another task may have adjusted the same request meanwhile.
+            // Another task may have charged the same request meanwhile.
             adjusted.has_refunded = self.refund_excess(&targets, deadline()).await?;
         }
         Ok(adjusted)
@@ -394,8 +404,13 @@ impl Ledger {
     pub(super) async fn adjust_to_route(&self, cost: u64) -> Result<Decision, StoreError> {
         let engine = self.config.engine();
         let has_own_cost = |account: &Account| engine.limits[account.asked.limit()].cost.is_some();
-        let full_cost =
-            |account: &Account| if has_own_cost(account) { account.paid.max(account.asked.cost) } else { cost };
+        let full_cost = |account: &Account| {
+            if has_own_cost(account) {
+                account.paid.max(account.asked.cost)
+            } else {
+                engine.limits.capped_estimate(&account.asked, cost)
+            }
+        };
         let full = self.ask(full_cost);
         // A quota without a difference was charged in full, so it allows the request, whatever others have left.
         let mut difference = self.ask(|account| full_cost(account).saturating_sub(account.paid));

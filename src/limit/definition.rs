@@ -62,6 +62,8 @@ pub struct Limit {
     pub(crate) cost_at_end: Option<Arc<CostAtEndFn>>,
     /// The percentage beyond the limit and its overage that a settlement may charge.
     pub(crate) debt: Option<u32>,
+    /// Whether the first cost of a request is an estimate, because its actual cost is known later.
+    pub(super) has_estimate: bool,
 }
 
 /// Returns the detail of a request, if it has one.
@@ -124,6 +126,7 @@ impl Limit {
             is_until_head: false,
             cost_at_end: None,
             debt: None,
+            has_estimate: false,
         })
     }
 

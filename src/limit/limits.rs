@@ -34,7 +34,7 @@ pub(crate) struct Limits {
     unindexed: Arc<[usize]>,
     /// The limits that are found by indexes.
     pub(crate) indexed: Arc<[IndexedLimits]>,
-    /// Whether the size or the metrics of a limit depend on the request.
+    /// Whether the size, the metrics or the estimate of a limit depend on the request.
     depends_on_request: bool,
     /// Whether responses can change the costs of requests.
     pub(crate) settles_by_response: bool,
@@ -77,7 +77,9 @@ impl Limits {
             need_completion: limits.iter().any(|limit| {
                 limit.enforced_penalty().is_some() || limit.spare_capacity.is_some() || limit.algorithm.is_concurrency()
             }),
-            depends_on_request: limits.iter().any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some()),
+            depends_on_request: limits
+                .iter()
+                .any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some() || limit.has_estimate),
             settles_by_response: limits.iter().any(Limit::is_settled),
             settles_at_end: limits.iter().any(|limit| limit.cost_at_end.is_some()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
@@ -236,7 +238,7 @@ impl Limits {
         charges.push(Outcome::new(charge, limit.enforced_penalty().copied().map(PenaltyOutcome::new)));
     }
 
-    /// Gives the charges of a request the sizes and details that their limits have for it.
+    /// Gives the charges of a request the sizes and details that their limits have for it, and caps estimated costs.
     #[inline]
     pub(crate) fn fit(&self, charges: &mut Charges, head: &RequestHead<'_>) {
         if self.depends_on_request {
@@ -255,10 +257,17 @@ impl Limits {
                 }
                 self.set_size(&mut charges[index].charge, size);
             }
+            charges[index].charge.cost = self.capped_estimate(&charges[index].charge, charges[index].charge.cost);
             if let Some(detail) = limit.metric_detail.as_ref().and_then(|detail| detail(head)) {
                 charges.set_detail(charges[index].limit(), detail);
             }
         }
+    }
+
+    /// Returns the cost of a charge, but no more than its limit can ever allow if the cost is an estimate.
+    pub(crate) fn capped_estimate(&self, charge: &Charge, cost: u64) -> u64 {
+        let has_estimate = self.limits[charge.limit()].has_estimate;
+        if has_estimate { cost.min(charge.algorithm.hard_capacity()) } else { cost }
     }
 
     /// Gives a charge another size of its limit.

@@ -234,15 +234,22 @@ impl Limit {
     /// Replaces any previous `count_if` or [`settle_by`](Self::settle_by). The limits of a [`Limiter`](crate::Limiter)
     /// can't have either, because there are no responses.
     pub fn count_if(self, counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
-        self.settle_by(move |response| if counts(response) { None } else { Some(0) })
+        let has_estimate = self.cost_at_end.is_some();
+        let settled = self.settle_by(move |response| if counts(response) { None } else { Some(0) });
+        Self { has_estimate, ..settled }
     }
 
     /// Computes the actual cost of a request from its response, in tokens. `None` keeps the charge.
     ///
     /// A lower cost refunds the difference, as far as it is still in force. A higher cost charges the difference, as
     /// far as there is capacity or [debt](Self::debt); [`Event::Shortfall`](crate::Event::Shortfall) reports the rest.
-    /// Neither changes the response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To
-    /// settle later, for example at the end of a body, use a [`Permit`](crate::Permit).
+    /// Neither changes the response. [`count_if`](Self::count_if) describes when this happens, and what headers show.
+    /// [`settle_at_end`](Self::settle_at_end) settles at the end of the body, and a [`Permit`](crate::Permit) at any
+    /// time.
+    ///
+    /// The cost before the response is an estimate. It is capped at the size that the limit has for the request, so that
+    /// one that is too high is allowed when all tokens are left. A smaller [override](Self::overridable) is found only by
+    /// the store, so an estimate above it is denied.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -256,6 +263,7 @@ impl Limit {
     /// ```
     pub fn settle_by(mut self, actual: impl Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.actual_cost = Some(Arc::new(actual));
+        self.has_estimate = true;
         self
     }
 
@@ -268,7 +276,7 @@ impl Limit {
     /// response, because its handler fails or is dropped, the charge stays.
     ///
     /// The cost replaces that of [`settle_by`](Self::settle_by), if both are set, and is charged or refunded likewise.
-    /// The headers of the response have been sent by then.
+    /// The first cost is a capped estimate there and here. The headers of the response have been sent by then.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -282,6 +290,7 @@ impl Limit {
     /// ```
     pub fn settle_at_end(mut self, actual: impl Fn(&BodyEnd<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.cost_at_end = Some(Arc::new(actual));
+        self.has_estimate = true;
         self
     }
 

@@ -87,7 +87,7 @@ pub enum Event<'a> {
         node: Option<&'a Node>,
     },
     /// The actual cost of a request exceeded the capacity of a limit and its [debt](crate::Limit::debt): see
-    /// [`Limit::settle_by`](crate::Limit::settle_by).
+    /// [`Limit::settle_by`](crate::Limit::settle_by) and [`Limit::settle_at_end`](crate::Limit::settle_at_end).
     #[non_exhaustive]
     Shortfall {
         /// The limit's name.

@@ -32,8 +32,8 @@
 //! # What a dry run can't tell
 //!
 //! - A recording has no responses. So requests are charged their cost on arrival, which neither the response
-//!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by)) nor a
-//!   [`Permit`](crate::Permit) adjusts.
+//!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by),
+//!   [`Limit::settle_at_end`](crate::Limit::settle_at_end)) nor a [`Permit`](crate::Permit) adjusts.
 //! - A recording has no router. If limits depend on the route, as the key `path` of a rules file does, record the
 //!   matched route, and insert it as a [`RoutePattern`](crate::key::RoutePattern). Otherwise, all requests share one
 //!   key of [`key::matched_route`](crate::key::matched_route), and match no value of `path`.

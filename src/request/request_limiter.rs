@@ -64,7 +64,7 @@ use crate::store::StoreFuture;
 /// [`key::path()`](crate::key::path), or insert a [`RoutePattern`](crate::key::RoutePattern). The path is compared as it
 /// is spelled, so a limit on `/reports` does not apply to `/%72eports`; a `RoutePattern` has one spelling.
 ///
-/// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`]) can't be built: there is none.
+/// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`], [`Limit::settle_at_end`]) can't be built: there is none.
 #[derive(Clone)]
 pub struct RequestLimiter {
     limits: Arc<RequestLimits>,

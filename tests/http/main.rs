@@ -7,6 +7,7 @@ mod acquire;
 mod addresses;
 mod answers;
 mod bodies;
+mod body_ends;
 mod clients;
 mod combinations;
 mod conditions;
