@@ -23,6 +23,7 @@
 //! the other checks would pass with a database that never compares.
 
 mod compare_and_swap;
+mod slots;
 mod trace;
 
 use std::future::Future;
@@ -59,6 +60,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
     check_concurrency(&new_store).await;
     check_cancellation(&new_store).await;
     check_remembered_denials(&new_store).await;
+    check_slots(&new_store).await;
 }
 
 /// Checks every algorithm: decisions, peeks, previews, refunds, resets, and the time until keys are unused again, with
@@ -275,6 +277,16 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
     pair.note("override removed");
     pair.peek(key, 1).await;
     assert_eq!(get(key).await, None, "an override was removed");
+}
+
+/// Checks slots of [concurrency limits](crate::Concurrency): that they are taken, [renewed](Store::renew), refunded and
+/// expire, if the store keeps them elsewhere and supports them.
+///
+/// # Panics
+///
+/// Panics if the store does not conform.
+pub async fn check_slots<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+    slots::compare(new_store).await;
 }
 
 /// Checks that a denial that the store [remembers](Store::decide_at_once) applies to no other limit, key or smaller cost.

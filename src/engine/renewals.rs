@@ -69,9 +69,9 @@ impl Engine {
         let mut released = self.limits.no_charges();
         for (position, outcome) in sent.iter().enumerate() {
             let mark = match &renewed {
-                Ok(renewed) => Mark::Renewed(renewed[position].mark),
+                Ok(renewed) if renewed[position].mark != CompactState::UNUSED => Mark::Renewed(renewed[position].mark),
                 Err(error) if error.was_not_sent() => Mark::Same,
-                Err(_) => Mark::Unknown,
+                Ok(_) | Err(_) => Mark::Unknown,
             };
             let Some(Completed { expired, ended }) = self.renewals.complete(outcome, mark, at) else { continue };
             if expired > 0 {

@@ -44,6 +44,8 @@ struct Details {
     node: Option<Node>,
     /// Whether the store works, but could not decide one request, so that no breaker counts the error.
     is_of_one_request: bool,
+    /// Whether the database was certainly not called.
+    was_not_sent: bool,
 }
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -79,7 +81,8 @@ impl StoreError {
     fn of(kind: StoreErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let is_of_one_request =
             matches!(kind, StoreErrorKind::NotSupported | StoreErrorKind::Full | StoreErrorKind::InvalidCall);
-        Self(Box::new(Details { kind, what: what.into(), source: None, node: None, is_of_one_request }))
+        let was_not_sent = matches!(kind, StoreErrorKind::QueueFull | StoreErrorKind::BreakerOpen);
+        Self(Box::new(Details { kind, what: what.into(), source: None, node: None, is_of_one_request, was_not_sent }))
     }
 
     fn with_source(mut self, source: impl Into<Source>) -> Self {
@@ -126,7 +129,15 @@ impl StoreError {
 
     /// Returns whether the database was certainly not called.
     pub(crate) const fn was_not_sent(&self) -> bool {
-        matches!(self.0.kind, StoreErrorKind::QueueFull | StoreErrorKind::BreakerOpen)
+        self.0.was_not_sent
+    }
+
+    /// Wraps the cause why the database was certainly not called.
+    #[cfg(feature = "redis")]
+    pub(crate) fn not_sent(source: impl Into<Source>) -> Self {
+        let mut error = Self::new(source);
+        error.0.was_not_sent = true;
+        error
     }
 
     /// Returns whether other requests were in the way, which does not show whether the store works.

@@ -170,8 +170,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Renews slots of [concurrency limits](crate::Concurrency) that requests in flight hold: refunds each charge by its
     /// [mark](Outcome::mark), as far as it still counts, and charges the same cost at the present instant, whatever the
-    /// limit is, as one operation. Answers the new marks. A mark of zeros refunds nothing. Two charges may have the same
-    /// fingerprint.
+    /// limit is, as one operation. Answers the new marks. A mark of zeros refunds nothing, and is the answer for a charge
+    /// whose renewal has failed, if others have not. Two charges may have the same fingerprint.
     ///
     /// Returns `None` if the states of keys end with this process, so that slots need not expire. Called without charges
     /// to find that out. Defaults to an error of kind [`NotSupported`](crate::StoreErrorKind::NotSupported): a limiter

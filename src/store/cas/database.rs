@@ -158,25 +158,30 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
         self.change(outcome, |found, now| refunded(found, outcome, now)).await.map(drop)
     }
 
-    /// Renews slots. Tries all of them, and returns the first error.
+    /// Renews slots. Tries all of them, and returns an error if none was renewed.
     pub(super) async fn renew(&self, mut charges: Charges) -> Result<Answer, StoreError> {
-        let mut result = Ok(Timestamp::EPOCH);
-        for position in 0..charges.len() {
-            let outcome = charges[position].clone();
-            let renewed = self.change(&outcome, |found, now| {
-                let mut state = refunded(found, &outcome, now);
+        let (mut last, mut failed) = (None, None);
+        for outcome in charges.iter_mut() {
+            let renewed = self.change(outcome, |found, now| {
+                let mut state = refunded(found, outcome, now);
                 state.charge(outcome.algorithm(), now, outcome.cost(), CompactState::UNUSED);
                 state
             });
             match renewed.await {
                 Ok((at, state)) => {
-                    charges[position].mark = state.summary(outcome.algorithm(), at.as_micros());
-                    result = result.map(|_| at);
+                    outcome.mark = state.summary(outcome.algorithm(), at.as_micros());
+                    last = Some(at);
                 }
-                Err(error) => result = result.and(Err(error)),
+                Err(error) => {
+                    outcome.mark = CompactState::UNUSED;
+                    failed = Some(error);
+                }
             }
         }
-        Ok(Answer::with_charges(result?, charges))
+        match (last, failed) {
+            (None, Some(error)) => Err(error),
+            (last, _) => Ok(Answer::with_charges(last.unwrap_or(Timestamp::EPOCH), charges)),
+        }
     }
 
     /// Replaces the state of a charge by what `change` returns. Returns the instant and the state.

@@ -364,6 +364,7 @@ impl From<Fault> for StoreError {
             Fault::Setting(error) => Self::unusable(None, error),
             Fault::At(node, fault) => Self::from(*fault).at(node),
             Fault::QueueFull { .. } => Self::queue_full(fault),
+            Fault::Connect(_) => Self::not_sent(fault),
             fault if fault.concerns_one_request() => Self::of_one_request(fault),
             fault => Self::new(fault),
         }

@@ -16,7 +16,7 @@ use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Reply, Request, Task, next_override};
 use super::store::{Deployment, RedisStore, SlotStore};
-use crate::algorithm::KeyState;
+use crate::algorithm::{CompactState, KeyState};
 use crate::decision::{Charges, Outcome, Purpose, Veto, allows, enforce_quotas};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -84,13 +84,24 @@ impl Store for SlotStore {
         let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
         Some(StoreFuture::pending(async move {
             let requests = store.requests(&charges, Request::renew);
-            let mut at = 0;
+            let (mut last, mut failed) = (None, None);
             for (positions, reply) in store.send_all(requests).await {
-                let (now, reply) = reply?;
-                reply.answer_renewal(&positions, &mut charges, now)?;
-                at = now.max(at);
+                let renewed = reply.and_then(|(now, reply)| {
+                    reply.answer_renewal(&positions, &mut charges, now)?;
+                    Ok(Timestamp::from_micros(now))
+                });
+                match renewed {
+                    Ok(now) => last = last.max(Some(now)),
+                    Err(fault) => {
+                        positions.iter().for_each(|position| charges[*position].mark = CompactState::UNUSED);
+                        failed = Some(fault);
+                    }
+                }
             }
-            Ok(Answer::with_charges(Timestamp::from_micros(at), charges))
+            match (last, failed) {
+                (None, Some(fault)) => Err(fault.into()),
+                (last, _) => Ok(Answer::with_charges(last.unwrap_or(Timestamp::EPOCH), charges)),
+            }
         }))
     }
 
