@@ -43,8 +43,8 @@ impl Shard {
     }
 
     /// Adds an entry, in place of another one if there are `max_keys`, but none that is `spared`. An entry without a
-    /// rank has the lowest one, and displaces no denied one. Returns whether there was room: always for an entry with a
-    /// rank, because only requests in flight can take all of it. Other entries may move.
+    /// rank has the lowest one, and displaces no denied one. Returns whether there was room. Entries of requests in flight
+    /// take no room from others: there are no more of them than requests. Other entries may move.
     pub(super) fn add(
         &mut self,
         fingerprint: u128,
@@ -56,10 +56,11 @@ impl Shard {
     ) -> bool {
         if self.is_full(max_keys) {
             match self.table.candidate(spared, expiry_limit()) {
+                Some(candidate) if candidate.rank == EvictionRank::IN_FLIGHT && rank.is_some() => {}
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
                 }
-                None if rank.is_some() => {}
+                None if rank == Some(EvictionRank::IN_FLIGHT) => {}
                 _ => return false,
             }
         }
@@ -118,7 +119,8 @@ impl Table {
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
     /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of
-    /// `spared` fingerprints, and those of requests in flight, are never chosen. `None` if the sample holds no others.
+    /// `spared` fingerprints are never chosen, and those of requests in flight are not evicted. `None` if the sample holds
+    /// no others.
     pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;
@@ -132,9 +134,6 @@ impl Table {
             }
             let expires_at = entry.expires_at();
             let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
-            if rank == EvictionRank::IN_FLIGHT {
-                continue;
-            }
             // Of equal entries the first one, so that evictions are spread over the whole table.
             if lowest.is_none_or(|lowest| (rank, expires_at) < (lowest.rank, lowest.expires_at)) {
                 lowest = Some(Candidate { rank, expires_at, slot });
