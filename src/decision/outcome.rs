@@ -280,8 +280,8 @@ impl Outcome {
         u64::MAX
     }
 
-    /// Lets the charge exceed the limit and its overage by so many percent. A queue has no debt, because its level is the
-    /// delay of others.
+    /// Lets the charge exceed the limit and its overage by so many percent. A queue has no debt, because its level is
+    /// the delay of others.
     pub(crate) fn allow_debt(&mut self, percent: u32) {
         if self.algorithm.queue_burst().is_none() {
             self.charge.set_overage(self.overage_percent.saturating_add(percent));

@@ -108,13 +108,14 @@ impl Limiter {
         engine.decide(asked, Purpose::Take)
     }
 
-    /// Takes as many tokens as every limit allows `key` to take, within the range `tokens`. Returns their number and the
-    /// decision. If fewer are left than the least of the range, it takes none, and the decision is a denial of the least.
+    /// Takes as many tokens as every limit allows `key` to take, within the range `tokens`. Returns their number and
+    /// the decision. If fewer are left than the least of the range, it takes none, and the decision is a denial of the
+    /// least.
     ///
-    /// It asks for the most, then for what is left, and at last for the least: at most ten times, if others take what was
-    /// left meanwhile. Only the last decision is recorded, and only a denial of the least counts towards a
-    /// [penalty](crate::Limit::penalty). Overage counts as capacity. Of limits in [quota mode](crate::Limit::quota_mode),
-    /// the one with the most tokens left determines what is left.
+    /// It asks for the most, then for what is left, and at last for the least: at most ten times, if others take what
+    /// was left meanwhile. Only the last decision is recorded, and only a denial of the least counts towards a
+    /// [penalty](crate::Limit::penalty). Overage counts as capacity. Of limits in [quota
+    /// mode](crate::Limit::quota_mode), the one with the most tokens left determines what is left.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, Limiter, TokenBucket};
