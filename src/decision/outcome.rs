@@ -439,6 +439,7 @@ impl Outcome {
 
     /// Returns the tokens in use beyond the limit and its overage: the [debt](crate::Limit::debt) that settlements have
     /// left, or what remains in use after the limit was lowered. Requests are denied while there are any.
+    /// 0 if a store sets the [answer](Self::answer), which has no debt.
     #[must_use]
     pub fn debt(&self) -> u64 {
         if let Some((_, debt)) = self.details.as_ref().and_then(|details| details.share) {
@@ -486,7 +487,7 @@ impl Outcome {
 impl PartialEq for Outcome {
     fn eq(&self, other: &Self) -> bool {
         let reported = |outcome: &Self| {
-            let flags = (outcome.is_enforced, outcome.uses_overage(), outcome.debt(), outcome.is_locked_out());
+            let flags = (outcome.is_enforced, outcome.uses_overage(), outcome.is_locked_out());
             (
                 outcome.limit,
                 outcome.cost,
