@@ -289,6 +289,12 @@ impl Outcome {
         }
     }
 
+    /// Returns the tokens of this charge that still counted at the instant of a later outcome.
+    pub(crate) fn counted_at(&self, later: &Self) -> u64 {
+        let is_over = self.mark.expires_at <= later.now;
+        if is_over { 0 } else { KeyState::Compact(self.mark).used(&self.algorithm, later.now).min(self.cost) }
+    }
+
     /// Returns the largest cost that is available now, with overage.
     pub(crate) fn available(&self) -> u64 {
         if self.is_locked_out { 0 } else { self.algorithm.hard_capacity().saturating_sub(self.used) }

@@ -90,6 +90,13 @@ impl Outcome {
         !self.is_allowed() && self.penalty().is_some_and(counts)
     }
 
+    /// Returns whether the limit denies a request that is not locked out, even if so many tokens were not in use.
+    pub(crate) fn denies_without(&self, tokens: u64) -> bool {
+        let used = self.used.saturating_sub(tokens);
+        self.penalty().is_some_and(|penalty| penalty.limit_wait > 0 && penalty.left() == 0)
+            && used.saturating_add(self.cost) > self.algorithm.hard_capacity()
+    }
+
     /// Returns the wait by the limit alone, whether or not the key is locked out.
     #[inline]
     pub(crate) fn limit_wait(&self) -> u64 {

@@ -163,7 +163,7 @@ mod tests {
     impl Local {
         fn of(limits: Vec<Limit>, policy: OnStoreError) -> Self {
             let mut limits = Limits::new(limits).unwrap();
-            limits.set_store(&MemoryStore::new(), false);
+            limits.set_store(&MemoryStore::new(), false, true);
             Self { limits, policies: FallbackPolicies::new(policy) }
         }
 

@@ -6,6 +6,7 @@
 //! | `engine_reports` | Its reports to the recorders and to the log |
 //! | `guard` | Keeps calls from a store that is slow or fails |
 //! | `breaker` | The circuit breaker of each node |
+//! | `charges_in_flight` | The charges in flight, by which denials are no strikes |
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |
 //! | `reservation` | Lets an allowed request wait for its turn |
@@ -13,6 +14,7 @@
 //! | `renewals` | Renews these slots in a database |
 
 mod breaker;
+mod charges_in_flight;
 mod engine_reports;
 mod fallback;
 mod guard;
@@ -31,6 +33,7 @@ use tokio::sync::{Mutex, Notify};
 
 use self::breaker::Call;
 pub use self::breaker::CircuitBreaker;
+pub(crate) use self::charges_in_flight::ChargesInFlight;
 use self::fallback::FallbackPolicies;
 pub(crate) use self::guard::Deadline;
 use self::guard::Guard;
@@ -297,15 +300,15 @@ impl Engine {
         })
     }
 
-    /// Decides a request where an earlier decision about it was made.
+    /// Decides a request where an earlier decision about it was made. Records it if it `began` at an instant.
     pub(crate) fn decide_by(
         self: &Arc<Self>,
         by: DecidedBy,
         charges: Charges,
         purpose: Purpose,
+        began: Option<Instant>,
         deadline: Deadline,
     ) -> StoreFuture<Decision> {
-        let began = self.start_recording(purpose);
         if by.is_store() || charges.is_empty() {
             return self.decide_until(charges, purpose, began, || deadline);
         }

@@ -29,6 +29,12 @@ pub struct Held {
 }
 
 impl Held {
+    /// Holds the slots that a decision since an instant has taken.
+    pub(super) fn of(engine: &Arc<Engine>, mut decision: Decision, since: Instant) -> Self {
+        let slots = Slots::take(engine, &mut decision, since);
+        Self { decision, slots }
+    }
+
     /// Waits until a slot may be free although its request is still in flight, because this process could not renew it
     /// in time. Never completes in memory.
     ///
@@ -180,10 +186,7 @@ impl Engine {
     /// caller gives up.
     pub(crate) fn hold(self: &Arc<Self>, charges: Charges) -> StoreFuture<Held> {
         let (engine, since) = (self.clone(), Instant::now());
-        let hold = move |mut decision: Decision| {
-            let slots = Slots::take(&engine, &mut decision, since);
-            Held { decision, slots }
-        };
+        let hold = move |decision| Held::of(&engine, decision, since);
         match self.decide(charges, Purpose::Take).into_ready() {
             Ok(decision) => StoreFuture::ready(decision.map(hold)),
             Err(pending) => StoreFuture::pending(async move {

@@ -8,7 +8,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
 use http_body::Frame;
 
-use super::ledger::Ledger;
+use super::ledger::Unsettled;
 use crate::engine::Slots;
 use crate::limit::BodyEnd;
 
@@ -28,7 +28,7 @@ pub(super) struct Settlement {
     passed: BodyEnd<'static>,
     /// The bytes that the response announces. A server that has sent them drops the body before its end.
     length: Option<u64>,
-    ledger: Arc<Ledger>,
+    ledger: Unsettled,
     is_settled: bool,
 }
 
@@ -70,12 +70,12 @@ impl AtEnd {
 
 impl Settlement {
     /// Returns the settlement of a request by the end of its response's body, if there is one.
-    pub(super) fn of<B>(ledger: &Arc<Ledger>, response: &Response<B>) -> Option<Box<Self>> {
+    pub(super) fn of<B>(ledger: Unsettled, response: &Response<B>) -> Option<Box<Self>> {
         ledger.settles_at_end().then(|| {
             let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
             let status = response.status();
             let passed = BodyEnd { status, bytes: 0, frames: 0, trailers: None, is_complete: false };
-            Box::new(Self { passed, length, ledger: ledger.clone(), is_settled: false })
+            Box::new(Self { passed, length, ledger, is_settled: false })
         })
     }
 

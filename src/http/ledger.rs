@@ -2,6 +2,7 @@
 //! the request's handler, or by its response.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -13,7 +14,7 @@ use tokio::task::unconstrained;
 
 use super::config::LayerConfig;
 use crate::decision::{Charge, Charges, DecidedBy, Decision, Outcome, Purpose, Receipt, Veto};
-use crate::engine::{Deadline, Slots};
+use crate::engine::{ChargesInFlight, Deadline, Slots};
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::limit::{BodyEnd, Limit};
@@ -43,6 +44,8 @@ struct Entries {
     accounts: SmallVec<[Account; 1]>,
     /// The last decision. `None` if the store has failed to make one.
     last: Option<Decision>,
+    /// The charges in flight, until the request is settled.
+    in_flight: Option<ChargesInFlight>,
     /// Whether the layer of a route has denied the request. The response then changes no charges.
     is_denied: bool,
     /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
@@ -84,6 +87,26 @@ pub(super) struct Adjusted {
     pub(super) shortfall: u64,
 }
 
+/// The ledger of a request until it is settled by its response. When it is dropped, the charges of the request are no
+/// longer in flight.
+pub(super) struct Unsettled(pub(super) Arc<Ledger>);
+
+impl Deref for Unsettled {
+    type Target = Arc<Ledger>;
+
+    fn deref(&self) -> &Arc<Ledger> {
+        &self.0
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if self.0.config.engine().limits.tracks_in_flight {
+            self.0.entries().in_flight = None;
+        }
+    }
+}
+
 /// The ledgers of all limiters that the request has passed.
 #[derive(Clone, Default)]
 struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
@@ -107,7 +130,10 @@ impl Ledger {
             |first: &Outcome| Account { asked: first.charge, paid: 0, uses_overage: false, payments: SmallVec::new() };
         let no_charges = first.charges().select([]);
         let accounts = first.outcomes().iter().map(account).collect();
-        let mut entries = Entries { accounts, last: None, is_denied: false, layers: smallvec![config.nested.number] };
+        let tracked = config.engine().limits.tracks_in_flight.then(|| request.extensions_mut().remove());
+        let in_flight = tracked.map(Option::unwrap_or_default);
+        let layers = smallvec![config.nested.number];
+        let mut entries = Entries { accounts, last: None, in_flight, is_denied: false, layers };
         entries.add(first);
         let ledger = Arc::new(Self {
             config: config.clone(),
@@ -237,6 +263,15 @@ impl Entries {
         self.last.insert(decision)
     }
 
+    /// Lowers the charges in flight after a refund.
+    fn lower_in_flight(&mut self) {
+        let Some(in_flight) = &self.in_flight else { return };
+        for account in &self.accounts {
+            let of_account = in_flight.iter().filter(|charge| charge.limit == account.asked.limit());
+            of_account.fold(account.paid, |paid, charge| paid - charge.lower(paid));
+        }
+    }
+
     fn pay(&mut self, payment: Payment) {
         let is_account = |account: &&mut Account| account.asked.limit() == payment.charged.limit();
         if let Some(account) = self.accounts.iter_mut().find(is_account) {
@@ -331,7 +366,7 @@ impl Ledger {
     pub(super) async fn charge(&self, more: impl Fn(&Account) -> u64) -> Result<Decision, StoreError> {
         // What was paid is read within the same lock, because other tasks may charge the request, too.
         let charges = self.ask(|account| more(account).min(u64::MAX - account.paid));
-        Ok(self.record(self.decide(charges, Purpose::Take).await?))
+        Ok(self.record(self.take(charges, self.config.engine().deadline()).await?))
     }
 
     /// Refunds the tokens paid in excess of the targets, and charges the missing tokens as far as each limit has capacity.
@@ -364,7 +399,7 @@ impl Ledger {
             // A denial is not the client's fault, so it is no strike.
             charged.disable_strikes();
             self.config.engine().limits.allow_debts(&mut charged);
-            let decision = self.decide(charged, Purpose::Take).await?;
+            let decision = self.take(charged, self.config.engine().deadline()).await?;
             if decision.is_allowed() || retries.next().is_none() {
                 return Ok(decision);
             }
@@ -418,14 +453,14 @@ impl Ledger {
         let (recording, deadline) = (engine.start_recording(Purpose::Take), engine.deadline().begin());
         let targets = self.targets(|account| (!has_own_cost(account)).then_some(cost));
         let mut decision = match self.refund_excess(&targets, deadline).await {
-            Ok(_) => engine.decide_by(self.by, difference, Purpose::Take, deadline).await,
+            Ok(_) => self.take(difference, deadline).await,
             Err(error) => engine.decide_locally(Some(error), difference, Purpose::Take, recording),
         };
         if let Ok(denied) = &mut decision
             && !denied.is_allowed()
             && denied.decided_by().is_store() == self.by.is_store()
             && self.refund_excess(&self.targets(|_| Some(0)), deadline).await.is_ok()
-            && let Ok(full) = engine.decide_by(self.by, full, Purpose::Peek, deadline).await
+            && let Ok(full) = engine.decide_by(self.by, full, Purpose::Peek, None, deadline).await
             && !full.is_allowed()
         {
             *denied = full;
@@ -450,7 +485,8 @@ impl Ledger {
 
     /// Adjusts the charges of the limits that take a request's actual cost from its response.
     pub(super) fn adjust_by_response(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let has_refunded = self.adjust_or_spawn(|limit| limit.actual_cost.as_ref()?(head));
+        let ends = |limit: &Limit| limit.cost_at_end.is_none();
+        let has_refunded = self.adjust_or_spawn(ends, |limit| limit.actual_cost.as_ref()?(head));
         // The headers of a rejection report the denial.
         if has_refunded
             && !self.config.headers.is_empty()
@@ -470,25 +506,43 @@ impl Ledger {
 
     /// Adjusts the charges of the limits that take a request's actual cost from the end of its response's body.
     pub(super) fn adjust_at_end(self: &Arc<Self>, end: &BodyEnd<'_>) {
-        self.adjust_or_spawn(|limit| limit.cost_at_end.as_ref()?(end));
+        self.adjust_or_spawn(|_| true, |limit| limit.cost_at_end.as_ref()?(end));
     }
 
     /// Adjusts the charges of the limits that have an actual cost. If the store does not answer at once, this completes
-    /// in the background. Returns whether tokens were refunded at once.
-    fn adjust_or_spawn(self: &Arc<Self>, actual: impl Fn(&Limit) -> Option<u64>) -> bool {
+    /// in the background. The charges of limits for which `settles` holds are no longer in flight then. Returns whether
+    /// tokens were refunded at once.
+    fn adjust_or_spawn(
+        self: &Arc<Self>,
+        settles: impl Fn(&Limit) -> bool,
+        actual: impl Fn(&Limit) -> Option<u64>,
+    ) -> bool {
         let limits = &self.config.engine().limits;
-        if !limits.settles_by_response || self.entries().is_denied {
+        if !limits.settles_by_response {
             return false;
         }
+        let mut in_flight: ChargesInFlight = match &mut *self.entries() {
+            Entries { is_denied: true, .. } => return false,
+            entries => entries
+                .in_flight
+                .as_mut()
+                .map(|charges| charges.extract_if(.., |charge| settles(&limits[charge.limit])).collect())
+                .unwrap_or_default(),
+        };
         // Their closures are not called under the lock.
         let applicable = self.targets(|_| Some(0)).into_iter();
         let targets: Targets = applicable.filter_map(|(limit, _)| Some((limit, actual(&limits[limit])?))).collect();
+        in_flight.retain(|charge| targets.iter().any(|(limit, _)| *limit == charge.limit));
         if targets.is_empty() {
             return false;
         }
         let ledger = self.clone();
         // A store that answers at once does so here, however much of its budget the task has used.
-        let mut adjusting = Box::pin(unconstrained(async move { ledger.adjust(targets).await }));
+        let mut adjusting = Box::pin(unconstrained(async move {
+            let adjusted = ledger.adjust(targets).await;
+            drop(in_flight);
+            adjusted
+        }));
         match adjusting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(adjusted) => adjusted.is_ok_and(|adjusted| adjusted.has_refunded),
             Poll::Pending => {
@@ -515,15 +569,19 @@ impl Ledger {
         result
     }
 
-    /// Decides charges where the first decision was made.
-    fn decide(&self, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        let engine = self.config.engine();
-        engine.decide_by(self.by, charges, purpose, engine.deadline())
+    /// Takes charges where the first decision was made.
+    async fn take(&self, charges: Charges, deadline: Deadline) -> Result<Decision, StoreError> {
+        let (decision, charged) = self.config.engine().charge(self.by, charges, deadline).await;
+        if let Some(in_flight) = &mut self.entries().in_flight {
+            in_flight.extend(charged);
+        }
+        decision
     }
 
     /// Requests the current state of all limits that apply.
     pub(super) fn peek(&self) -> StoreFuture<Decision> {
-        self.decide(self.ask(|_| 0), Purpose::Peek)
+        let engine = self.config.engine();
+        engine.decide_by(self.by, self.ask(|_| 0), Purpose::Peek, None, engine.deadline())
     }
 
     /// Adds a later decision, and returns a copy without its receipt.
@@ -542,6 +600,7 @@ impl Ledger {
         for receipt in receipts {
             result = result.and(self.config.engine().refund(receipt, deadline).await.map(|()| true));
         }
+        self.entries().lower_in_flight();
         result
     }
 }

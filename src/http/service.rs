@@ -21,7 +21,7 @@ use super::at_end::{AtEnd, Settlement};
 use super::body::{BodyPolicy, WrapBody};
 use super::config::LayerConfig;
 use super::headers::Fields;
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Unsettled};
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
 use crate::engine::{Held, Reservation, Slots};
 use crate::error::StoreError;
@@ -228,7 +228,7 @@ enum AtHead {
         fields: Fields,
     },
     /// Adjusts the charges of the request by the response, and adds the headers of the last decision.
-    Settle(Arc<Ledger>),
+    Settle(Option<Unsettled>),
 }
 
 /// The work that remains for a request that has waited, or its rejection; and its head.
@@ -236,7 +236,7 @@ type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 
 /// What a request waits for.
 enum Pending {
-    /// Some limits have yet to be found.
+    /// Some limits have yet to be found, or the decision may take two calls.
     Limits { found: Charges, pending: Vec<PendingLimits> },
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
@@ -275,7 +275,7 @@ impl<'a> RequestContext<'a> {
         if let Some(error) = finder.missing_key {
             return self.reject(Reason::MissingKey(error), head);
         }
-        if !pending.is_empty() {
+        if !pending.is_empty() || self.config.engine().limits.tracks_in_flight {
             return Pending::Limits { found: finder.charges, pending }.into();
         }
         finder.complete();
@@ -339,7 +339,11 @@ impl<'a> RequestContext<'a> {
                     }
                 }
                 finder.complete();
-                config.engine().hold(finder.charges).await
+                let (held, in_flight) = config.engine().hold_in_flight(finder.charges).await;
+                if !in_flight.is_empty() {
+                    request.extensions_mut().insert(in_flight);
+                }
+                held
             }
             Pending::Store(decision) => decision.await.map(Held::from),
             Pending::Slots(held) => held.await,
@@ -399,7 +403,7 @@ impl<'a> RequestContext<'a> {
             // A permit of an uncounted request charges nothing.
             None if config.permits || (is_counted && config.needs_ledger()) => {
                 let ledger = Ledger::open(config, decision, slots.as_ref(), request);
-                if is_counted { AtHead::Settle(ledger).into() } else { AtHead::Nothing.into() }
+                if is_counted { AtHead::Settle(Some(Unsettled(ledger))).into() } else { AtHead::Nothing.into() }
             }
             None => self.headers(&decision),
         };
@@ -433,10 +437,13 @@ impl Completion {
                 config.headers.write(fields, true, status, response.headers_mut());
                 AtEnd::of(slots, None)
             }
-            AtHead::Settle(ledger) => {
-                ledger.adjust_by_response(&ResponseHead::of(response));
-                ledger.write_headers(status, response.headers_mut());
-                AtEnd::of(slots, Settlement::of(ledger, response))
+            AtHead::Settle(unsettled) => {
+                let settlement = unsettled.take().and_then(|ledger| {
+                    ledger.adjust_by_response(&ResponseHead::of(response));
+                    ledger.write_headers(status, response.headers_mut());
+                    Settlement::of(ledger, response)
+                });
+                AtEnd::of(slots, settlement)
             }
         }
     }

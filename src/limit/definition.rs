@@ -261,7 +261,7 @@ impl Limit {
     }
 
     /// Returns whether responses determine the actual costs of requests.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.actual_cost.is_some() || self.cost_at_end.is_some()
     }
 

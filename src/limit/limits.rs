@@ -40,6 +40,8 @@ pub(crate) struct Limits {
     pub(crate) settles_by_response: bool,
     /// Whether some do so at the end of their bodies.
     pub(crate) settles_at_end: bool,
+    /// Whether strikes depend on the charges in flight: a limit has a penalty, and responses can change its costs.
+    pub(crate) tracks_in_flight: bool,
     pub(crate) hasher: KeyHasher,
     /// The [identity](Store::identity) of the store.
     pub(crate) store: u32,
@@ -82,6 +84,7 @@ impl Limits {
                 .any(|limit| !limit.sizes.is_empty() || limit.metric_detail.is_some() || limit.has_estimate),
             settles_by_response: limits.iter().any(Limit::is_settled),
             settles_at_end: limits.iter().any(|limit| limit.cost_at_end.is_some()),
+            tracks_in_flight: limits.iter().any(|limit| limit.enforced_penalty().is_some() && limit.is_settled()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             have_slots: limits.iter().any(|limit| limit.algorithm.is_concurrency()),
             keeps_slots_here: false,

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_key_is_in_use_until_all_its_locks_are_dropped() {
-        let locks = KeyLocks::<_>::new();
+        let locks = KeyLocks::<_>::default();
         assert!(!locks.is_in_use(&1));
         let [one, other] = [(); 2].map(|()| locks.of(1));
         drop(one);
@@ -177,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn locks_that_are_no_longer_held_take_no_memory() {
-        let locks = KeyLocks::new();
+        let locks = KeyLocks::default();
         for key in 0..100_000 {
             drop(locks.lock([key].into_iter()).await);
         }

@@ -6,6 +6,7 @@ mod denials;
 mod exact;
 mod fallback;
 mod http;
+mod in_flight;
 mod random;
 mod redis;
 
