@@ -32,7 +32,7 @@ use crate::error::{ConfigError, Fault};
 /// is remembered after its end: as long as it lasted, unless set by [`remembered_for`](Self::remembered_for).
 ///
 /// - **Strike**: a request that costs the limit at least 1 token and that the limit denies, while the key is not locked
-///   out. A peek is not a strike, nor is a request that only other limits deny. A cost over the capacity is a strike,
+///   out, even without [charges in flight](#charges-in-flight). A peek is not a strike, nor is a request that only other limits deny. A cost over the capacity is a strike,
 ///   too. If several layers charge one request, their denials are one strike, while each denied
 ///   [charge by a handler](crate::Permit::charge) is a strike of its own. [Settling](crate::Permit::settle) and
 ///   [waiting](crate::Limiter::wait) make no strikes.
@@ -47,12 +47,16 @@ use crate::error::{ConfigError, Fault};
 /// always allowed. A request that a lockout denies charges no other limit. A request that other limits deny
 /// leaves the penalty as it is, unless this limit denies it too.
 ///
-/// # Refunded requests
+/// # Charges in flight
 ///
-/// Don't combine a penalty with [`count_if`](crate::Limit::count_if), [`settle_by`](crate::Limit::settle_by) or other
-/// refunds. Each request is charged until it is refunded, so of valid requests that arrive at once, some may be denied.
-/// These denials are strikes, and can lock out a client that has done nothing wrong. Charge a limit with a penalty after
-/// a failure instead: the [recipe for logins](crate::guide::recipes#protect-a-login) does so.
+/// Under a limit with [`count_if`](crate::Limit::count_if) or [`settle_by`](crate::Limit::settle_by), a charge is in
+/// flight until the response has settled it, or the request is dropped. A denial is no strike if the limit would allow
+/// the request without the charges of the key that were in flight in this process during the decision, as far as they
+/// still count. So valid requests that arrive at once lock nobody out, and failures count from their responses on. [The
+/// guide](crate::guide::limits#penalties) describes what several processes can't know of each other.
+///
+/// Charges that only a [`Permit`](crate::Permit) or [`Limiter::refund`](crate::Limiter::refund) refunds are not in
+/// flight: denials that are due to them are strikes.
 ///
 /// # State
 ///

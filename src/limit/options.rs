@@ -111,7 +111,8 @@ impl Limit {
 
     /// Locks out keys that the limit has denied too often, for longer each time: see [`Penalty`].
     /// [`Outcome::is_locked_out`](crate::store::Outcome::is_locked_out) flags denials by a lockout, and
-    /// [`Event::PenaltyBegan`](crate::Event) reports its beginning. Replaces any previous penalty.
+    /// [`Event::PenaltyBegan`](crate::Event) reports its beginning. Under [`count_if`](Self::count_if), denials that are
+    /// due to [charges in flight](Penalty#charges-in-flight) do not count. Replaces any previous penalty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -225,7 +226,8 @@ impl Limit {
     /// A request counts until its response arrives: of ten concurrent requests, five are allowed and five are denied,
     /// even if none of the five counts in the end. Requests without a response count too: if the handler panics, the
     /// service fails, or the client disconnects. A refund includes what a [`Permit`](crate::Permit) has charged in
-    /// addition.
+    /// addition. With a [`penalty`](Self::penalty), denials that are due to [charges in
+    /// flight](Penalty#charges-in-flight) do not count.
     ///
     /// A store that answers immediately settles before the response is forwarded, and its headers show the result.
     /// Other stores, such as Redis, settle in the background, without delaying the response; its headers show the state

@@ -1,17 +1,11 @@
 //! Penalties over HTTP, as clients and handlers see them.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
 use axum::routing::{get, post};
-use futures_util::future::join_all;
 use http::{Request, StatusCode, Version};
-use tokio::sync::Semaphore;
 use tower_ratelimit::{
-    AcquireError, Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Limiter, Penalty, Permit, ResetFormat,
-    SlidingLog, TokenBucket, key, when,
+    Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, ResetFormat, TokenBucket, key, when,
 };
 
 use support::answer::ask;
@@ -26,8 +20,6 @@ on_both_stores!(
     a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not,
     a_refund_by_the_response_does_not_change_penalties,
     grpc_clients_are_told_to_retry_after_the_lockout,
-    valid_logins_at_once_lock_nobody_out,
-    failed_logins_lock_their_client_out,
     a_penalty_stays_with_its_limit_although_the_key_of_an_earlier_limit_is_known_later,
 );
 
@@ -153,67 +145,6 @@ async fn grpc_clients_are_told_to_retry_after_the_lockout(fixture: StoreFixture)
     let denied = ask(&app, call()).await;
     let headers = ["grpc-status", "grpc-retry-pushback-ms"].map(|name| denied.header(name));
     assert_eq!(headers, [Some("8"), Some("60000")]);
-}
-
-/// The guide's recipe for logins, with a handler that waits for `gate`.
-fn login_recipe(fixture: &StoreFixture, gate: Arc<Semaphore>) -> (Router, EventLog) {
-    let events = EventLog::default();
-    let lockout = Penalty::after(3, HOUR).locked_out_for(5 * MINUTE).doubling_up_to(DAY);
-    let failures = Limit::new("failures", TokenBucket::per_minute(1).burst(3)).penalty(lockout);
-    let failures = fixture.limiter_builder(failures).observe(events.observer()).build();
-    let logins = Limit::new("by-address", SlidingLog::per_hour(20)).by(user_key());
-    let logins = logins.count_if(|response| response.status == StatusCode::UNAUTHORIZED);
-    let logins = fixture.builder([logins]).build();
-    let login = async move |State(failures): State<Limiter>, password: String| -> Result<StatusCode, AcquireError> {
-        if !failures.peek("ann", 1).await?.is_allowed() {
-            failures.try_acquire("ann", 1).await?;
-        }
-        let _turn = gate.acquire().await.unwrap();
-        if password == "right" {
-            return Ok(StatusCode::OK);
-        }
-        failures.try_acquire("ann", 1).await?;
-        Ok(StatusCode::UNAUTHORIZED)
-    };
-    let app = Router::new().route("/login", post(login).route_layer(logins)).with_state(failures);
-    (app, events)
-}
-
-async fn log_in(app: Router, password: &'static str) -> StatusCode {
-    ask(&app, Request::post("/login").header("x-user", "ann").body(Body::from(password)).unwrap()).await.status
-}
-
-async fn valid_logins_at_once_lock_nobody_out(fixture: StoreFixture) {
-    let gate = Arc::new(Semaphore::new(0));
-    let (app, events) = login_recipe(&fixture, gate.clone());
-    let logins: Vec<_> = (0..50).map(|_| tokio::spawn(log_in(app.clone(), "right"))).collect();
-    while logins.iter().filter(|login| login.is_finished()).count() < 30 {
-        tokio::task::yield_now().await;
-    }
-    gate.add_permits(50);
-    let statuses = join_all(logins).await;
-    let count = |expected: u16| statuses.iter().filter(|status| *status.as_ref().unwrap() == expected).count();
-    assert_eq!((count(200), count(429)), (20, 30));
-    for _ in 0..30 {
-        while log_in(app.clone(), "right").await != 200 {
-            // A store that does not answer at once refunds in the background.
-            tokio::task::yield_now().await;
-        }
-    }
-    assert_eq!(events.take(), [""; 0]);
-}
-
-async fn failed_logins_lock_their_client_out(fixture: StoreFixture) {
-    let (app, events) = login_recipe(&fixture, Arc::new(Semaphore::new(1)));
-    for _ in 0..3 {
-        assert_eq!(log_in(app.clone(), "wrong").await, 401);
-    }
-    for password in ["wrong", "right", "wrong", "right"] {
-        assert_eq!(log_in(app.clone(), password).await, 429);
-    }
-    assert_eq!(events.take(), ["failures 1 300s"]);
-    fixture.advance(5 * MINUTE);
-    assert_eq!(log_in(app, "right").await, 200);
 }
 
 async fn a_penalty_stays_with_its_limit_although_the_key_of_an_earlier_limit_is_known_later(fixture: StoreFixture) {
