@@ -153,6 +153,14 @@ impl Limits {
         Ok(())
     }
 
+    /// Returns the same limits, with another cost for concurrency limits: that of the layer if it is `None`.
+    pub(crate) fn with_slots_at(&self, cost: Option<CostRule>) -> Self {
+        let mut limits = self.clone();
+        let all = Arc::make_mut(&mut limits.limits).iter_mut();
+        all.filter(|limit| limit.algorithm.is_concurrency()).for_each(|limit| limit.cost = cost.clone());
+        limits
+    }
+
     fn derive_charges(&mut self) {
         let charge = |(index, limit): (u16, &Limit)| self.new_charge(index, limit, limit.algorithm);
         self.charges = (0..).zip(&*self.limits).map(charge).collect();
@@ -292,7 +300,7 @@ impl Limits {
 
     /// Returns an error if an enforced limit without a cost of its own can never allow `cost`.
     pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow;
+        let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow && !limit.algorithm.is_concurrency();
         self.limits.iter().filter(is_charged).try_for_each(|limit| limit.check_cost(cost))
     }
 

@@ -303,13 +303,13 @@ impl<T> Builder<T> {
         self
     }
 
-    /// Returns the limits as they are now.
     /// Does not hold slots, because nothing tells when a request ends.
     pub(crate) fn without_held_slots(mut self) -> Self {
         self.config.holds_slots = false;
         self
     }
 
+    /// Returns the limits as they are now.
     pub(crate) fn limits(&self) -> Vec<Limit> {
         self.live.as_ref().map_or_else(|| self.limits.clone(), LiveLimits::limits)
     }

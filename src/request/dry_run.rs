@@ -34,6 +34,7 @@
 //! - A recording has no responses. So requests are charged their cost on arrival, which neither the response
 //!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by),
 //!   [`Limit::settle_at_end`](crate::Limit::settle_at_end)) nor a [`Permit`](crate::Permit) adjusts.
+//! - A recording does not say when requests end, so [concurrency limits](crate::Limit::concurrent) deny none.
 //! - A recording has no router. If limits depend on the route, as the key `path` of a rules file does, record the
 //!   matched route, and insert it as a [`RoutePattern`](crate::key::RoutePattern). Otherwise, all requests share one
 //!   key of [`key::matched_route`](crate::key::matched_route), and match no value of `path`.
@@ -47,7 +48,6 @@ use std::time::Duration;
 use super::explain::explain;
 use super::options::RequestOptions;
 use super::request_limiter::RequestLimiter;
-use super::request_limits::RequestLimits;
 use crate::algorithm::date_and_time;
 use crate::decision::DecidedBy;
 use crate::error::{ConfigError, or_panic, printable};
@@ -55,7 +55,7 @@ use crate::explain::{Conclusion, Explanation, KeyParts, LimitExplanation};
 #[cfg(feature = "serde")]
 use crate::explain::{serialize_instant, serialize_span};
 use crate::key::head::RequestHead;
-use crate::limit::Limit;
+use crate::limit::{CostRule, Limit};
 use crate::limiter::Builder;
 use crate::store::{MemoryStore, Purpose};
 use crate::text::RoundedUp;
@@ -102,7 +102,9 @@ impl DryRun {
     pub fn from_builder(builder: Builder<impl AsMut<RequestOptions>>) -> Result<Self, ConfigError> {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let builder = builder.store(MemoryStore::new().clock(clock.clone()));
-        let limits = RequestLimiter::derived(builder, RequestLimits::with_limits)?;
+        let limits = RequestLimiter::derived(builder, |requests, limits| {
+            requests.with_limits(&limits.with_slots_at(Some(CostRule::Constant(0))))
+        })?;
         let report = Report::new(&limits.current().engine.limits);
         Ok(Self { limits, clock, report })
     }

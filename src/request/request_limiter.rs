@@ -64,7 +64,11 @@ use crate::store::StoreFuture;
 /// [`key::path()`](crate::key::path), or insert a [`RoutePattern`](crate::key::RoutePattern). The path is compared as it
 /// is spelled, so a limit on `/reports` does not apply to `/%72eports`; a `RoutePattern` has one spelling.
 ///
-/// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`], [`Limit::settle_at_end`]) can't be built: there is none.
+/// Limits that depend on a response ([`Limit::count_if`], [`Limit::settle_by`], [`Limit::settle_at_end`]) can't be built:
+/// there is none. For the same reason, slots of [concurrency limits](Limit::concurrent) are neither renewed nor returned
+/// by themselves, also in memory. The caller [refunds](Self::refund) them when the request has ended. Until then, they
+/// count for the [time to live](crate::Concurrency::time_to_live): choose one that is longer than the longest request.
+/// [`Limit::longest_hold`] and [`Limit::until_head`] have no effect. A request with a cost of 0 takes no slot.
 #[derive(Clone)]
 pub struct RequestLimiter {
     limits: Arc<RequestLimits>,
@@ -243,5 +247,5 @@ impl Builder<RequestOptions> {
 /// Replaces the limits. None of them may depend on a response.
 fn without_responses(requests: &RequestLimits, limits: &Limits) -> Result<RequestLimits, ConfigError> {
     limits.iter().try_for_each(Limit::check_needs_no_response)?;
-    requests.with_limits(limits)
+    requests.with_limits(&limits.with_slots_at(None))
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::{Method, Request, StatusCode};
 use tower::Layer;
 use tower_ratelimit::key::{self, KeyError};
-use tower_ratelimit::store::KeyHasher;
+use tower_ratelimit::store::{KeyHasher, Outcome};
 use tower_ratelimit::{
-    DecidedBy, Decision, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimitLayer,
-    Reason, Recorder, Rejection, RequestHead, RequestLimiter, Share, TokenBucket, when,
+    Concurrency, DecidedBy, Decision, Event, Limit, ListAction, LiveLimits, OnMissingKey, OnStoreError, Penalty,
+    RateLimitLayer, Reason, Recorder, Rejection, RequestHead, RequestLimiter, Share, TokenBucket, when,
 };
 
 use crate::service::{Hello, get, one, per_day, with};
@@ -293,4 +293,47 @@ async fn no_store_is_needed_to_refund_requests_without_limits() {
     let request = with(&[("x-staff", "0")]);
     let decisions = limiter.refund_costs(&[RequestHead::of(&request)]).await.unwrap();
     assert!(decisions[0].outcomes().is_empty());
+}
+
+/// Nobody tells the limiter when a request ends.
+#[tokio::test]
+async fn slots_are_returned_by_refunds_and_expire() {
+    for fixture in [StoreFixture::in_memory(), StoreFixture::on_redis().await] {
+        let streams = || Concurrency::limit(2).time_to_live(Duration::from_secs(8));
+        let limits = [
+            Limit::new("streams", streams()).by(key::header("x-user")),
+            Limit::new("head", streams()).by(key::header("x-user")).until_head(),
+        ];
+        let hits = |head: &RequestHead<'_>| head.header("x-hits").and_then(|hits| hits.parse().ok()).unwrap_or(1);
+        let limiter = RequestLimiter::builder(limits).store(fixture.store.clone()).patient().cost_by(hits).build();
+        let request = |hits: &str| with(&[("x-user", "ann"), ("x-hits", hits)]);
+        let left = |decision: &Decision| decision.outcomes().iter().map(Outcome::remaining).collect::<Vec<_>>();
+        let decide = async |hits| limiter.decide(&RequestHead::of(&request(hits))).await.expect("a decision");
+        let refund = async |hits| {
+            let request = request(hits);
+            left(&limiter.refund_costs(&[RequestHead::of(&request)]).await.expect("a refund")[0])
+        };
+
+        assert_eq!(left(&decide("1").await), [1, 1]);
+        assert_eq!(left(&decide("0").await), [1, 1], "a question takes none");
+        let last = decide("9").await;
+        assert_eq!(left(&last), [0, 0], "whatever the hits are");
+        let denied = decide("1").await;
+        assert!(!denied.is_allowed());
+        assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)));
+
+        assert_eq!(refund("1").await, [1, 1]);
+        limiter.refund(last.into_receipt()).await.expect("a refund");
+        assert_eq!(left(&decide("0").await), [2, 2]);
+        assert_eq!(refund("1").await, [2, 2], "no more than were taken");
+
+        // Forgotten slots are free after the time to live, an eighth more or less.
+        assert_eq!(left(&decide("1").await), [1, 1]);
+        fixture.advance(Duration::from_secs(6));
+        assert_eq!(left(&decide("1").await), [0, 0]);
+        fixture.advance(Duration::from_secs(3));
+        assert_eq!(left(&decide("0").await), [1, 1]);
+        assert_eq!(refund("1").await, [2, 2], "the one that is still there");
+        fixture.advance(Duration::from_secs(9));
+    }
 }
