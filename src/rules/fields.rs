@@ -22,8 +22,8 @@ pub(super) const DESCRIPTOR: &[&str] = &[
     "metadata",
 ];
 
-/// The fields of limits, which unlimited rules do not have.
-pub(super) const LIMIT: &[&str] = &[
+/// The fields of rates.
+pub(super) const RATE: &[&str] = &[
     "unit",
     "period",
     "algorithm",
@@ -37,13 +37,14 @@ pub(super) const LIMIT: &[&str] = &[
     "starts",
     "day",
     "cost",
-    "soft",
     "debt",
-    "penalty",
-    "on_store_error",
-    "nodes",
-    "overridable",
 ];
+
+/// The fields of concurrency limits, which have none of those of rates.
+pub(super) const CONCURRENCY: &[&str] = &["concurrent", "time_to_live", "longest_hold", "until"];
+
+/// The fields of both kinds of limits.
+pub(super) const LIMIT: &[&str] = &["soft", "penalty", "on_store_error", "nodes", "overridable"];
 
 /// The fields of rules with and without a limit.
 pub(super) const RULE: &[&str] =
@@ -54,6 +55,8 @@ pub(super) const PENALTY: &[&str] = &["denials", "within", "locked_out_for", "up
 /// Where the fields of other mappings belong.
 const PLACES: &[(&[&str], &str)] = &[
     (DESCRIPTOR, "it belongs beside `rate_limit`, not in it"),
+    (RATE, "it belongs in `rate_limit`"),
+    (CONCURRENCY, "it belongs in `rate_limit`"),
     (LIMIT, "it belongs in `rate_limit`"),
     (RULE, "it belongs in `rate_limit`"),
     (FILE, "it belongs at the top of the file"),
@@ -64,6 +67,8 @@ const SYNONYMS: &[(&str, &[&str])] = &[
     ("period", &["unit_multiplier"]),
     ("requests_per_unit", &["limit", "max", "requests"]),
     ("burst", &["capacity"]),
+    ("concurrent", &["slots", "in_flight", "max_concurrent"]),
+    ("time_to_live", &["ttl"]),
     ("denials", &["after", "strikes", "count"]),
     ("within", &["period", "unit", "span"]),
     ("locked_out_for", &["ban", "for", "block", "block_for", "duration"]),

@@ -4,10 +4,10 @@ use std::slice;
 use std::time::Duration;
 
 use super::error::Problem;
-use super::fields::{self, one_of};
+use super::fields::{self, SECOND_LIMIT, one_of};
 use super::yaml::{YamlNode, YamlValue};
 use crate::algorithm::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
+    Algorithm, CalendarWindow, Concurrency, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 use crate::error::validation::{self, DAY, HOUR, MINUTE, SECOND};
@@ -63,7 +63,8 @@ impl<'a> Rule<'a> {
     pub(super) fn read(descriptor: &'a YamlNode) -> Result<Option<Self>, Problem> {
         let (is_shadow, is_quota) = (descriptor.flag("shadow_mode")?, descriptor.flag("quota_mode")?);
         let Some(rule) = descriptor.written("rate_limit") else { return Ok(None) };
-        rule.check_fields("`rate_limit`", &[fields::LIMIT, fields::RULE].concat())?;
+        let of_limits = [fields::RATE, fields::CONCURRENCY, fields::LIMIT].concat();
+        rule.check_fields("`rate_limit`", &[&of_limits, fields::RULE].concat())?;
         let is_shadow = rule.flag("shadow_mode")? || is_shadow;
         let message = "a limit in shadow mode denies nothing, so it can't be in quota mode: \
                        leave out `quota_mode` or `shadow_mode`";
@@ -71,8 +72,10 @@ impl<'a> Rule<'a> {
         let message = "a limit in quota mode does not deny requests by itself, so it can't have a `penalty`: \
                        leave one of them out";
         descriptor.reject_if(is_quota && rule.has("penalty"), "quota_mode", message)?;
+        let message = "requests return what they take of `concurrent`, so it can't be a quota: leave one of them out";
+        descriptor.reject_if(is_quota && rule.has("concurrent"), "quota_mode", message)?;
         let is_unlimited = rule.flag("unlimited")?;
-        for name in fields::LIMIT {
+        for name in of_limits {
             rule.reject_if(
                 is_unlimited,
                 name,
@@ -115,13 +118,12 @@ fn read_key(rule: &YamlNode) -> Result<Vec<(&str, Position)>, Problem> {
 
 /// Reads a limit, whose name is not known yet.
 fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit, Problem> {
-    let missing = "`requests_per_unit` is missing: write how many requests are allowed, or write `unlimited: true`";
-    let tokens = rule.integer("requests_per_unit")?.ok_or_else(|| rule.problem("requests_per_unit", missing))?;
-    let algorithm = read_algorithm(rule, tokens)?;
+    let slots = read_concurrency(rule)?;
+    let algorithm = slots.map_or_else(|| read_rate(rule), |slots| Ok(slots.into()))?;
     let mut limit = Limit::new("unnamed", algorithm);
     let (cost, overage) = (rule.integer("cost")?, rule.parse("soft", percent)?);
     limit.is_overridable = rule.flag("overridable")?;
-    if tokens == 0 {
+    if algorithm.capacity() == 0 {
         // A cost over the capacity is always denied.
         limit = limit.cost_by(|_| u64::MAX);
     } else if let Some(cost) = cost.map(u64::from) {
@@ -130,6 +132,8 @@ fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit,
         rule.reject_if(cost > capacity && !limit.is_overridable, "cost", message)?;
         limit = limit.cost(cost);
     }
+    limit.longest_hold = rule.duration("longest_hold")?;
+    limit.is_until_head = rule.choice("until", &[("body", false), ("head", true)], "")?.unwrap_or_default();
     (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
     (limit.overage, limit.debt) = (overage, rule.parse("debt", percent)?);
     limit.penalty = read_penalty(rule)?;
@@ -192,8 +196,30 @@ const ALGORITHMS: &[(&str, &[&str])] = &[
     ("leaky_bucket_queue", &["burst", "waiting"]),
 ];
 
-/// Reads the algorithm. If no requests are allowed, its capacity is 0.
-fn read_algorithm(rule: &YamlNode, tokens: u32) -> Result<Algorithm, Problem> {
+/// Reads `concurrent`, if it exists.
+fn read_concurrency(rule: &YamlNode) -> Result<Option<Concurrency>, Problem> {
+    let Some(slots) = rule.positive("concurrent")? else {
+        for field in fields::CONCURRENCY {
+            let message = format!(
+                "`{field}` needs `concurrent`: leave it out, or write `concurrent: 8`, for example, in place of \
+                 `requests_per_unit`"
+            );
+            rule.reject_if(true, field, message)?;
+        }
+        return Ok(None);
+    };
+    for field in [&["requests_per_unit"], fields::RATE].concat() {
+        let message = format!("a limit of `concurrent` requests has no `{field}`: leave it out{SECOND_LIMIT}");
+        rule.reject_if(true, field, message)?;
+    }
+    let (limit, span) = (rule.check("concurrent", Concurrency::try_limit(slots))?, rule.duration("time_to_live")?);
+    span.map(|span| rule.check("time_to_live", limit.try_time_to_live(span))).unwrap_or(Ok(limit)).map(Some)
+}
+
+/// Reads a rate. If no requests are allowed, its capacity is 0.
+fn read_rate(rule: &YamlNode) -> Result<Algorithm, Problem> {
+    let missing = "`requests_per_unit` is missing: write how many requests are allowed, or write `unlimited: true`";
+    let tokens = rule.integer("requests_per_unit")?.ok_or_else(|| rule.problem("requests_per_unit", missing))?;
     if tokens == 0
         && let Some(name) = ["algorithm", "cost", "soft", "debt", "overridable"].into_iter().find(|name| rule.has(name))
     {

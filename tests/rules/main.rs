@@ -1,6 +1,7 @@
 //! Limits from files.
 
 mod broken;
+mod concurrency;
 mod costs;
 mod document;
 mod dry_run;
