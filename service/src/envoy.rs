@@ -252,8 +252,10 @@ fn headers<'a>(decisions: impl Iterator<Item = &'a Decision>) -> Vec<HeaderValue
     let Some((decision, outcome)) = outcomes.min_by_key(tightness) else { return Vec::new() };
     let algorithm = outcome.algorithm();
     let (capacity, window) = (algorithm.capacity(), seconds(algorithm.window_at(decision.at())));
+    // A limit of requests in flight has no window.
+    let policy = if window == 0 { String::new() } else { format!(", {capacity};w={window}") };
     let mut headers = vec![
-        ("RateLimit-Limit", format!("{capacity}, {capacity};w={window}")),
+        ("RateLimit-Limit", format!("{capacity}{policy}")),
         ("RateLimit-Remaining", outcome.remaining().to_string()),
         ("RateLimit-Reset", seconds(outcome.reset_after()).to_string()),
     ];

@@ -68,7 +68,11 @@ struct Client {
 
 impl Client {
     async fn start(arguments: &[&str]) -> Self {
-        let program = Program::with_rules(RULES, arguments);
+        Self::with(RULES, arguments).await
+    }
+
+    async fn with(rules: &str, arguments: &[&str]) -> Self {
+        let program = Program::with_rules(rules, arguments);
         let grpc = RateLimitServiceClient::connect(format!("http://{}", program.address)).await.expect("a connection");
         Self { program, grpc }
     }
@@ -279,6 +283,53 @@ async fn a_call_whose_negative_hits_fail_charges_nothing() {
     let error = client.call(call(&[generic("five"), keyless])).await.expect_err("the key of the limit is missing");
     assert_eq!(error.code(), Status::InvalidArgument, "{error}");
     assert_eq!(client.check(&[with_hits(generic("five"), 0)]).await, (true, vec![(true, 5)]));
+}
+
+/// Two streams of each user.
+const STREAMS: &str = "
+domain: test
+descriptors:
+- key: generic_key
+  value: stream
+  descriptors:
+  - key: header_match
+    rate_limit: { name: streams, concurrent: 2, time_to_live: 4s }
+";
+
+#[tokio::test]
+async fn streams_are_limited_until_their_negative_hits() {
+    let redis = RedisServer::start();
+    for arguments in [&[][..], &["--redis", &redis.url(), "--deadline-ms", "5000"]] {
+        let mut client = Client::with(STREAMS, arguments).await;
+        let stream = |user| of(&[("generic_key", "stream"), ("header_match", user)]);
+        assert_eq!(client.check(&[stream("ann")]).await, (true, vec![(true, 1)]));
+        assert_eq!(
+            client.check(&[with_hits(stream("ann"), 9)]).await,
+            (true, vec![(true, 0)]),
+            "one, whatever the hits"
+        );
+        let answer = client.call(call(&[stream("ann")])).await.expect("an answer");
+        let headers: Vec<_> =
+            answer.response_headers_to_add.iter().map(|header| (&*header.key, &*header.value)).collect();
+        let expected = [("Limit", "2"), ("Remaining", "0"), ("Reset", "1")];
+        let expected = expected.map(|(name, value)| (format!("RateLimit-{name}"), value));
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+        assert_eq!(headers[..3], expected.each_ref().map(|(name, value)| (name.as_str(), *value)));
+        assert_eq!(headers[3], ("Retry-After", "1"));
+        assert_eq!(client.check(&[stream("bob")]).await, (true, vec![(true, 1)]));
+
+        // At the end of a denied request, Envoy sends the number of its attempts, which is 0.
+        assert_eq!(client.check(&[negative(with_hits(stream("ann"), 0))]).await, (true, vec![(true, 0)]));
+        assert_eq!(client.check(&[negative(with_hits(stream("ann"), 3))]).await, (true, vec![(true, 1)]));
+        assert_eq!(client.check(&[stream("ann")]).await, (true, vec![(true, 0)]));
+        // Forgotten streams end with the time to live.
+        let mut other = client.grpc.clone();
+        wait_until("the slots are free", async || {
+            let answer = other.should_rate_limit(call(&[with_hits(stream("ann"), 0)])).await.expect("an answer");
+            answer.into_inner().statuses[0].limit_remaining == 2
+        })
+        .await;
+    }
 }
 
 /// A queue with a slot every 20 minutes, and a limit of one call.
