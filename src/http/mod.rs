@@ -8,7 +8,7 @@
 //! | Configure | this module, [`options`], [`config`] |
 //! | Accept a request | [`service`] (a request's way to its response), [`nested`] (layers inside layers) |
 //! | Find its limits, keys and costs, or explain them | [`request`](crate::request) |
-//! | Reject | [`rejection`], [`grpc`], [`error_response`] (errors that handlers return) |
+//! | Reject | [`rejection`], [`on_reject`], [`grpc`], [`error_response`] (errors that handlers return) |
 //! | Charge more or less later | [`ledger`], [`permit`] |
 //! | Respond | [`headers`], [`text`], [`body`], [`at_end`] (what happens when a body ends) |
 //! | Count requests inside the layer | [`in_flight`] |
@@ -22,6 +22,7 @@ mod headers;
 mod in_flight;
 mod ledger;
 mod nested;
+mod on_reject;
 mod options;
 mod permit;
 mod rejection;
@@ -34,10 +35,11 @@ use std::sync::Arc;
 use http::HeaderName;
 use tower_layer::Layer;
 
-pub use self::body::{BodyPolicy, IntoRejectionResponse, KeepBody, ResponseBody, WrapBody};
+pub use self::body::{BodyPolicy, KeepBody, ResponseBody, WrapBody};
 use self::config::LayerConfig;
 pub use self::headers::{HeaderStyle, ResetFormat};
 pub use self::in_flight::{CountInFlight, InFlight, InFlightFuture, InFlightGuard};
+pub use self::on_reject::IntoRejectionResponse;
 pub use self::options::HttpOptions;
 pub use self::permit::{ChargeError, Permit, Settled};
 pub use self::service::{RateLimit, ResponseFuture};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::body::{IntoRejectionResponse, Reported};
 use super::headers::HeaderStyle;
+use super::on_reject::{IntoRejectionResponse, Reported};
 use super::rejection::{Body, RejectionFormat};
 use crate::limiter::Builder;
 use crate::recorder::Rejection;
