@@ -41,18 +41,13 @@ impl Engine {
             for sent in self.by_node(due) {
                 let engine = self.clone();
                 calls.spawn(async move {
-                    let asked = sent.clone();
-                    let deadline = Deadline::of(time_to_live / 8);
-                    let call = engine.call(asked.clone(), deadline, |store, slots| {
+                    let call = engine.call(sent.clone(), Deadline::of(time_to_live / 8), |store, slots| {
                         store.renew(slots).unwrap_or_else(|| StoreFuture::ready(Err(StoreError::not_supported())))
                     });
-                    let renewed = call.await.map(|answer| {
-                        let mut renewed = asked;
-                        answer.finish(&mut renewed);
-                        renewed
-                    });
-                    let is_renewed = renewed.is_ok();
-                    let released = engine.complete_renewal(&sent, renewed, began);
+                    let mut renewed = sent.clone();
+                    let result = call.await.map(|answer| drop(answer.finish(&mut renewed)));
+                    let is_renewed = result.is_ok();
+                    let released = engine.complete_renewal(&sent, result.map(|()| renewed), began);
                     let receipt = Receipt { by: DecidedBy::Store, store: engine.limits.store, charged: released };
                     let _ = engine.refund(receipt, engine.deadline()).await;
                     is_renewed
@@ -69,11 +64,11 @@ impl Engine {
         let mut released = self.limits.no_charges();
         for (position, outcome) in sent.iter().enumerate() {
             let mark = match &renewed {
-                Ok(renewed) if renewed[position].mark != CompactState::UNUSED => Mark::Renewed(renewed[position].mark),
-                Err(error) if error.was_not_sent() => Mark::Same,
-                Ok(_) | Err(_) => Mark::Unknown,
+                Ok(renewed) => renewed[position].mark,
+                Err(error) if error.was_not_sent() => outcome.mark,
+                Err(_) => CompactState::UNUSED,
             };
-            let Some(Completed { expired, ended }) = self.renewals.complete(outcome, mark, at) else { continue };
+            let Some((expired, ended)) = self.renewals.complete(outcome, mark, at) else { continue };
             if expired > 0 {
                 let limit = self.limits[outcome.limit()].name();
                 self.report_event(&Event::SlotsExpired { limit, slots: expired });
@@ -141,22 +136,6 @@ impl Batch {
     }
 }
 
-/// What is known of the mark of slots after a call to renew them.
-enum Mark {
-    Renewed(CompactState),
-    /// It was not called.
-    Same,
-    Unknown,
-}
-
-/// The end of a renewal.
-struct Completed {
-    /// The number of slots that had expired before.
-    expired: u64,
-    /// The slots that were released meanwhile.
-    ended: Option<Outcome>,
-}
-
 impl Renewals {
     /// Holds slots that were just taken, and renews them from now on.
     pub(super) fn hold(&self, engine: &Arc<Engine>, taken: &[Outcome], since: Instant) {
@@ -221,8 +200,9 @@ impl Renewals {
         is_held.then_some(due)
     }
 
-    /// Ends the renewal of slots that began `at` an instant.
-    fn complete(&self, sent: &Outcome, mark: Mark, at: Instant) -> Option<Completed> {
+    /// Ends the renewal of slots that began `at` an instant, and sets their mark. Returns how many had expired before, and
+    /// those that were released meanwhile.
+    fn complete(&self, sent: &Outcome, mark: CompactState, at: Instant) -> Option<(u64, Option<Outcome>)> {
         let mut held = self.lock();
         let batches = held.batches.get_mut(&sent.fingerprint())?;
         let found = batches.iter().position(|batch| batch.is_sent && batch.outcome.mark == sent.mark)?;
@@ -230,24 +210,19 @@ impl Renewals {
         batch.is_sent = false;
         let ended = take(&mut batch.released);
         batch.outcome.charge.cost -= ended;
-        let mut completed = Completed { expired: 0, ended: None };
-        match mark {
-            Mark::Renewed(mark) => {
-                if batch.certain_until() <= at {
-                    completed.expired = batch.outcome.cost();
-                }
-                (batch.outcome.mark, batch.at) = (mark, at);
-            }
-            Mark::Same => {}
-            Mark::Unknown => batch.outcome.mark = CompactState::UNUSED,
+        let is_moved = mark != sent.mark && mark != CompactState::UNUSED;
+        let expired = if is_moved && batch.certain_until() <= at { batch.outcome.cost() } else { 0 };
+        batch.outcome.mark = mark;
+        if is_moved {
+            batch.at = at;
         }
-        if ended > 0 && !batch.has_unknown_mark() {
+        let ended = (ended > 0 && !batch.has_unknown_mark()).then(|| {
             let mut outcome = batch.outcome.clone();
             outcome.charge.cost = ended;
-            completed.ended = Some(outcome);
-        }
+            outcome
+        });
         held.add(batch);
-        Some(completed)
+        Some((expired, ended))
     }
 
     /// Returns the instant from which slots of these keys may have expired that were taken before `since`.

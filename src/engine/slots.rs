@@ -185,11 +185,14 @@ impl Engine {
     /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken. They are released if the
     /// caller gives up.
     pub(crate) fn hold(self: &Arc<Self>, charges: Charges) -> StoreFuture<Held> {
-        let (engine, since) = (self.clone(), Instant::now());
+        let (engine, since, has_slots) = (self.clone(), Instant::now(), self.limits.have_slots);
         let hold = move |decision| Held::of(&engine, decision, since);
         match self.decide(charges, Purpose::Take).into_ready() {
             Ok(decision) => StoreFuture::ready(decision.map(hold)),
             Err(pending) => StoreFuture::pending(async move {
+                if !has_slots {
+                    return pending.await.map(hold);
+                }
                 StoreError::check_runtime()?;
                 // In a task of its own, so that a slot that nobody waits for any more is released.
                 let decided = Handle::current().spawn(async move { pending.await.map(hold) });
