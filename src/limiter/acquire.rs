@@ -144,6 +144,9 @@ impl Limiter {
         tokens: RangeInclusive<u64>,
     ) -> Result<(u64, Decision), StoreError> {
         let engine = self.current();
+        if let Some(error) = unheld(&engine) {
+            return Err(error);
+        }
         let key = key.hash_with(engine.hasher());
         let (least, mut cost) = tokens.into_inner();
         if cost < least {
