@@ -3,10 +3,11 @@
 use std::fmt;
 use std::future::pending;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Engine;
@@ -82,6 +83,8 @@ pub(crate) struct Slots {
     by: DecidedBy,
     held: Mutex<Charges>,
     since: Instant,
+    /// The task that releases slots after their longest hold.
+    timer: OnceLock<AbortHandle>,
 }
 
 impl Slots {
@@ -106,7 +109,8 @@ impl Slots {
         if engine.renews(by) {
             engine.renewals.hold(engine, &held, since);
         }
-        let slots = Arc::new(Self { engine: engine.clone(), by, held: Mutex::new(held), since });
+        let slots =
+            Arc::new(Self { engine: engine.clone(), by, held: Mutex::new(held), since, timer: OnceLock::new() });
         slots.release_at_longest_hold();
         Some(slots)
     }
@@ -137,18 +141,22 @@ impl Slots {
     }
 
     fn release_at_longest_hold(self: &Arc<Self>) {
-        let longest = |outcome: &Outcome| Some((outcome.limit(), self.engine.limits[outcome.limit()].longest_hold?));
-        let holds: SmallVec<[_; 2]> = self.held().iter().filter_map(longest).collect();
-        let Ok(runtime) = Handle::try_current() else { return };
-        for (limit, longest) in holds {
-            let slots = Arc::downgrade(self);
-            runtime.spawn(async move {
-                sleep(longest).await;
-                if let Some(slots) = slots.upgrade() {
-                    slots.release(|released| released == limit);
-                }
-            });
+        let longest = |outcome: &Outcome| Some((self.engine.limits[outcome.limit()].longest_hold?, outcome.limit()));
+        let mut holds: SmallVec<[_; 2]> = self.held().iter().filter_map(longest).collect();
+        if holds.is_empty() {
+            return;
         }
+        holds.sort_unstable();
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (slots, since) = (Arc::downgrade(self), self.since);
+        let timer = runtime.spawn(async move {
+            for (longest, limit) in holds {
+                sleep(longest.saturating_sub(since.elapsed())).await;
+                let Some(slots) = slots.upgrade() else { return };
+                slots.release(|released| released == limit);
+            }
+        });
+        let _ = self.timer.set(timer.abort_handle());
     }
 
     /// Waits until one of the slots has expired in the database, because it could not be renewed. Never ends if the
@@ -177,6 +185,9 @@ impl fmt::Debug for Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
+        if let Some(timer) = self.timer.get() {
+            timer.abort();
+        }
         self.release(|_| true);
     }
 }
