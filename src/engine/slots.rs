@@ -159,6 +159,11 @@ impl Slots {
         let _ = self.timer.set(timer.abort_handle());
     }
 
+    /// Returns whether all slots were released.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held().is_empty()
+    }
+
     /// Waits until one of the slots has expired in the database, because it could not be renewed. Never ends if the
     /// slots do not expire, or are released.
     pub(crate) async fn expired(&self) {

@@ -223,7 +223,7 @@ impl Permit {
     /// ```
     #[must_use]
     pub fn hold(&self) -> Option<Held> {
-        let slots = self.ledger.slots.as_ref()?.upgrade()?;
+        let slots = self.ledger.slots.as_ref()?.upgrade().filter(|slots| !slots.is_empty())?;
         Some(Held { decision: self.decision(), slots: Some(slots) })
     }
 
