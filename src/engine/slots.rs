@@ -198,9 +198,12 @@ impl Drop for Slots {
 }
 
 impl Engine {
-    /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken. They are released if the
-    /// caller gives up.
-    pub(crate) fn hold(self: &Arc<Self>, charges: Charges) -> StoreFuture<Held> {
+    /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken: one of each concurrency
+    /// limit, whatever its cost is. They are released if the caller gives up.
+    pub(crate) fn hold(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<Held> {
+        for outcome in charges.iter_mut().filter(|outcome| outcome.algorithm().is_concurrency()) {
+            outcome.charge.cost = 1;
+        }
         let (engine, since, has_slots) = (self.clone(), Instant::now(), self.limits.have_slots);
         let hold = move |decision| Held::of(&engine, decision, since);
         match self.decide(charges, Purpose::Take).into_ready() {
