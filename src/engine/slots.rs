@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::pending;
+use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -116,28 +117,31 @@ impl Slots {
     }
 
     /// Releases the slots of limits for which `is_released` holds.
-    pub(crate) fn release(&self, is_released: impl Fn(usize) -> bool) {
-        let mut released = self.engine.limits.no_charges();
-        self.held().retain(|outcome| {
-            let is_released = is_released(outcome.limit());
-            if is_released {
-                released.push(outcome.clone());
-            }
-            !is_released
-        });
-        if released.is_empty() {
-            return;
+    fn release(&self, is_released: impl Fn(&Outcome) -> bool) {
+        let mut held = self.held();
+        // Most often, there are none.
+        if held.iter().any(&is_released) {
+            let mut released = mem::replace(&mut *held, self.engine.limits.no_charges());
+            released.iter().filter(|outcome| !is_released(outcome)).for_each(|kept| held.push(kept.clone()));
+            drop(held);
+            released.retain(|outcome| is_released(outcome));
+            self.release_all(released);
         }
-        for outcome in released.iter() {
-            let limit = self.engine.limits[outcome.limit()].name();
-            self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
+    }
+
+    fn release_all(&self, released: Charges) {
+        if !self.engine.recorders.is_empty() {
+            for outcome in released.iter() {
+                let limit = self.engine.limits[outcome.limit()].name();
+                self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
+            }
         }
         self.engine.return_slots(self.by, released);
     }
 
     /// Releases the slots of limits that hold them until the head of the response.
     pub(crate) fn release_at_head(&self) {
-        self.release(|limit| self.engine.limits[limit].is_until_head);
+        self.release(|outcome| self.engine.limits[outcome.limit()].is_until_head);
     }
 
     fn release_at_longest_hold(self: &Arc<Self>) {
@@ -153,7 +157,7 @@ impl Slots {
             for (longest, limit) in holds {
                 sleep(longest.saturating_sub(since.elapsed())).await;
                 let Some(slots) = slots.upgrade() else { return };
-                slots.release(|released| released == limit);
+                slots.release(|outcome| outcome.limit() == limit);
             }
         });
         let _ = self.timer.set(timer.abort_handle());
@@ -193,7 +197,10 @@ impl Drop for Slots {
         if let Some(timer) = self.timer.get() {
             timer.abort();
         }
-        self.release(|_| true);
+        let released = mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !released.is_empty() {
+            self.release_all(released);
+        }
     }
 }
 
@@ -227,29 +234,46 @@ impl Engine {
 
     /// Returns slots to the part of the limiter that has given them, and then wakes those who wait for one.
     fn return_slots(self: &Arc<Self>, by: DecidedBy, mut released: Charges) {
-        let keys: SmallVec<[_; 2]> = released.iter().map(|outcome| outcome.key()).collect();
-        let wake = move |engine: &Self| {
-            keys.iter().filter_map(|key| engine.turns.get(key)).for_each(|turn| turn.released.notify_one());
-        };
-        let runtime = Handle::try_current().ok();
-        let runtime = match self.renews(by) {
-            true => {
-                self.renewals.release(&mut released);
-                runtime.or_else(|| self.renewals.runtime.get().cloned())
-            }
-            false => runtime,
-        };
+        if !self.renews(by) {
+            // Without the checks of other refunds, which would take 400 instructions ("a slot" in `.ci/instructions`):
+            // the limits are those that have taken the slots.
+            return match by.is_store() {
+                true => match self.guard.store.refund(&released).into_ready() {
+                    Ok(_) => self.wake(&released),
+                    Err(refund) => self.spawn_return(refund, released),
+                },
+                false => {
+                    self.fallback.refund(&self.limits, &released);
+                    self.wake(&released);
+                }
+            };
+        }
+        let waited_for = released.clone();
+        self.renewals.release(&mut released);
         let receipt = Receipt { by, store: self.limits.store, charged: released };
-        match (self.refund(receipt, self.deadline()).into_ready(), runtime) {
-            (Ok(_), _) => wake(self),
-            (Err(refund), Some(runtime)) => {
-                let engine = self.clone();
-                runtime.spawn(async move {
-                    let _ = refund.await;
-                    wake(&engine);
-                });
+        match self.refund(receipt, self.deadline()).into_ready() {
+            Ok(_) => self.wake(&waited_for),
+            Err(refund) => self.spawn_return(refund, waited_for),
+        }
+    }
+
+    /// Completes the return of slots in a task.
+    fn spawn_return(self: &Arc<Self>, refund: StoreFuture<()>, released: Charges) {
+        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewals.runtime.get().cloned()) {
+            let engine = self.clone();
+            runtime.spawn(async move {
+                let _ = refund.await;
+                engine.wake(&released);
+            });
+        }
+    }
+
+    /// Wakes those who wait for slots of these keys.
+    fn wake(&self, released: &Charges) {
+        for outcome in released.iter() {
+            if let Some(turn) = self.turns.get(&outcome.key()) {
+                turn.released.notify_one();
             }
-            (Err(_), None) => {}
         }
     }
 }

@@ -281,10 +281,7 @@ impl<'a> RequestContext<'a> {
         finder.complete();
         let engine = self.config.engine();
         if engine.limits.have_slots {
-            return match engine.hold(finder.charges).into_ready() {
-                Ok(held) => self.next_step(held, request),
-                Err(held) => Pending::Slots(held).into(),
-            };
+            return self.hold(finder.charges, request);
         }
         let decision = engine.decide(finder.charges, Purpose::Take);
         // Most requests: the decision need not be moved ("a layer" in `.ci/instructions`).
@@ -298,6 +295,21 @@ impl<'a> RequestContext<'a> {
         match decision.into_ready() {
             Ok(decision) => self.next_step(decision.map(Held::from), request),
             Err(decision) => Pending::Store(decision).into(),
+        }
+    }
+
+    /// Decides about a request that may take slots.
+    fn hold<B>(&self, charges: Charges, request: &mut Request<B>) -> Step {
+        let held = self.config.engine().hold(charges);
+        match held.as_ready() {
+            Some(Ok(held)) if held.is_allowed_now() && !self.config.needs_ledger() => {
+                return Step::Forward(Completion { slots: held.slots.clone(), ..self.headers(held) });
+            }
+            _ => {}
+        }
+        match held.into_ready() {
+            Ok(held) => self.next_step(held, request),
+            Err(held) => Pending::Slots(held).into(),
         }
     }
 
