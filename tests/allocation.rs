@@ -454,6 +454,30 @@ fn permits_and_refunds_allocate_a_ledger() {
     allocates("with `count_if`", &counts, ALLOWED, LEDGER + 1);
 }
 
+/// The list of outcomes, and the slots, which the body of the response shares with the request's ledger. Their release
+/// allocates nothing.
+#[test]
+fn a_slot_allocates_twice() {
+    const SLOTS: usize = 1;
+    let streams = || Limit::concurrent("streams", 9).by(key::header("x-api-key"));
+    let rate = || bucket("a").by(key::header("x-api-key"));
+    allocates("a rate", &layer([rate()]).headers([]).build(), ALLOWED, 0);
+    let limits = layer([rate(), streams()]).headers([]).build();
+    allocates("a rate and a slot", &limits, ALLOWED, SEVERAL + SLOTS);
+    let mut service = limits.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Frames(1))))));
+    for _ in 0..ALLOWED {
+        let response = call(&mut service, request()).1;
+        let before = COUNT.get();
+        drop(response);
+        assert_eq!(COUNT.get(), before);
+    }
+    let other = layer([rate(), streams().until_head()]).headers([]).build();
+    allocates("a rate and a slot until the head", &other, ALLOWED, SEVERAL + SLOTS);
+    // For requests to which the concurrency limit does not apply.
+    let unmet = streams().when(when::method(Method::PUT));
+    allocates("a rate without a slot", &layer([rate(), unmet]).headers([]).build(), ALLOWED, 0);
+}
+
 /// A body of frames from static memory.
 struct Frames(usize);
 
