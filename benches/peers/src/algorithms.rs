@@ -46,6 +46,13 @@ pub fn layered(limits: usize, headers: bool) -> App {
     App::Axum(App::hello().layer(layer.build().keep_body()))
 }
 
+/// A token bucket in front of an application, and a concurrency limit beside it if `has_slots`.
+pub fn with_slots(has_slots: bool) -> App {
+    let slots = has_slots.then(|| Limit::concurrent("streams", 10));
+    let limits = buckets(1).chain(slots).map(|limit| limit.by(key::peer_ip()));
+    App::Axum(App::hello().layer(RateLimitLayer::builder(limits).headers([]).build()))
+}
+
 pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {
     Box::new(Limiter::builder(limits).store(MemoryStore::new().max_keys(2_000_000)).build())
 }

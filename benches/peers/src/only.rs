@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, TokenBucket};
 
-use crate::algorithms::{algorithms, bucket, buckets, in_memory};
+use crate::algorithms::{algorithms, bucket, buckets, in_memory, with_slots};
 use crate::decisions::warm;
 use crate::floors::{TABLE, Table, apps, clocks};
 use crate::keys::{BATCH, Keys, LOADS, Load, write};
@@ -99,7 +99,11 @@ impl Memory for Flood {
 /// Sends as many requests to an application, in batches.
 pub fn call(subject: &str, case: &str, requests: usize) {
     let case = CASES.into_iter().find(|known| known.name() == case).expect("a case");
-    let known = apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app);
+    let known = match subject {
+        "a rate" => Some(with_slots(false)),
+        "a rate and a slot" => Some(with_slots(true)),
+        _ => apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app),
+    };
     let app = known.or_else(|| recorded::app(subject)).unwrap_or_else(|| {
         let peer = PEERS.into_iter().find(|peer| peer.name() == subject).expect("a subject");
         case.app(peer).expect("it has such a layer")
