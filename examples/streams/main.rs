@@ -17,9 +17,8 @@ use axum::response::sse::{Event, Sse};
 use axum::routing::{any, get, put};
 use futures_util::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout_at};
-use tower_ratelimit::{AcquireError, Limit, Limiter, Permit, RateLimitLayer, Receipt, key};
-use tower_ratelimit::{FixedWindow, SlidingLog, TokenBucket};
+use tower_ratelimit::{AcquireError, Limit, Limiter, Permit, RateLimitLayer, key};
+use tower_ratelimit::{FixedWindow, TokenBucket};
 
 /// The limits that are decided after a request was admitted, by the address of the client.
 #[derive(Clone)]
@@ -34,12 +33,9 @@ struct Limits {
 /// The bytes that an upload may send at once.
 const BURST: u32 = 64 * 1024;
 
-/// How long a WebSocket may be open: less than the hour for which it is counted.
-const LONGEST: Duration = Duration::from_secs(50 * 60);
-
 pub(crate) fn app() -> Router {
     let limits = Limits {
-        sockets: Limiter::new([Limit::new("sockets", SlidingLog::per_hour(20))]),
+        sockets: Limiter::new([Limit::concurrent("sockets", 20)]),
         messages: Limiter::new([Limit::new("messages", TokenBucket::per_second(1).burst(3))]),
         events: Limiter::new([Limit::new("events", TokenBucket::per_second(20))]),
         upload_rate: Limiter::new([Limit::new("upload-rate", TokenBucket::per_second(BURST))]),
@@ -61,30 +57,16 @@ pub(crate) fn app() -> Router {
         .with_state(limits)
 }
 
-/// Counts a WebSocket until it is dropped.
-struct OpenSocket {
-    limiter: Limiter,
-    receipt: Option<Receipt>,
-}
-
-impl Drop for OpenSocket {
-    fn drop(&mut self) {
-        let (limiter, receipt) = (self.limiter.clone(), self.receipt.take());
-        tokio::spawn(async move { limiter.refund(receipt?).await.ok() });
-    }
-}
-
 async fn chat(
     State(limits): State<Limits>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, AcquireError> {
     let address = key::peer_ip().network(peer.ip());
-    let receipt = Some(limits.sockets.try_acquire(address, 1).await?.into_receipt());
-    let open = OpenSocket { limiter: limits.sockets.clone(), receipt };
+    let held = limits.sockets.hold(address, 1).await?;
     Ok(upgrade.on_upgrade(async move |mut socket| {
-        let (_open, end) = (open, Instant::now() + LONGEST);
-        while let Ok(Some(Ok(message))) = timeout_at(end, socket.recv()).await {
+        let _held = held; // until this task ends
+        while let Some(Ok(message)) = socket.recv().await {
             let Message::Text(text) = message else { continue };
             // Reads no other message before the turn of this one, which slows the client down.
             let turn = limits.messages.wait_at_most(address, 1, Duration::from_secs(2)).await;

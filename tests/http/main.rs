@@ -17,6 +17,7 @@ mod example_server;
 mod explain;
 mod failures;
 mod fairness;
+mod gateway;
 mod grpc;
 mod headers;
 mod hosts;

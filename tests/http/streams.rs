@@ -123,15 +123,9 @@ async fn twenty_sockets_may_be_open_at_a_time() {
     sleep(Duration::from_millis(1)).await;
     sockets.push(open(&app).await.0);
     assert!(try_open(&app).await.is_err());
-    // Each is closed before its charge expires, although its client has not closed it.
-    let start = Instant::now();
-    for socket in &mut sockets {
-        assert!(matches!(socket.next().await, None | Some(Err(_)) | Some(Ok(Message::Close(_)))));
-    }
-    assert!(start.elapsed() < Duration::from_secs(3_500), "{:?}", start.elapsed());
-    for _ in 0..20 {
-        sockets.push(open(&app).await.0);
-    }
+    // For as long as they are open.
+    sleep(Duration::from_secs(86_400)).await;
+    assert!(try_open(&app).await.is_err());
 }
 
 fn upload(frames: impl IntoIterator<Item = usize, IntoIter: Send + 'static>) -> (Request<Body>, Arc<AtomicUsize>) {
