@@ -120,10 +120,8 @@ pub use algorithm::{
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
 pub use engine::{CircuitBreaker, Held};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
-#[doc(alias = "concurrency")]
-pub use http::InFlight;
 pub use http::{
-    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, InFlightGuard,
+    BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlight, InFlightFuture, InFlightGuard,
     IntoRejectionResponse, KeepBody, Permit, RateLimit, RateLimitLayer, ResetFormat, ResponseBody, ResponseFuture,
     Settled, WrapBody,
 };

@@ -18,7 +18,7 @@
 //! - [Programs](programs): Axum, Tonic, Hyper, a reqwest client and a worker queue.
 //! - [Policies](policies): complete policies, from "one post a second" to language model tokens.
 //! - [Recipes](recipes): login protection, webhooks, plans, admin endpoints.
-//! - [Streams](streams): WebSockets, event streams, uploads, and clients that disconnect.
+//! - [Streams](streams): requests in flight, WebSockets, event streams, uploads, and budgets of language models.
 //! - [Without HTTP](without_http): outgoing clients, jobs, sockets and queues.
 //! - [Rules in a file](rules): limits in the format of Envoy's rate limit service.
 //!
@@ -36,7 +36,7 @@
 //! **Other crates**
 //!
 //! - [Comparison](comparison): features of this crate and others.
-//! - [Migration](migration): from tower_governor, axum-governor or governor.
+//! - [Migration](migration): from tower_governor, axum-governor or governor, and from limits of concurrency.
 //!
 //! **Reference**
 //!
@@ -88,6 +88,8 @@ pub mod programs {}
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}
 
+#[doc(alias = "llm")]
+#[doc(alias = "sse")]
 #[doc(alias = "websocket")]
 #[doc = include_str!("streams.md")]
 pub mod streams {}
@@ -133,6 +135,7 @@ pub mod numbers {}
 pub mod comparison {}
 
 #[doc(alias = "governor")]
+#[doc(alias = "limit_conn")]
 #[doc = include_str!("migration.md")]
 pub mod migration {}
 

@@ -21,7 +21,7 @@ use crate::limit::SpareCapacity;
 /// cancelled. Place it inside the limiter, so that rejected requests don't count. Until it is applied to a service, or
 /// [`enter`](Self::enter) is called, nothing is counted, so it has no spare capacity. A warning is logged then.
 ///
-/// It denies nothing by itself: to limit concurrency, use `ConcurrencyLimitLayer` of `tower`.
+/// It denies nothing by itself: to limit the requests in flight, use [`Limit::concurrent`](crate::Limit::concurrent).
 ///
 /// ```
 /// use axum::Router;

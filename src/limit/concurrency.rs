@@ -35,6 +35,7 @@ impl Limit {
     ///
     /// Panics if `name` is invalid, or `slots` is 0. See [`try_new`](Self::try_new) and
     /// [`Concurrency::try_limit`](crate::Concurrency::try_limit).
+    #[doc(alias = "bulkhead")]
     #[doc(alias = "in flight")]
     #[track_caller]
     pub fn concurrent(name: impl Into<String>, slots: u32) -> Self {

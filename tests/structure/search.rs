@@ -28,7 +28,9 @@ const WORDS: &[(&str, &str)] = &[
     ("blacklist", "always_reject"),
     ("denylist", "always_reject"),
     ("shadow mode", "shadow"),
-    ("concurrency", "InFlight"),
+    ("bulkhead", "concurrent"),
+    ("in flight", "concurrent"),
+    ("semaphore", "hold"),
     // Keys
     ("api key", "header"),
     ("bearer", "bearer"),
@@ -60,6 +62,9 @@ const WORDS: &[(&str, &str)] = &[
     ("worker", "layer"),
     ("envoy", "guide::rules"),
     ("governor", "guide::migration"),
+    ("limit_conn", "guide::migration"),
+    ("llm", "guide::streams"),
+    ("sse", "guide::streams"),
     ("throttle", "wait"),
     ("websocket", "guide::streams"),
     // Operation
