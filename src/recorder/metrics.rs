@@ -43,6 +43,7 @@ use crate::time::Cooldown;
 /// | `ratelimit_slots` | gauge | `limit` | slots of a [concurrency limit](crate::Concurrency) that requests of this process hold |
 /// | `ratelimit_slot_seconds` | histogram | `limit` | the time for which requests held a slot |
 /// | `ratelimit_slots_expired_total` | counter | `limit` | slots that expired although their requests were in flight, because they could not be renewed in time |
+/// | `ratelimit_shortfall_tokens_total` | counter | `limit` | tokens that a settlement could not charge, because they exceeded the limit and its [debt](crate::Limit::debt) |
 /// | `ratelimit_client_wait_seconds` | histogram | `reason` | waits of a client's calls: in a `PaceLayer` (`pace`), and before a retry (`retry`) |
 /// | `ratelimit_client_retries_total` | counter | `result` | retries of a client: `sent`, or not sent because the budget was exhausted (`budget_exhausted`) |
 ///
@@ -239,18 +240,23 @@ impl Recorder for MetricsRecorder {
                 self.record_client_wait("retry", *wait);
                 (CLIENT_RETRIES, "sent")
             }
-            Event::SlotTaken { limit } => return self.slots(limit).increment(1.0),
+            Event::SlotTaken { limit } => {
+                // From now on, a query sees its first increment.
+                self.increment(SLOTS_EXPIRED, limit, 0);
+                return self.slots(limit).increment(1.0);
+            }
             Event::SlotReleased { limit, held } => {
                 histogram!("ratelimit_slot_seconds", with_labels(&self.labels, [("limit", *limit)]))
                     .record(held.as_secs_f64());
                 return self.slots(limit).decrement(1.0);
             }
-            Event::SlotsExpired { limit, slots } => {
-                return self.increment(("ratelimit_slots_expired_total", "limit"), limit, *slots);
+            Event::SlotsExpired { limit, slots } => return self.increment(SLOTS_EXPIRED, limit, *slots),
+            Event::Shortfall { limit, tokens } => {
+                return self.increment(("ratelimit_shortfall_tokens_total", "limit"), limit, *tokens);
             }
             Event::RetryBudgetExhausted => (CLIENT_RETRIES, "budget_exhausted"),
-            // Decisions include the first two. The last one concerns no decision of a request.
-            Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => return,
+            // Decisions include them.
+            Event::OverageUsed { .. } | Event::ShadowDenied { .. } => return,
         };
         self.increment(counter, value, 1);
     }
@@ -271,6 +277,9 @@ const COUNTERS: [((&str, &str), &[&str]); 5] = [
     (("ratelimit_fallbacks_total", "to"), &["rejected", "allowed", "decided_locally"]),
     (("ratelimit_list_matches_total", "action"), &["forbidden", "too_many_requests", "shadow"]),
 ];
+
+/// Registered with the first slot.
+const SLOTS_EXPIRED: (&str, &str) = ("ratelimit_slots_expired_total", "limit");
 
 /// Not registered in advance, as most recorders have no client.
 const CLIENT_RETRIES: (&str, &str) = ("ratelimit_client_retries_total", "result");

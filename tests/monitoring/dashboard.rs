@@ -48,11 +48,15 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
             .always_reject_with(ListAction::Shadow, KeyList::new(key::header("x-user"), ["eve"]))
             .recorder(recorder.clone())
             .build();
+    // Settles more than the limit has.
+    let unpaid = RateLimitLayer::builder([Limit::new("unpaid", FixedWindow::per_second(20)).settle_by(|_| Some(30))])
+        .recorder(recorder.clone())
+        .build();
+    let in_flight = Limiter::builder([Limit::concurrent("in-flight", 2)]).recorder(recorder.clone()).build();
     let live = LiveLimits::new([]).recorder(recorder);
-    let service = tower::Layer::layer(
-        &listed,
-        tower::service_fn(async |_: http::Request<String>| Ok::<_, Infallible>(http::Response::new(String::new()))),
-    );
+    let answer =
+        tower::service_fn(async |_: http::Request<String>| Ok::<_, Infallible>(http::Response::new(String::new())));
+    let (service, unpaid) = (tower::Layer::layer(&listed, answer), tower::Layer::layer(&unpaid, answer));
     for round in 0_u64.. {
         // The store fails every second second.
         store.set(if round / 40 % 2 == 1 { Mode::Fails } else { Mode::Works });
@@ -61,6 +65,8 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
         }
         let request = http::Request::get("/").header("x-user", "eve").body(String::new()).expect("a request");
         let _ = tower::ServiceExt::oneshot(service.clone(), request).await;
+        let _ = tower::ServiceExt::oneshot(unpaid.clone(), http::Request::new(String::new())).await;
+        let _held = in_flight.hold(round % 2, 1).await.expect("a slot");
         live.replace([Limit::new("a", FixedWindow::per_day(1))]).expect("valid limits");
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
