@@ -117,8 +117,10 @@ struct Batch {
     /// The charge of all of them. The [mark](Outcome::mark) is that of an unused key if nobody knows whether a call has
     /// moved them: they are then charged again, and those that the call has charged expire.
     outcome: Outcome,
-    /// The latest instant before they were taken or renewed.
+    /// An instant before each of them was taken or renewed.
     at: Instant,
+    /// An instant after which none of them was asked for.
+    latest: Instant,
     /// Whether a call is renewing them.
     is_sent: bool,
     /// The slots that were released during the call.
@@ -141,7 +143,7 @@ impl Renewals {
     pub(super) fn hold(&self, engine: &Arc<Engine>, taken: &[Outcome], since: Instant) {
         let mut held = self.lock();
         for outcome in taken {
-            held.add(Batch { outcome: outcome.clone(), at: since, is_sent: false, released: 0 });
+            held.add(Batch { outcome: outcome.clone(), at: since, latest: since, is_sent: false, released: 0 });
             let span = outcome.algorithm().span;
             // Without a runtime, the slots expire.
             if let Ok(runtime) = Handle::try_current()
@@ -159,11 +161,10 @@ impl Renewals {
         released.retain(|outcome| {
             let Entry::Occupied(mut key) = held.batches.entry(outcome.fingerprint()) else { return false };
             let batches = key.get_mut();
-            // Rather slots whose refund need not wait for a renewal.
-            let last =
-                (0..batches.len()).max_by_key(|at| (!batches[*at].is_sent, !batches[*at].has_unknown_mark(), *at));
-            let Some(last) = last else { return false };
-            let batch = &mut batches[last];
+            // The oldest one, so that none of the requests that are left has an older slot than it took.
+            let held = (0..batches.len()).filter(|at| batches[*at].released < batches[*at].outcome.cost());
+            let Some(oldest) = held.min_by_key(|at| batches[*at].latest) else { return false };
+            let batch = &mut batches[oldest];
             if batch.is_sent {
                 batch.released += 1;
                 return false;
@@ -172,7 +173,7 @@ impl Renewals {
             let is_refunded = !batch.has_unknown_mark();
             batch.outcome.charge.cost -= 1;
             if batch.outcome.cost() == 0 {
-                batches.remove(last);
+                batches.remove(oldest);
             }
             if batches.is_empty() {
                 key.remove();
@@ -214,7 +215,7 @@ impl Renewals {
         let expired = if is_moved && batch.certain_until() <= at { batch.outcome.cost() } else { 0 };
         batch.outcome.mark = mark;
         if is_moved {
-            batch.at = at;
+            (batch.at, batch.latest) = (at, at);
         }
         let ended = (ended > 0 && !batch.has_unknown_mark()).then(|| {
             let mut outcome = batch.outcome.clone();
@@ -229,9 +230,7 @@ impl Renewals {
     pub(super) fn certain_until(&self, keys: &[u128], since: Instant) -> Option<Instant> {
         let held = self.lock();
         let batches = keys.iter().filter_map(|key| held.batches.get(key)).flatten();
-        // Slots that were taken later are not among those of the bucket.
-        let has = |batch: &&Batch| since <= batch.at + Duration::from_micros(batch.outcome.algorithm().span / 8);
-        batches.filter(has).map(Batch::certain_until).min()
+        batches.filter(|batch| since <= batch.latest).map(Batch::certain_until).min()
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -248,7 +247,7 @@ impl Table {
         match batches.iter_mut().find(is_same) {
             Some(known) => {
                 known.outcome.charge.cost += batch.outcome.cost();
-                known.at = known.at.min(batch.at);
+                (known.at, known.latest) = (known.at.min(batch.at), known.latest.max(batch.latest));
             }
             None if batch.outcome.cost() > 0 => batches.push(batch),
             None => {}
