@@ -11,13 +11,14 @@
 //! | `outage_log` | Reports outages to the log |
 //! | `reservation` | Lets an allowed request wait for its turn |
 //! | `slots` | Holds the slots of requests in flight until they end |
-//! | `renewals` | Renews these slots in a database |
+//! | `renewals`, `held_slots` | Renews these slots in a database |
 
 mod breaker;
 mod charges_in_flight;
 mod engine_reports;
 mod fallback;
 mod guard;
+mod held_slots;
 #[cfg(feature = "tracing")]
 mod outage_log;
 mod renewals;
@@ -37,9 +38,9 @@ pub(crate) use self::charges_in_flight::ChargesInFlight;
 use self::fallback::FallbackPolicies;
 pub(crate) use self::guard::Deadline;
 use self::guard::Guard;
+use self::held_slots::HeldSlots;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
-use self::renewals::Renewals;
 pub(crate) use self::reservation::Reservation;
 pub use self::slots::Held;
 pub(crate) use self::slots::Slots;
@@ -97,7 +98,8 @@ pub(crate) struct Engine {
     holds_slots: bool,
     /// The turns of operations that wait for a key under these limits.
     pub(crate) turns: Arc<KeyMap<KeyHash, Turn>>,
-    renewals: Arc<Renewals>,
+    /// The slots that are renewed.
+    renewed: Arc<HeldSlots>,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
 }
@@ -138,7 +140,7 @@ impl Engine {
             is_shadow,
             holds_slots,
             turns: Arc::default(),
-            renewals: Arc::default(),
+            renewed: Arc::default(),
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.store),
             limits,
@@ -161,7 +163,7 @@ impl Engine {
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
         let limits = limits.clone();
-        let mut engine = Self { limits, turns: Arc::default(), renewals: Arc::default(), ..self.clone() };
+        let mut engine = Self { limits, turns: Arc::default(), renewed: Arc::default(), ..self.clone() };
         engine.limits.set_store(&*self.guard.store, self.is_shadow, self.holds_slots);
         engine.prepare()?;
         Ok(engine)

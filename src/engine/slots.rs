@@ -108,7 +108,7 @@ impl Slots {
         held.iter()
             .for_each(|held| engine.report_event(&Event::SlotTaken { limit: engine.limits[held.limit()].name() }));
         if engine.renews(by) {
-            engine.renewals.hold(engine, &held, since);
+            engine.hold_renewed(&held, since);
         }
         let slots =
             Arc::new(Self { engine: engine.clone(), by, held: Mutex::new(held), since, timer: OnceLock::new() });
@@ -173,7 +173,7 @@ impl Slots {
     pub(crate) async fn expired(&self) {
         loop {
             let held: SmallVec<[_; 2]> = self.held().iter().map(|outcome| outcome.fingerprint()).collect();
-            match self.engine.renewals.certain_until(&held, self.since) {
+            match self.engine.renewed.certain_until(&held, self.since) {
                 Some(until) if until <= Instant::now() => return,
                 Some(until) => sleep_until(until).await,
                 None => pending().await,
@@ -249,7 +249,7 @@ impl Engine {
             };
         }
         let waited_for = released.clone();
-        self.renewals.release(&mut released);
+        self.renewed.release(&mut released);
         let receipt = Receipt { by, store: self.limits.store, charged: released };
         match self.refund(receipt, self.deadline()).into_ready() {
             Ok(_) => self.wake(&waited_for),
@@ -259,7 +259,7 @@ impl Engine {
 
     /// Completes the return of slots in a task.
     fn spawn_return(self: &Arc<Self>, refund: StoreFuture<()>, released: Charges) {
-        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewals.runtime.get().cloned()) {
+        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewed.runtime.get().cloned()) {
             let engine = self.clone();
             runtime.spawn(async move {
                 let _ = refund.await;

@@ -329,8 +329,8 @@ async fn a_permit_for_several_limits_does_not_settle_them_at_one_cost() {
 
 #[test]
 fn kept_bodies_can_not_be_observed() {
-    const MESSAGE: &str = "the limit \"bytes\" settles at the end of a response's body, which a layer with `keep_body` \
-                           can't observe: leave out `keep_body`";
+    const MESSAGE: &str = "the limit \"bytes\" settles or holds slots until the end of a response's body, which a layer \
+                           with `keep_body` can't observe: leave out `keep_body`";
     let limits = layer([Log::default().limit()]);
     assert_eq!(panic_message(AssertUnwindSafe(|| limits.keep_body())), MESSAGE);
     let live = LiveLimits::new([per_day("bytes", 100)]);

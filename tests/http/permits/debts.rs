@@ -70,7 +70,11 @@ fn app(limits: Builder<HttpOptions>, cost: u64) -> (Router, RateLimitLayer) {
     let settle = async |permit: Permit, Path(actual): Path<String>| {
         let mut shortfall = 0;
         for actual in actual.split(',') {
-            shortfall = permit.settle(actual.parse().expect("a number")).await.expect("a settlement").shortfall;
+            let actual = actual.parse().expect("a number");
+            let names: Vec<_> = permit.limits().iter().map(|limit| limit.name().to_owned()).collect();
+            for limit in names.iter().filter_map(|name| permit.limit(name)) {
+                shortfall = limit.settle(actual).await.expect("a settlement").shortfall;
+            }
         }
         shortfall.to_string()
     };

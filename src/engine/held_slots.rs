@@ -1,0 +1,176 @@
+//! The slots that a process holds in a database, by key and bucket.
+
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
+use std::mem::take;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::algorithm::CompactState;
+use crate::decision::{Charges, Outcome};
+
+/// The slots that this process holds in a database under an engine's limits.
+#[derive(Default)]
+pub(super) struct HeldSlots {
+    table: Mutex<Table>,
+    /// The runtime on which slots were first taken, for those that are released outside any.
+    pub(super) runtime: OnceLock<Handle>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By the fingerprint of the key.
+    batches: HashMap<u128, SmallVec<[Batch; 1]>>,
+    /// The times to live, in µs, whose slots are being renewed.
+    renewed: HashSet<u64>,
+}
+
+/// The slots of one key that were taken or renewed in one bucket. It does not matter which request has which of them.
+struct Batch {
+    /// The charge of all of them. The [mark](Outcome::mark) is that of an unused key if nobody knows whether a call has
+    /// moved them: they are then charged again, and those that the call has charged expire.
+    outcome: Outcome,
+    /// An instant before each of them was taken or renewed.
+    at: Instant,
+    /// An instant after which none of them was asked for.
+    latest: Instant,
+    /// Whether a call is renewing them.
+    is_sent: bool,
+    /// The slots that were released during the call.
+    released: u64,
+}
+
+impl Batch {
+    fn has_unknown_mark(&self) -> bool {
+        self.outcome.mark == CompactState::UNUSED
+    }
+
+    /// Returns the instant from which the slots may have expired.
+    fn certain_until(&self) -> Instant {
+        self.at + Duration::from_micros(self.outcome.algorithm().span / 8 * 7)
+    }
+}
+
+impl HeldSlots {
+    /// Holds slots that were just taken. Calls `renew` with each time to live whose slots nothing renews yet.
+    pub(super) fn hold(&self, taken: &[Outcome], since: Instant, mut renew: impl FnMut(Handle, u64)) {
+        let mut held = self.lock();
+        for outcome in taken {
+            held.add(Batch { outcome: outcome.clone(), at: since, latest: since, is_sent: false, released: 0 });
+            let span = outcome.algorithm().span;
+            // Without a runtime, the slots expire.
+            if let Ok(runtime) = Handle::try_current()
+                && held.renewed.insert(span)
+            {
+                let _ = self.runtime.set(runtime.clone());
+                renew(runtime, span);
+            }
+        }
+    }
+
+    /// Stops holding slots. Keeps those in `released` that can be refunded now, with their marks.
+    pub(super) fn release(&self, released: &mut Charges) {
+        let mut held = self.lock();
+        released.retain(|outcome| {
+            let Entry::Occupied(mut key) = held.batches.entry(outcome.fingerprint()) else { return false };
+            let batches = key.get_mut();
+            // The oldest one, so that none of the requests that are left has an older slot than it took.
+            let held = (0..batches.len()).filter(|at| batches[*at].released < batches[*at].outcome.cost());
+            let Some(oldest) = held.min_by_key(|at| batches[*at].latest) else { return false };
+            let batch = &mut batches[oldest];
+            if batch.is_sent {
+                batch.released += 1;
+                return false;
+            }
+            outcome.mark = batch.outcome.mark;
+            let is_refunded = !batch.has_unknown_mark();
+            batch.outcome.charge.cost -= 1;
+            if batch.outcome.cost() == 0 {
+                batches.remove(oldest);
+            }
+            if batches.is_empty() {
+                key.remove();
+            }
+            is_refunded
+        });
+    }
+
+    /// Returns the slots of a time to live that are due, which are being renewed from now on. Returns `None` if no slots
+    /// of it are held, so that nothing renews them from now on.
+    pub(super) fn due(&self, span: u64) -> Option<Vec<Outcome>> {
+        let mut held = self.lock();
+        let (mut due, mut is_held) = (Vec::new(), false);
+        for batch in held.batches.values_mut().flatten().filter(|batch| batch.outcome.algorithm().span == span) {
+            is_held = true;
+            // Fresh ones can wait for the next time: most requests end before.
+            if !batch.is_sent && (batch.has_unknown_mark() || batch.at.elapsed() >= Duration::from_micros(span / 8)) {
+                batch.is_sent = true;
+                due.push(batch.outcome.clone());
+            }
+        }
+        if !is_held {
+            held.renewed.remove(&span);
+        }
+        is_held.then_some(due)
+    }
+
+    /// Ends the renewal of slots that began `at` an instant, and sets their mark. Returns how many had expired before, and
+    /// those that were released meanwhile.
+    pub(super) fn complete(&self, sent: &Outcome, mark: CompactState, at: Instant) -> Option<(u64, Option<Outcome>)> {
+        let mut held = self.lock();
+        let batches = held.batches.get_mut(&sent.fingerprint())?;
+        let found = batches.iter().position(|batch| batch.is_sent && batch.outcome.mark == sent.mark)?;
+        let mut batch = batches.remove(found);
+        batch.is_sent = false;
+        let ended = take(&mut batch.released);
+        batch.outcome.charge.cost -= ended;
+        let is_moved = mark != sent.mark && mark != CompactState::UNUSED;
+        let expired = if is_moved && batch.certain_until() <= at { batch.outcome.cost() } else { 0 };
+        batch.outcome.mark = mark;
+        if is_moved {
+            (batch.at, batch.latest) = (at, at);
+        }
+        let ended = (ended > 0 && !batch.has_unknown_mark()).then(|| {
+            let mut outcome = batch.outcome.clone();
+            outcome.charge.cost = ended;
+            outcome
+        });
+        held.add(batch);
+        Some((expired, ended))
+    }
+
+    /// Returns the instant from which slots of these keys may have expired that were taken before `since`.
+    pub(super) fn certain_until(&self, keys: &[u128], since: Instant) -> Option<Instant> {
+        let held = self.lock();
+        let batches = keys.iter().filter_map(|key| held.batches.get(key)).flatten();
+        batches.filter(|batch| since <= batch.latest).map(Batch::certain_until).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Adds slots to those of the same bucket.
+    fn add(&mut self, batch: Batch) {
+        let key = batch.outcome.fingerprint();
+        let batches = self.batches.entry(key).or_default();
+        let is_same = |known: &&mut Batch| !known.is_sent && known.outcome.mark == batch.outcome.mark;
+        match batches.iter_mut().find(is_same) {
+            Some(known) => {
+                known.outcome.charge.cost += batch.outcome.cost();
+                (known.at, known.latest) = (known.at.min(batch.at), known.latest.max(batch.latest));
+            }
+            None if batch.outcome.cost() > 0 => batches.push(batch),
+            None => {}
+        }
+        if batches.is_empty() {
+            self.batches.remove(&key);
+        }
+    }
+}
