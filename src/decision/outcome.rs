@@ -231,6 +231,15 @@ impl Outcome {
         (self.charge.veto, self.is_enforced) = (veto, veto != Veto::Shadow);
     }
 
+    /// Returns the mark of a slot: that of its bucket, without the state of the key, so that all slots of a bucket have the
+    /// same. A store of another crate has marks of its own.
+    pub(crate) fn slot_mark(&self) -> CompactState {
+        match self.given_report() {
+            Some(_) => self.mark,
+            None => CompactState { expires_at: self.mark.expires_at, ..CompactState::UNUSED },
+        }
+    }
+
     /// Takes the answer of a share.
     pub(crate) fn take_share(&mut self, share: &Self) {
         *self = Self {

@@ -1,13 +1,13 @@
 //! The slots that a process holds in a database, by key and bucket.
 
-use std::collections::HashSet;
 use std::collections::hash_map::{Entry, HashMap};
 use std::mem::take;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::algorithm::CompactState;
@@ -17,16 +17,16 @@ use crate::decision::{Charges, Outcome};
 #[derive(Default)]
 pub(super) struct HeldSlots {
     table: Mutex<Table>,
-    /// The runtime on which slots were first taken, for those that are released outside any.
-    pub(super) runtime: OnceLock<Handle>,
 }
 
 #[derive(Default)]
 struct Table {
     /// By the fingerprint of the key.
     batches: HashMap<u128, SmallVec<[Batch; 1]>>,
-    /// The times to live, in µs, whose slots are being renewed.
-    renewed: HashSet<u64>,
+    /// The tasks that renew slots, by the time to live in µs. They end with their runtimes.
+    tasks: HashMap<u64, AbortHandle>,
+    /// The runtime of the last of them, for slots that are released outside any.
+    runtime: Option<Handle>,
 }
 
 /// The slots of one key that were taken or renewed in one bucket. It does not matter which request has which of them.
@@ -57,19 +57,26 @@ impl Batch {
 
 impl HeldSlots {
     /// Holds slots that were just taken. Calls `renew` with each time to live whose slots nothing renews yet.
-    pub(super) fn hold(&self, taken: &[Outcome], since: Instant, mut renew: impl FnMut(Handle, u64)) {
+    pub(super) fn hold(&self, taken: &[Outcome], since: Instant, renew: impl Fn(&Handle, u64) -> AbortHandle) {
         let mut held = self.lock();
         for outcome in taken {
-            held.add(Batch { outcome: outcome.clone(), at: since, latest: since, is_sent: false, released: 0 });
+            let mut outcome = outcome.clone();
+            outcome.mark = outcome.slot_mark();
             let span = outcome.algorithm().span;
+            held.add(Batch { outcome, at: since, latest: since, is_sent: false, released: 0 });
             // Without a runtime, the slots expire.
-            if let Ok(runtime) = Handle::try_current()
-                && held.renewed.insert(span)
+            if held.tasks.get(&span).is_none_or(AbortHandle::is_finished)
+                && let Ok(runtime) = Handle::try_current()
             {
-                let _ = self.runtime.set(runtime.clone());
-                renew(runtime, span);
+                held.tasks.insert(span, renew(&runtime, span));
+                held.runtime = Some(runtime);
             }
         }
+    }
+
+    /// Returns the runtime on which slots are renewed.
+    pub(super) fn runtime(&self) -> Option<Handle> {
+        self.lock().runtime.clone()
     }
 
     /// Stops holding slots. Keeps those in `released` that can be refunded now, with their marks.
@@ -113,12 +120,12 @@ impl HeldSlots {
             }
         }
         if !is_held {
-            held.renewed.remove(&span);
+            held.tasks.remove(&span);
         }
         is_held.then_some(due)
     }
 
-    /// Ends the renewal of slots that began `at` an instant, and sets their mark. Returns how many had expired before, and
+    /// Ends the renewal of slots that began `at` an instant, and sets their mark. Returns how many may have expired, and
     /// those that were released meanwhile.
     pub(super) fn complete(&self, sent: &Outcome, mark: CompactState, at: Instant) -> Option<(u64, Option<Outcome>)> {
         let mut held = self.lock();
@@ -129,7 +136,8 @@ impl HeldSlots {
         let ended = take(&mut batch.released);
         batch.outcome.charge.cost -= ended;
         let is_moved = mark != sent.mark && mark != CompactState::UNUSED;
-        let expired = if is_moved && batch.certain_until() <= at { batch.outcome.cost() } else { 0 };
+        // They may have expired before the call was answered.
+        let expired = if is_moved && batch.certain_until() <= Instant::now() { batch.outcome.cost() } else { 0 };
         batch.outcome.mark = mark;
         if is_moved {
             (batch.at, batch.latest) = (at, at);

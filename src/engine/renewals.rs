@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::Engine;
 use super::guard::Deadline;
 use crate::algorithm::CompactState;
-use crate::decision::{Charges, DecidedBy, Outcome, Receipt};
+use crate::decision::{Charges, Outcome};
 use crate::error::{Node, StoreError};
 use crate::recorder::Event;
 use crate::store::StoreFuture;
@@ -26,7 +26,7 @@ const MAX_SLOTS: usize = 64;
 impl Engine {
     /// Holds slots that were taken since an instant, and renews them from now on.
     pub(super) fn hold_renewed(self: &Arc<Self>, taken: &[Outcome], since: Instant) {
-        self.renewed.hold(taken, since, |runtime, span| drop(runtime.spawn(self.clone().renew(span))));
+        self.renewed.hold(taken, since, |runtime, span| runtime.spawn(self.clone().renew(span)).abort_handle());
     }
 
     /// Renews the slots of one time to live, in µs, until this process holds none.
@@ -48,8 +48,7 @@ impl Engine {
                     let result = call.await.map(|answer| answer.finish(&mut renewed));
                     let is_renewed = result.is_ok();
                     let released = engine.complete_renewal(&sent, result.map(|_| renewed), began);
-                    let receipt = Receipt { by: DecidedBy::Store, store: engine.limits.store, charged: released };
-                    let _ = engine.refund(receipt, engine.deadline()).await;
+                    engine.return_renewed(released);
                     is_renewed
                 });
             }
@@ -64,7 +63,7 @@ impl Engine {
         let mut released = self.limits.no_charges();
         for (position, outcome) in sent.iter().enumerate() {
             let mark = match &renewed {
-                Ok(renewed) => renewed[position].mark,
+                Ok(renewed) => renewed[position].slot_mark(),
                 Err(error) if error.was_not_sent() => outcome.mark,
                 Err(_) => CompactState::UNUSED,
             };

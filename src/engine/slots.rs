@@ -171,6 +171,9 @@ impl Slots {
     /// Waits until one of the slots has expired in the database, because it could not be renewed. Never ends if the
     /// slots do not expire, or are released.
     pub(crate) async fn expired(&self) {
+        if !self.engine.renews(self.by) {
+            return pending().await;
+        }
         loop {
             let held: SmallVec<[_; 2]> = self.held().iter().map(|outcome| outcome.fingerprint()).collect();
             match self.engine.renewed.certain_until(&held, self.since) {
@@ -229,7 +232,7 @@ impl Engine {
 
     /// Returns whether slots that were taken by this part of the limiter expire, so that they have to be renewed.
     fn renews(&self, by: DecidedBy) -> bool {
-        by == DecidedBy::Store && !self.limits.keeps_slots_here
+        by.is_store() && !self.limits.keeps_slots_here
     }
 
     /// Returns slots to the part of the limiter that has given them, and then wakes those who wait for one.
@@ -248,18 +251,22 @@ impl Engine {
                 }
             };
         }
-        let waited_for = released.clone();
         self.renewed.release(&mut released);
-        let receipt = Receipt { by, store: self.limits.store, charged: released };
+        self.return_renewed(released);
+    }
+
+    /// Returns slots to the database.
+    pub(super) fn return_renewed(self: &Arc<Self>, released: Charges) {
+        let receipt = Receipt { by: DecidedBy::Store, store: self.limits.store, charged: released.clone() };
         match self.refund(receipt, self.deadline()).into_ready() {
-            Ok(_) => self.wake(&waited_for),
-            Err(refund) => self.spawn_return(refund, waited_for),
+            Ok(_) => self.wake(&released),
+            Err(refund) => self.spawn_return(refund, released),
         }
     }
 
     /// Completes the return of slots in a task.
     fn spawn_return(self: &Arc<Self>, refund: StoreFuture<()>, released: Charges) {
-        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewed.runtime.get().cloned()) {
+        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewed.runtime()) {
             let engine = self.clone();
             runtime.spawn(async move {
                 let _ = refund.await;

@@ -109,8 +109,8 @@ pub enum Event<'a> {
         /// The time for which it held the slot.
         held: Duration,
     },
-    /// Slots had expired although their requests are in flight, because this process could not renew them in time. They
-    /// were taken again, whatever the limit is: others may have taken their places.
+    /// Slots may have expired although their requests are in flight, because this process could not renew them in time.
+    /// They were taken again, whatever the limit is: others may have taken their places.
     #[non_exhaustive]
     SlotsExpired {
         /// The limit's name.

@@ -1,8 +1,12 @@
 //! Concurrency limits.
 
 mod calls;
+mod costs;
+mod faults;
+mod fleet;
 mod headers;
 mod layers;
+mod renewals;
 mod servers;
 mod stores;
 mod storm;

@@ -1,9 +1,11 @@
 //! Slots of a limiter, in memory and in databases.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use support::database::{Database, Fault};
+use support::memcached_server::MemcachedServer;
 use support::patient::Patient;
 use support::redis_server::RedisServer;
 use support::store_fixture::connect;
@@ -11,21 +13,29 @@ use tokio::time::{Instant, sleep, timeout};
 use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{AcquireError, Concurrency, FixedWindow, Held, Limit, Limiter, MemoryStore, Store, SystemClock};
 
+use self::store::Memcached;
+
+#[path = "../../examples/memcached_store/store.rs"]
+mod store;
+
 /// The shortest time to live.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The latest time after which the slots of a process that has died are free, with a little more for the machine.
 const ALL_FREE: Duration = Duration::from_millis(1_125 + 500);
 
-/// Stores of all kinds, with what they need.
-async fn stores() -> Vec<(&'static str, Arc<dyn Store>, Option<RedisServer>)> {
+/// Stores of all kinds, with their servers.
+async fn stores() -> Vec<(&'static str, Arc<dyn Store>, Box<dyn Any>)> {
     let server = RedisServer::start();
     let redis = connect(&server).await;
+    let memcached_server = MemcachedServer::start();
+    let memcached = Memcached::connect(&memcached_server.address()).await.expect("a connection");
     let database = CasStore::new(Database::new(SystemClock::new(), Fault::None));
     vec![
-        ("memory", Arc::new(MemoryStore::new()), None),
-        ("compare and swap", Arc::new(database), None),
-        ("Redis", Arc::new(redis), Some(server)),
+        ("memory", Arc::new(MemoryStore::new()), Box::new(())),
+        ("compare and swap", Arc::new(database), Box::new(())),
+        ("Memcached", Arc::new(CasStore::new(memcached)), Box::new(memcached_server)),
+        ("Redis", Arc::new(redis), Box::new(server)),
     ]
 }
 
@@ -83,7 +93,7 @@ async fn the_slots_of_a_process_that_has_died_are_free_again() {
         let limiter = limiter(&store, 3);
         let dying = limiter.clone();
         // With its runtime, a process loses the task that renews its slots.
-        std::thread::spawn(move || {
+        let died = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             let held = runtime.block_on(async {
                 let held = [hold(&dying).await, hold(&dying).await, hold(&dying).await];
@@ -92,9 +102,8 @@ async fn the_slots_of_a_process_that_has_died_are_free_again() {
             });
             drop(runtime);
             std::mem::forget(held);
-        })
-        .join()
-        .expect("no panic");
+        });
+        died.await.expect("no panic");
         assert!(is_full(&limiter).await, "{name}");
         let died = Instant::now();
         let held = [hold(&limiter).await, hold(&limiter).await, hold(&limiter).await];
