@@ -156,6 +156,11 @@ impl Decision {
         &self.charges
     }
 
+    /// Returns the outcome of a limit.
+    pub(crate) fn outcome(&self, limit: usize) -> Option<&Outcome> {
+        self.outcomes().iter().find(|outcome| outcome.limit() == limit)
+    }
+
     pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
         &mut self.charges
     }

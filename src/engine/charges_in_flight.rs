@@ -109,7 +109,7 @@ impl Engine {
         let Ok(decision) = &result else { return (result, Vec::new()) };
         self.record(began, decision);
         let charged = |(limit, key): (usize, Arc<Key>)| {
-            let outcome = outcome(decision, limit).filter(|_| decision.is_charged())?;
+            let outcome = decision.outcome(limit).filter(|_| decision.is_charged())?;
             let charge = Arc::new(ChargeInFlight { limit, charged: Mutex::new(outcome.clone()), _key: key.clone() });
             let mut charges = lock(&key.charges);
             charges.retain(|charge| charge.strong_count() > 0);
@@ -124,7 +124,7 @@ impl Engine {
 /// Returns the tokens in flight for each limit, as far as they still count when a request is denied.
 fn in_flight(keys: &[(usize, Arc<Key>)], denied: &Decision) -> Vec<(usize, u64)> {
     let tokens = |(limit, key): &(usize, Arc<Key>)| {
-        let denied = outcome(denied, *limit)?;
+        let denied = denied.outcome(*limit)?;
         let charges = lock(&key.charges);
         let counted = charges.iter().filter_map(Weak::upgrade).map(|charge| lock(&charge.charged).counted_at(denied));
         Some((*limit, counted.sum()))
@@ -141,10 +141,6 @@ fn has_due_strikes(asked: &mut Charges, denied: &Decision, in_flight: &[(usize, 
         }
     }
     asked.iter().any(Outcome::is_strike)
-}
-
-fn outcome(decision: &Decision, limit: usize) -> Option<&Outcome> {
-    decision.outcomes().iter().find(|outcome| outcome.limit() == limit)
 }
 
 impl ChargeInFlight {

@@ -9,10 +9,12 @@
 //! | Accept a request | [`service`] (a request's way to its response), [`nested`] (layers inside layers) |
 //! | Find its limits, keys and costs, or explain them | [`request`](crate::request) |
 //! | Reject | [`rejection`], [`on_reject`], [`grpc`], [`error_response`] (errors that handlers return) |
-//! | Charge more or less later | [`ledger`], [`permit`] |
+//! | Charge more or less later | [`ledger`], [`account`], [`adjustments`], [`permit`] |
 //! | Respond | [`headers`], [`text`], [`body`], [`at_end`] (what happens when a body ends) |
 //! | Count requests inside the layer | [`in_flight`] |
 
+mod account;
+mod adjustments;
 mod at_end;
 mod body;
 mod config;
@@ -246,7 +248,8 @@ impl<P> RateLimitLayer<P> {
     ///
     /// # Panics
     ///
-    /// Panics if a limit [settles at the end of a body](Limit::settle_at_end), which such a layer does not observe.
+    /// Panics if a limit [settles](Limit::settle_at_end) or [returns slots](Limit::concurrent) at the end of a body, which
+    /// such a layer does not observe.
     #[track_caller]
     pub fn keep_body(&self) -> RateLimitLayer<KeepBody> {
         RateLimitLayer::of(or_panic(self.config.with_kept_body()))

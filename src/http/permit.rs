@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Extensions, Response};
 
-use super::ledger::{Account, Adjusted, Ledger};
+use super::account::Account;
+use super::adjustments::Adjusted;
+use super::ledger::Ledger;
 use crate::decision::{AllowedDecision, Decision};
 use crate::engine::Held;
 use crate::error::StoreError;
