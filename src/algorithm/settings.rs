@@ -250,8 +250,14 @@ impl Algorithm {
         matches!(self.kind, Kind::Slots(_))
     }
 
-    /// Returns a concurrency limit whose slots do not expire, for a state that ends with this process. Other algorithms
-    /// stay as they are.
+    /// Returns whether a token counts until it is refunded.
+    #[inline]
+    pub(crate) const fn never_expires(&self) -> bool {
+        matches!(self.kind, Kind::Slots(None))
+    }
+
+    /// Returns a concurrency limit whose slots do not expire, for stores whose states end with this process. Returns other
+    /// algorithms as they are.
     pub(crate) fn without_expiry(self) -> Self {
         if self.is_concurrency() { Self { kind: Kind::Slots(None), span: NO_END, ..self } } else { self }
     }

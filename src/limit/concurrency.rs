@@ -50,7 +50,8 @@ impl Limit {
         Self { longest_hold: Some(longest), ..self }
     }
 
-    /// Returns the slots of requests with the heads of their responses. By default, with the ends of their bodies.
+    /// Returns the slots of requests with the heads of their responses, even if a handler keeps
+    /// [`Permit::hold`](crate::Permit::hold). By default, requests return them with the ends of their bodies.
     ///
     /// It is a [mistake](crate::Builder#errors) if the limit is no [`Concurrency`].
     pub fn until_head(self) -> Self {
@@ -69,6 +70,7 @@ impl Limit {
         let wrong = [
             (is_concurrency && !takes_one, "a cost", "takes one slot for each request"),
             (is_concurrency && self.is_settled(), "an actual cost", "takes one slot for each request"),
+            (is_concurrency && self.debt.is_some(), "a debt", "takes one slot for each request"),
             (is_concurrency && self.is_quota, "quota mode", "returns its slots"),
             (!is_concurrency && self.longest_hold.is_some(), "a longest hold", "has no slots"),
             (!is_concurrency && self.is_until_head, "`until_head`", "has no slots"),

@@ -2,15 +2,17 @@
 
 use std::future::{pending, ready};
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{FutureExt, poll};
+use http::Request;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::Sketch;
 use tower_ratelimit::{
-    AcquireError, CallError, Concurrency, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, StoreError,
-    StoreErrorKind,
+    AcquireError, CallError, Concurrency, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, RequestHead,
+    RequestLimiter, StoreError, StoreErrorKind, key,
 };
 
 fn limits(slots: u32) -> [Limit; 2] {
@@ -130,6 +132,19 @@ async fn calls_can_wait_for_a_slot() {
     assert_eq!(unused(&limiter).await, [1, 96]);
 }
 
+/// They expire, so that any number of keys may be in use although few requests are.
+#[tokio::test]
+async fn slots_that_nobody_holds_leave_a_memory_store_its_bound() {
+    let store = Arc::new(MemoryStore::new().max_keys(1_000));
+    let streams = Limit::concurrent("streams", 2).by(key::header("x-user"));
+    let limiter = RequestLimiter::builder([streams]).store(store.clone()).build();
+    for user in 0..5_000 {
+        let request = Request::get("/").header("x-user", user).body(()).unwrap();
+        assert!(limiter.decide(&RequestHead::of(&request)).await.unwrap().is_allowed());
+    }
+    assert!(store.keys() <= 1_000, "{}", store.keys());
+}
+
 #[test]
 fn options_of_other_limits_are_mistakes() {
     let streams = || Limit::concurrent("streams", 2);
@@ -140,6 +155,7 @@ fn options_of_other_limits_are_mistakes() {
         (streams().count_if(|_| true), "has an actual cost, but takes one slot for each request: leave it out"),
         (streams().settle_by(|_| None), "has an actual cost, but takes one slot for each request: leave it out"),
         (streams().settle_at_end(|_| None), "has an actual cost, but takes one slot for each request: leave it out"),
+        (streams().debt(50), "has a debt, but takes one slot for each request: leave it out"),
         (streams().quota_mode(), "has quota mode, but returns its slots: leave it out"),
         (rate().longest_hold(Duration::from_secs(1)), "has a longest hold, but has no slots: leave it out"),
         (rate().until_head(), "has `until_head`, but has no slots: leave it out"),

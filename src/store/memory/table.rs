@@ -31,7 +31,7 @@ impl EvictionRank {
     #[inline]
     pub(super) fn of(algorithm: &Algorithm, used: u64) -> Self {
         let capacity = algorithm.hard_capacity();
-        match algorithm.is_concurrency() {
+        match algorithm.never_expires() {
             true => Self::IN_FLIGHT,
             false if used < capacity => Self((used * 253 / capacity) as u8),
             false => Self(253),
