@@ -108,17 +108,30 @@ impl HeldSlots {
 
     /// Returns the slots of a time to live that are due, which are being renewed from now on. Returns `None` if no slots
     /// of it are held, so that nothing renews them from now on.
-    pub(super) fn due(&self, span: u64) -> Option<Vec<Outcome>> {
-        let mut held = self.lock();
+    pub(super) fn due(&self, time_to_live: Duration) -> Option<Vec<Outcome>> {
+        let (mut held, span) = (self.lock(), time_to_live.as_micros() as u64);
         let (mut due, mut is_held) = (Vec::new(), false);
-        for batch in held.batches.values_mut().flatten().filter(|batch| batch.outcome.algorithm().span == span) {
-            is_held = true;
-            // Fresh ones can wait for the next time: most requests end before.
-            if !batch.is_sent && (batch.has_unknown_mark() || batch.at.elapsed() >= Duration::from_micros(span / 8)) {
-                batch.is_sent = true;
-                due.push(batch.outcome.clone());
-            }
-        }
+        held.batches.retain(|_, batches| {
+            batches.retain(|batch| {
+                if batch.outcome.algorithm().span != span {
+                    return true;
+                }
+                if batch.is_sent {
+                    // The task that has sent it has ended with its runtime.
+                    batch.outcome.charge.cost -= take(&mut batch.released);
+                    batch.outcome.mark = CompactState::UNUSED;
+                }
+                let is_left = batch.outcome.cost() > 0;
+                is_held |= is_left;
+                // Fresh ones can wait for the next time: most requests end before.
+                batch.is_sent = is_left && (batch.has_unknown_mark() || batch.at.elapsed() >= time_to_live / 8);
+                if batch.is_sent {
+                    due.push(batch.outcome.clone());
+                }
+                is_left
+            });
+            !batches.is_empty()
+        });
         if !is_held {
             held.tasks.remove(&span);
         }

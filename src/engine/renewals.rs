@@ -15,12 +15,12 @@ use tokio::time::{Instant, sleep};
 use super::Engine;
 use super::guard::Deadline;
 use crate::algorithm::CompactState;
-use crate::decision::{Charges, Outcome};
+use crate::decision::{Charges, DecidedBy, Outcome};
 use crate::error::{Node, StoreError};
 use crate::recorder::Event;
 use crate::store::StoreFuture;
 
-/// The most keys whose slots one call renews, so that the database serves others in between.
+/// The most keys whose slots one request to the store renews. If it fails, it is unknown whether these were renewed.
 const MAX_SLOTS: usize = 64;
 
 impl Engine {
@@ -36,7 +36,7 @@ impl Engine {
         loop {
             sleep(pause).await;
             let began = Instant::now();
-            let Some(due) = self.renewed.due(span) else { return };
+            let Some(due) = self.renewed.due(time_to_live) else { return };
             let mut calls = JoinSet::new();
             for sent in self.by_node(due) {
                 let engine = self.clone();
@@ -48,7 +48,7 @@ impl Engine {
                     let result = call.await.map(|answer| answer.finish(&mut renewed));
                     let is_renewed = result.is_ok();
                     let released = engine.complete_renewal(&sent, result.map(|_| renewed), began);
-                    engine.return_renewed(released);
+                    engine.refund_slots(DecidedBy::Store, released);
                     is_renewed
                 });
             }

@@ -237,49 +237,28 @@ impl Engine {
 
     /// Returns slots to the part of the limiter that has given them, and then wakes those who wait for one.
     fn return_slots(self: &Arc<Self>, by: DecidedBy, mut released: Charges) {
-        if !self.renews(by) {
-            // Without the checks of other refunds, which would take 400 instructions ("a slot" in `.ci/instructions`):
-            // the limits are those that have taken the slots.
-            return match by.is_store() {
-                true => match self.guard.store.refund(&released).into_ready() {
-                    Ok(_) => self.wake(&released),
-                    Err(refund) => self.spawn_return(refund, released),
-                },
-                false => {
-                    self.fallback.refund(&self.limits, &released);
-                    self.wake(&released);
-                }
-            };
+        if self.renews(by) {
+            self.renewed.release(&mut released);
         }
-        self.renewed.release(&mut released);
-        self.return_renewed(released);
+        self.refund_slots(by, released);
     }
 
-    /// Returns slots to the database.
-    pub(super) fn return_renewed(self: &Arc<Self>, released: Charges) {
-        let receipt = Receipt { by: DecidedBy::Store, store: self.limits.store, charged: released.clone() };
+    /// Refunds slots, in the background if the store does not answer at once, and then wakes those who wait for one.
+    pub(super) fn refund_slots(self: &Arc<Self>, by: DecidedBy, released: Charges) {
+        let keys: SmallVec<[_; 2]> = released.iter().map(|outcome| outcome.key()).collect();
+        let wake = move |engine: &Self| {
+            keys.iter().filter_map(|key| engine.turns.get(key)).for_each(|turn| turn.released.notify_one());
+        };
+        let receipt = Receipt { by, store: self.limits.store, charged: released };
         match self.refund(receipt, self.deadline()).into_ready() {
-            Ok(_) => self.wake(&released),
-            Err(refund) => self.spawn_return(refund, released),
-        }
-    }
-
-    /// Completes the return of slots in a task.
-    fn spawn_return(self: &Arc<Self>, refund: StoreFuture<()>, released: Charges) {
-        if let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewed.runtime()) {
-            let engine = self.clone();
-            runtime.spawn(async move {
-                let _ = refund.await;
-                engine.wake(&released);
-            });
-        }
-    }
-
-    /// Wakes those who wait for slots of these keys.
-    fn wake(&self, released: &Charges) {
-        for outcome in released.iter() {
-            if let Some(turn) = self.turns.get(&outcome.key()) {
-                turn.released.notify_one();
+            Ok(_) => wake(self),
+            Err(refund) => {
+                let Some(runtime) = Handle::try_current().ok().or_else(|| self.renewed.runtime()) else { return };
+                let engine = self.clone();
+                runtime.spawn(async move {
+                    let _ = refund.await;
+                    wake(&engine);
+                });
             }
         }
     }

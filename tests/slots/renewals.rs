@@ -224,6 +224,33 @@ async fn another_runtime_renews_slots_if_the_first_one_ends() {
 }
 
 #[tokio::test]
+async fn another_runtime_renews_slots_if_the_first_one_ends_during_a_renewal() {
+    let store = Observed::new();
+    let limiter = store.limiter(2);
+    *store.latency.lock().unwrap() = SECOND / 10;
+    let (first, renewing) = (limiter.clone(), store.clone());
+    let held = thread::spawn(move || {
+        runtime().block_on(async {
+            let held = hold(&first).await;
+            renewing.wait_for_renewals(1).await;
+            held
+        })
+    });
+    let held = held.join().expect("no panic");
+    *store.latency.lock().unwrap() = Duration::ZERO;
+    let fresh = hold(&limiter).await;
+    let began = Instant::now();
+    while began.elapsed() < 2 * SECOND {
+        assert!(is_full(&limiter).await, "after {:?}", began.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    drop((held, fresh));
+    // The renewal may have charged a slot that nobody holds.
+    let _both = (hold(&limiter).await, hold(&limiter).await);
+    assert!(is_full(&limiter).await);
+}
+
+#[tokio::test]
 async fn a_slot_is_released_outside_of_a_runtime() {
     let store = Observed::new();
     // Not by its expiry.
