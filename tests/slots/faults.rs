@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
+#[cfg(target_os = "linux")]
+use support::moved_clock::MovedClock;
 use support::patient::{Patient, connected};
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
@@ -181,6 +183,30 @@ async fn slots_are_charged_again_after_redis_has_lost_them() {
     assert_eq!((holder.reported(), holder.have_expired()), (0, false), "it can't know");
     holder.release();
     Taker::new(connect(&server).await).takes_all_within(ALL_FREE).await;
+}
+
+/// A machine that was suspended steps its wall clock, by which Redis decides, but not that of processes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_step_of_the_clock_of_redis_is_as_a_loss_of_its_state() {
+    MovedClock::run("faults::a_step_of_the_clock_of_redis_is_as_a_loss_of_its_state", async |clock| {
+        let server = RedisServer::start();
+        let mut holder = Holder::new(connect(&server).await).await;
+        let mut taker = Taker::new(connect(&server).await);
+        assert_eq!(taker.take_for(TIME_TO_LIVE / 2).await, 0);
+        clock.step_forward(Duration::from_secs(600));
+        let stepped = Instant::now();
+        taker.take_for(TIME_TO_LIVE).await;
+        assert!(!taker.held.is_empty() && taker.held.len() <= SLOTS as usize, "{}", taker.held.len());
+        // A quarter of the time to live, and a bucket.
+        assert!(taker.last.is_some_and(|last| last - stepped < TIME_TO_LIVE * 3 / 8 + SLACK), "{:?}", taker.last);
+        assert_eq!((holder.reported(), holder.have_expired()), (0, false), "it can't know");
+        // The holder has charged its slots again.
+        taker.held.clear();
+        assert_eq!(taker.take_for(TIME_TO_LIVE / 4).await, 0);
+        holder.release();
+        taker.takes_all_within(ALL_FREE).await;
+    });
 }
 
 /// They hold all slots before and after it, unless they could not renew them in time.
