@@ -1,7 +1,7 @@
 //! Concurrency limits: requests in flight, rather than requests in a time.
 //!
-//! A slot is a token of a sliding window whose period is its time to live. Its holder keeps moving it to the present
-//! bucket (see [`Store::renew`](crate::Store::renew)), and refunds it when the request has ended.
+//! A slot is a token of a sliding window whose period is its time to live. Its holder moves it to the present bucket
+//! before it expires (see [`Store::renew`](crate::Store::renew)), and refunds it when the request has ended.
 
 use std::time::Duration;
 

@@ -130,7 +130,7 @@ impl KeyState {
 /// The wait for a cost that exceeds the capacity.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The wait for a slot, in µs, because nobody knows when a request in flight ends.
+/// The wait that is reported for a slot, in µs. It is unknown when a request in flight ends.
 const UNKNOWN_WAIT: u64 = 1_000_000;
 
 impl Algorithm {

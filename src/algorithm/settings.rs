@@ -256,8 +256,8 @@ impl Algorithm {
         matches!(self.kind, Kind::Slots(None))
     }
 
-    /// Returns a concurrency limit whose slots do not expire, for stores whose states end with this process. Returns other
-    /// algorithms as they are.
+    /// Returns the algorithm as stores use it whose states end with this process: slots of a concurrency limit do not
+    /// expire.
     pub(crate) fn without_expiry(self) -> Self {
         if self.is_concurrency() { Self { kind: Kind::Slots(None), span: NO_END, ..self } } else { self }
     }

@@ -174,7 +174,7 @@ impl Decision {
     pub(crate) fn into_receipt_of_costs(mut self) -> Receipt {
         self.charges.retain(|outcome| outcome.cost > 0);
         for slot in self.charges.iter_mut().filter(|outcome| outcome.algorithm.is_concurrency()) {
-            // Of the oldest bucket, whose slots expire first.
+            // From the oldest bucket, which expires first.
             slot.mark.expires_at = slot.mark.at;
         }
         Receipt { by: self.by, store: self.store, charged: self.charges }

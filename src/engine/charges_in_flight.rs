@@ -1,9 +1,12 @@
-//! The charges in flight, so that requests which fill a limit until their responses refund them lock nobody out.
+//! The charges in flight: requests that their responses may still refund.
 //!
-//! For limits that have a penalty and settle by the response, a process knows its charges in flight. A denial is a strike
-//! only if the limit would deny the request without them too. This is known after the decision, so a decision makes no
-//! strikes. If they seem due, the request waits until no other is decided for the same key, and is decided again: first
-//! without strikes, because charges may have been refunded meanwhile, and then with those that are due.
+//! A denial is a strike only if the limit would deny the request without its charges in flight, too. So valid requests
+//! that fill a limit for a moment lock nobody out. A process knows its charges in flight for limits that have a penalty
+//! and settle by the response.
+//!
+//! Whether a strike is due is known after the decision. So a request is decided without strikes at first. If a strike
+//! seems due, the request waits until no other request is decided for the same key. It is then decided again without
+//! strikes, because charges may have been refunded meanwhile, and at last with the strikes that are due.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 

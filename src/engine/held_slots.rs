@@ -31,8 +31,8 @@ struct Table {
 
 /// The slots of one key that were taken or renewed in one bucket. It does not matter which request has which of them.
 struct Batch {
-    /// The charge of all of them. The [mark](Outcome::mark) is that of an unused key if nobody knows whether a call has
-    /// moved them: they are then charged again, and those that the call has charged expire.
+    /// The charge of all of them. The [mark](Outcome::mark) is that of an unused key if it is unknown whether a call has
+    /// moved them. They are then charged again, and what the call has charged expires.
     outcome: Outcome,
     /// An instant before each of them was taken or renewed.
     at: Instant,
@@ -56,7 +56,8 @@ impl Batch {
 }
 
 impl HeldSlots {
-    /// Holds slots that were just taken. Calls `renew` with each time to live whose slots nothing renews yet.
+    /// Holds slots that were just taken. `renew` starts a task that renews the slots of a time to live, in µs, and is called
+    /// unless there is one.
     pub(super) fn hold(&self, taken: &[Outcome], since: Instant, renew: impl Fn(&Handle, u64) -> AbortHandle) {
         let mut held = self.lock();
         for outcome in taken {

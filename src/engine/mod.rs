@@ -107,7 +107,7 @@ pub(crate) struct Engine {
 /// The turn of operations that wait for a key.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// Locked by the operation whose turn it is. The number of tokens that were left after the last turn.
+    /// The number of tokens that were left after the last turn. The operation whose turn it is holds the lock.
     pub(crate) left: Mutex<u64>,
     /// Wakes that operation when a slot is free.
     pub(crate) released: Notify,

@@ -1,7 +1,7 @@
 //! Renews the slots that a process holds in a database.
 //!
-//! A slot is a token in a bucket of a sliding window, and has expired when the bucket has. So its holder keeps moving it
-//! to the present bucket: by key and bucket, whatever the number of slots is, and together for all keys.
+//! A slot is a token in a bucket of a sliding window, and expires with the bucket. So its holder moves it to the present
+//! bucket before that. All slots of a key and a bucket move together, and those of many keys share a call.
 //!
 //! A call whose end is unknown may have moved them or not. They are then charged again, and what the call has charged
 //! expires, so that limits are stricter for a while, never laxer.
