@@ -3,14 +3,15 @@
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
 use axum::body::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::{Body, Frame};
+use support::frames::{End, Frames};
 use support::split_mix::Random;
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::store::Outcome;
@@ -49,51 +50,32 @@ impl Drop for Guard {
     }
 }
 
-/// How a request ends.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
-    Polled,
-    Known,
-    Trailers,
-    Failure,
-    Panic,
-}
-
 const ENDS: [End; 5] = [End::Polled, End::Known, End::Trailers, End::Failure, End::Panic];
 
 /// A body in whose end the request is no longer in flight.
-struct Frames {
-    left: u64,
-    end: End,
+struct Guarded {
+    frames: Frames,
     guard: Option<Guard>,
 }
 
-impl Body for Frames {
+impl Body for Guarded {
     type Data = Bytes;
     type Error = &'static str;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
-        let is_over = self.left == 0;
-        self.left = self.left.saturating_sub(1);
-        if is_over || self.is_end_stream() {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+        let next = Pin::new(&mut self.frames).poll_frame(context);
+        let is_data = matches!(&next, Poll::Ready(Some(Ok(frame))) if frame.is_data());
+        if !is_data || self.is_end_stream() {
             self.guard = None;
         }
-        if !is_over {
-            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"frame")))));
-        }
-        Poll::Ready(match self.end {
-            End::Polled | End::Known => None,
-            End::Trailers => {
-                self.end = End::Polled;
-                Some(Ok(Frame::trailers(HeaderMap::new())))
-            }
-            End::Failure => Some(Err("torn")),
-            End::Panic => resume_unwind(Box::new("of a body")),
-        })
+        next
     }
 
     fn is_end_stream(&self) -> bool {
-        self.end == End::Known && self.left == 0
+        self.frames.is_end_stream()
     }
 }
 
@@ -101,15 +83,14 @@ impl Body for Frames {
 enum Open<F, B> {
     Called(Pin<Box<F>>),
     Sent(Pin<Box<B>>),
-    /// An upgraded connection.
-    Upgraded {
-        _guard: Guard,
-        _held: Option<Held>,
-    },
+    Upgraded(#[expect(dead_code, reason = "dropped when the connection ends")] Box<Connection>),
 }
 
+/// An upgraded connection.
+type Connection = (Guard, Option<Held>);
+
 #[derive(Clone)]
-struct Upgrade(Arc<std::sync::Mutex<Option<(Guard, Option<Held>)>>>);
+struct Upgrade(Arc<Mutex<Option<Connection>>>);
 
 /// Whatever happens to requests, no more than allowed are in flight, all slots come back, and exactly those that were
 /// admitted are charged. `STORM_REQUESTS` is the number of requests, 100,000 by default.
@@ -151,14 +132,14 @@ fn slots_and_charges_are_conserved() {
                     3 => *upgrade.unwrap().0.lock().unwrap() = Some((guard.take().unwrap(), permit.hold())),
                     _ => {}
                 }
-                let (mut left, mut end) = (random.below(4), random.one_of(&ENDS));
+                let (mut frames, mut end) = (random.below(4) as usize, random.one_of(&ENDS));
                 if guard.is_none() || kind == 4 {
                     // Without a body.
-                    (left, end, guard) = (0, End::Known, None);
-                } else if left == 0 {
+                    (frames, end, guard) = (0, End::Known, None);
+                } else if frames == 0 {
                     end = End::Polled;
                 }
-                Ok(Response::new(Frames { left, end, guard }))
+                Ok(Response::new(Guarded { frames: Frames::new(&[5; 3][..frames], end), guard }))
             }
         })
     };
@@ -170,7 +151,7 @@ fn slots_and_charges_are_conserved() {
             let (admitted, denied, ends) = (&admitted, &denied, &ends);
             scope.spawn(move || {
                 let (mut random, mut context) = (Random(seed), Context::from_waker(Waker::noop()));
-                let (mut open, mut begun) = (Vec::<(Open<_, ResponseBody<Frames>>, Upgrade)>::new(), 0);
+                let (mut open, mut begun) = (Vec::<(Open<_, ResponseBody<Guarded>>, Upgrade)>::new(), 0);
                 while begun < requests / THREADS || !open.is_empty() {
                     if begun < requests / THREADS && open.len() < 16 && random.below(3) > 0 {
                         begun += 1;
@@ -205,7 +186,7 @@ fn slots_and_charges_are_conserved() {
                                     counter.fetch_add(1, Ordering::Relaxed);
                                     let upgraded = upgrade.0.lock().unwrap().take();
                                     next = Some(match upgraded {
-                                        Some((guard, held)) => Open::Upgraded { _guard: guard, _held: held },
+                                        Some(connection) => Open::Upgraded(Box::new(connection)),
                                         None => Open::Sent(Box::pin(response.into_body())),
                                     });
                                 }
@@ -229,7 +210,7 @@ fn slots_and_charges_are_conserved() {
                                 }
                             }
                         }
-                        Open::Upgraded { .. } => {
+                        Open::Upgraded(_) => {
                             ends[5].fetch_add(1, Ordering::Relaxed);
                             is_over = random.below(4) == 0;
                         }

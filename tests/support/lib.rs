@@ -12,6 +12,7 @@ pub mod event_log;
 pub mod example_server;
 pub mod explained;
 pub mod faulty_store;
+pub mod frames;
 pub mod http_client;
 pub mod limits;
 pub mod memcached_server;

@@ -4,7 +4,6 @@ mod estimates;
 mod random;
 mod servers;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::panic::AssertUnwindSafe;
@@ -13,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -22,58 +21,10 @@ use tower_ratelimit::{
 };
 
 use crate::service::{builder, get, layer, panic_message, per_day};
+use support::frames::{End, Frames};
 use support::store_fixture::{StoreFixture, on_both_stores, user_key};
 
 on_both_stores!(the_last_of_several_settlements_counts, settlements_in_the_background_keep_their_order);
-
-/// How a body ends after its data.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
-    /// The end is known only when it is polled.
-    Polled,
-    /// The last frame is known to be the last.
-    Known,
-    Trailers,
-    Failure,
-}
-
-/// A body of frames with these lengths.
-#[derive(Debug)]
-struct Frames {
-    lengths: VecDeque<usize>,
-    end: End,
-}
-
-impl Frames {
-    fn new(lengths: &[usize], end: End) -> Self {
-        Self { lengths: lengths.iter().copied().collect(), end }
-    }
-}
-
-impl Body for Frames {
-    type Data = Bytes;
-    type Error = &'static str;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(length) = self.lengths.pop_front() {
-            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'.'; 1_000]).slice(..length)))));
-        }
-        Poll::Ready(match self.end {
-            End::Polled | End::Known => None,
-            End::Trailers => {
-                self.end = End::Polled;
-                let mut trailers = HeaderMap::new();
-                trailers.insert("grpc-status", "0".parse().unwrap());
-                Some(Ok(Frame::trailers(trailers)))
-            }
-            End::Failure => Some(Err("torn")),
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.end == End::Known && self.lengths.is_empty()
-    }
-}
 
 /// The ends that a limit has seen, in order.
 #[derive(Clone, Default)]

@@ -6,23 +6,13 @@ use std::task::{Context, Poll, Waker};
 
 use http::{Request, Response};
 use http_body::Body;
+use support::frames::{End, Frames};
+use support::split_mix::Random;
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::Limit;
 
-use super::{End, Frames, used};
+use super::used;
 use crate::service::{layer, per_day, with};
-
-/// A generator of random numbers: SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// A response that is under way.
 struct Open<F, B> {
@@ -44,7 +34,7 @@ async fn random_bodies_are_charged_what_has_passed() {
     let mut service = limits.layer(service_fn(|request: Request<()>| {
         let mut random = Random(request.headers()["x-seed"].to_str().unwrap().parse().unwrap());
         let lengths: Vec<_> = (0..random.below(8)).map(|_| random.below(1_000) as usize).collect();
-        let end = [End::Polled, End::Known, End::Trailers, End::Failure][random.below(4) as usize];
+        let end = random.one_of(&[End::Polled, End::Known, End::Trailers, End::Failure]);
         let waits = random.below(3);
         async move {
             for _ in 0..waits {

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
+use support::frames::{End, Frames};
 use support::server::Server;
 use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
@@ -21,7 +22,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::{Layer, service_fn};
 use tower_ratelimit::RateLimitLayer;
 
-use super::{End, Frames, Log, used};
+use super::{Log, used};
 use crate::service::layer;
 
 type HttpClient = Client<HttpConnector, Empty<Bytes>>;
