@@ -14,6 +14,7 @@ use crate::error::StoreError;
 use crate::error::StoreErrorKind;
 use crate::explain::{AppliedLimit, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
+use crate::limit::Limit;
 #[cfg(doc)]
 use crate::limit::LiveLimits;
 use crate::store::StoreFuture;
@@ -230,8 +231,7 @@ const MAX_RETRIES: usize = 8;
 
 #[inline(always)]
 fn decide(engine: &Arc<Engine>, key: &impl Key, cost: u64, purpose: Purpose) -> StoreFuture<Decision> {
-    if engine.limits.have_slots
-        && purpose == Purpose::Take
+    if purpose == Purpose::Take
         && let Some(error) = unheld(engine)
     {
         return StoreFuture::ready(Err(error));
@@ -240,14 +240,19 @@ fn decide(engine: &Arc<Engine>, key: &impl Key, cost: u64, purpose: Purpose) -> 
     engine.decide(engine.limits.charges_of(key, cost), purpose)
 }
 
-/// Returns the error of a call that would hold no slots of concurrency limits.
-#[cold]
+/// Returns the error of a call that would hold no slots of concurrency limits, if there are any.
+#[inline(always)]
 pub(super) fn unheld(engine: &Engine) -> Option<StoreError> {
-    let limit = engine.limits.iter().find(|limit| limit.algorithm().is_concurrency())?;
-    Some(StoreError::invalid_call(format_args!(
-        "the limit {:?} is a concurrency limit, whose slots nobody would hold: use `Limiter::hold`",
-        limit.name()
-    )))
+    engine.limits.have_slots.then(|| error_of_unheld(engine))
+}
+
+#[cold]
+fn error_of_unheld(engine: &Engine) -> StoreError {
+    let is_concurrency = |limit: &&Limit| limit.algorithm().is_concurrency();
+    let name = engine.limits.iter().find(is_concurrency).map_or("", Limit::name);
+    StoreError::invalid_call(format_args!(
+        "the limit {name:?} is a concurrency limit, whose slots nobody would hold: use `Limiter::hold`"
+    ))
 }
 
 /// Returns an error for a denial.
