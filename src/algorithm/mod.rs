@@ -79,5 +79,5 @@ pub use self::penalty::Penalty;
 #[cfg(feature = "redis")]
 pub(crate) use self::settings::ScriptTag;
 pub use self::settings::{Algorithm, Rounding};
-pub(crate) use self::settings::{Kind, Size};
+pub(crate) use self::settings::{Kind, NO_END, Size};
 pub(crate) use self::state::CompactState;

@@ -61,8 +61,8 @@ impl Kind {
     }
 }
 
-/// The span of slots without an end, in µs: they expire in the year 3111.
-const NO_END: u64 = 1 << 55;
+/// The span of slots without an end, in µs, and the instant at which they expire: in the year 3111.
+pub(crate) const NO_END: u64 = 1 << 55;
 
 /// The use of a bucket that drains continuously.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -248,12 +248,6 @@ impl Algorithm {
     #[inline]
     pub(crate) const fn is_concurrency(&self) -> bool {
         matches!(self.kind, Kind::Slots(_))
-    }
-
-    /// Returns whether a token counts until it is refunded.
-    #[inline]
-    pub(crate) const fn never_expires(&self) -> bool {
-        matches!(self.kind, Kind::Slots(None))
     }
 
     /// Returns the algorithm as stores use it whose states end with this process: slots of a concurrency limit do not

@@ -195,13 +195,12 @@ impl Engine {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline(always)]
     pub(crate) fn decide(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        let began = self.start_recording(purpose);
-        self.decide_until(charges, purpose, began, || self.deadline())
+        self.decide_until(charges, purpose, || self.start_recording(purpose), || self.deadline())
     }
 
     /// Decides a request that is not [recorded](Self::record), because the caller may ask it again at a lower cost.
     pub(crate) fn decide_unrecorded(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        self.decide_until(charges, purpose, None, || self.deadline())
+        self.decide_until(charges, purpose, || None, || self.deadline())
     }
 
     /// Decides a request within a deadline, which is needed only if the store has to be called: otherwise, it would take
@@ -211,12 +210,13 @@ impl Engine {
         self: &Arc<Self>,
         mut charges: Charges,
         purpose: Purpose,
-        began: Option<Instant>,
+        began: impl FnOnce() -> Option<Instant>,
         deadline: impl FnOnce() -> Deadline,
     ) -> StoreFuture<Decision> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
+        let began = began();
         let Some(at) = self.guard.store.decide_at_once(&mut charges, purpose) else {
             return self.decide_in_store(charges, purpose, began, deadline());
         };
@@ -312,7 +312,7 @@ impl Engine {
         deadline: Deadline,
     ) -> StoreFuture<Decision> {
         if by.is_store() || charges.is_empty() {
-            return self.decide_until(charges, purpose, began, || deadline);
+            return self.decide_until(charges, purpose, || began, || deadline);
         }
         StoreFuture::ready(self.decide_locally(None, charges, purpose, began))
     }

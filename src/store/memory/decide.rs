@@ -243,8 +243,7 @@ fn own_fingerprints(charges: &Charges) -> SmallVec<[u128; 8]> {
 #[inline]
 fn rank(outcome: &Outcome) -> Option<EvictionRank> {
     match outcome.limit_wait() {
-        _ if outcome.algorithm().never_expires() => Some(EvictionRank::IN_FLIGHT),
-        0 if outcome.cost > 0 => Some(EvictionRank::of(outcome.algorithm(), outcome.used)),
+        0 if outcome.cost > 0 => Some(EvictionRank::new(outcome.used, outcome.algorithm().hard_capacity())),
         0 | NEVER => None,
         _ => Some(EvictionRank::DENIED),
     }

@@ -237,7 +237,7 @@ impl MemoryStore {
         if state.expires_at() == 0 {
             table.remove(slot);
         } else {
-            entry.set_rank(EvictionRank::of(algorithm, state.used(algorithm, now)));
+            entry.set_rank(EvictionRank::new(state.used(algorithm, now), algorithm.hard_capacity()));
             entry.set_state(state);
         }
         true

@@ -5,7 +5,7 @@ use std::sync::MutexGuard;
 
 use super::sketches::Sketches;
 use super::table::{EvictionRank, RankedFingerprint, Table};
-use crate::algorithm::KeyState;
+use crate::algorithm::{KeyState, NO_END};
 use crate::decision::Charge;
 
 /// The locked shards of a request, each with its index.
@@ -56,11 +56,11 @@ impl Shard {
     ) -> bool {
         if self.is_full(max_keys) {
             match self.table.candidate(spared, expiry_limit()) {
-                Some(candidate) if candidate.rank == EvictionRank::IN_FLIGHT && rank.is_some() => {}
+                Some(candidate) if candidate.is_in_flight() && rank.is_some() => {}
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
                 }
-                None if rank == Some(EvictionRank::IN_FLIGHT) => {}
+                None if state.expires_at() == NO_END => {}
                 _ => return false,
             }
         }
@@ -104,6 +104,18 @@ pub(super) struct Candidate {
     pub(super) slot: usize,
 }
 
+impl Candidate {
+    /// Returns whether the key is of requests in flight, so that it is not evicted.
+    fn is_in_flight(&self) -> bool {
+        self.expires_at == NO_END
+    }
+
+    /// Returns the order in which candidates are evicted.
+    fn order(&self) -> (bool, EvictionRank, u64) {
+        (self.is_in_flight(), self.rank, self.expires_at)
+    }
+}
+
 /// The number of entries that an eviction chooses from.
 const SAMPLE: usize = 16;
 
@@ -135,8 +147,9 @@ impl Table {
             let expires_at = entry.expires_at();
             let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
             // Of equal entries the first one, so that evictions are spread over the whole table.
-            if lowest.is_none_or(|lowest| (rank, expires_at) < (lowest.rank, lowest.expires_at)) {
-                lowest = Some(Candidate { rank, expires_at, slot });
+            let candidate = Candidate { rank, expires_at, slot };
+            if lowest.is_none_or(|lowest| candidate.order() < lowest.order()) {
+                lowest = Some(candidate);
             }
             seen += 1;
             let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);

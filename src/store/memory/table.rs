@@ -11,31 +11,23 @@
 use std::mem;
 use std::num::NonZeroU64;
 
-use crate::algorithm::{Algorithm, CompactState, KeyState, Log};
+use crate::algorithm::{CompactState, KeyState, Log};
 
-/// The share of its limit that a key had used when it was last decided, from 0 for nothing to 253 for all of it, or
-/// [`EvictionRank::DENIED`], or [`EvictionRank::IN_FLIGHT`]. At the cap, entries of low ranks are evicted first.
+/// The share of its limit that a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
+/// [`EvictionRank::DENIED`]. At the cap, entries of low ranks are evicted first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct EvictionRank(pub(super) u8);
 
 impl EvictionRank {
-    pub(super) const DENIED: Self = Self(254);
-
-    /// The rank of keys of requests in flight, which are never evicted.
-    pub(super) const IN_FLIGHT: Self = Self(u8::MAX);
+    pub(super) const DENIED: Self = Self(u8::MAX);
 
     /// The first rank to be evicted.
     pub(super) const LOWEST: Self = Self(0);
 
-    /// Returns the rank of a key that has used so many tokens of a limit.
+    /// Returns the rank of a key that has used so many tokens of `capacity`.
     #[inline]
-    pub(super) fn of(algorithm: &Algorithm, used: u64) -> Self {
-        let capacity = algorithm.hard_capacity();
-        match algorithm.never_expires() {
-            true => Self::IN_FLIGHT,
-            false if used < capacity => Self((used * 253 / capacity) as u8),
-            false => Self(253),
-        }
+    pub(super) const fn new(used: u64, capacity: u64) -> Self {
+        Self(if used < capacity { (used * 254 / capacity) as u8 } else { 254 })
     }
 }
 
