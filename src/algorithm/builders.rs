@@ -630,6 +630,7 @@ impl CalendarWindow {
 
 impl From<CalendarWindow> for Algorithm {
     fn from(CalendarWindow { limit, calendar }: CalendarWindow) -> Self {
-        Self { kind: Kind::Window(Some(calendar)), amount: 0, overage: 0, capacity: limit.into(), span: 0 }
+        let kind = Kind::Window(Some(calendar));
+        Self { kind, amount: 0, overage: 0, capacity: limit.into(), span: 0, is_concurrency: false }
     }
 }

@@ -82,8 +82,8 @@ impl Concurrency {
     }
 
     const fn of(limit: u32) -> Result<Self, Fault> {
-        match Algorithm::window_of(Kind::Slots(Some(BUCKETS)), limit, Duration::from_secs(30)) {
-            Ok(algorithm) => Ok(Self(algorithm)),
+        match Algorithm::window_of(Kind::Log(Some(BUCKETS)), limit, Duration::from_secs(30)) {
+            Ok(window) => Ok(Self(Algorithm { is_concurrency: true, ..window })),
             Err(fault) => Err(fault),
         }
     }

@@ -141,7 +141,7 @@ impl Algorithm {
         match self.hard_capacity().checked_sub(cost) {
             _ if cost == 0 => 0,
             Some(most) if used <= most => 0,
-            Some(_) if self.is_concurrency() => UNKNOWN_WAIT,
+            Some(_) if self.is_concurrency => UNKNOWN_WAIT,
             Some(most) => state.wait(self, now, most),
             None => NEVER,
         }
@@ -171,7 +171,7 @@ impl Algorithm {
     /// Returns the time until more tokens remain than now that `used` are in use, or [`NEVER`].
     #[inline]
     pub(crate) fn more_after(&self, state: &CompactState, now: u64, used: u64) -> u64 {
-        if self.is_concurrency() {
+        if self.is_concurrency {
             return NEVER;
         }
         used.min(self.capacity).checked_sub(1).map_or(NEVER, |less| state.wait(self, now, less))
@@ -181,16 +181,16 @@ impl Algorithm {
     #[inline]
     pub(crate) fn reset_after(&self, state: &CompactState, now: u64) -> u64 {
         match self.kind {
-            // At another rate, it drains earlier or later.
-            Kind::Bucket(_) if state.detail >> 32 != u64::from(self.amount) => state.wait(self, now, 0),
-            Kind::IntervalBucket => state.wait(self, now, 0),
-            Kind::Slots(_) => {
+            _ if self.is_concurrency => {
                 if state.detail > 0 {
                     UNKNOWN_WAIT
                 } else {
                     0
                 }
             }
+            // At another rate, it drains earlier or later.
+            Kind::Bucket(_) if state.detail >> 32 != u64::from(self.amount) => state.wait(self, now, 0),
+            Kind::IntervalBucket => state.wait(self, now, 0),
             _ => state.expires_at.saturating_sub(now),
         }
     }
@@ -206,10 +206,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::attempt(algorithm, self, now, cost),
             Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
-            Kind::Window(_) | Kind::Slots(None) => window::attempt(algorithm, self, now, cost),
+            Kind::Window(_) => window::attempt(algorithm, self, now, cost),
             Kind::Counter(..) => counter::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
-            Kind::Log(_) | Kind::Slots(Some(_)) => Attempt { used: self.detail, charged: *self },
+            Kind::Log(_) => Attempt { used: self.detail, charged: *self },
         }
     }
 
@@ -218,10 +218,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::wait(algorithm, self, now, most),
             Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
-            Kind::Window(_) | Kind::Slots(None) => window::wait(self, now, most),
+            Kind::Window(_) => window::wait(self, now, most),
             Kind::Counter(..) => counter::wait(algorithm, self, now, most),
-            Kind::Log(_) | Kind::Slots(Some(_)) if self.detail <= most => 0,
-            Kind::Log(_) | Kind::Slots(Some(_)) => self.at - now,
+            Kind::Log(_) if self.detail <= most => 0,
+            Kind::Log(_) => self.at - now,
         }
     }
 
@@ -246,10 +246,10 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
-            Kind::Window(_) | Kind::Slots(None) => window::refund(self, mark, now, cost),
+            Kind::Window(_) => window::refund(self, mark, now, cost),
             Kind::Counter(..) => counter::refund(algorithm, self, mark, now, cost),
             // An unused log has no charges.
-            Kind::Log(_) | Kind::Slots(Some(_)) => {}
+            Kind::Log(_) => {}
         }
     }
 }

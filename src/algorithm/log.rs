@@ -216,7 +216,7 @@ impl Log {
 #[inline]
 fn bucket_of(algorithm: &Algorithm, now: u64) -> u64 {
     match algorithm.kind {
-        Kind::Log(Some(buckets)) | Kind::Slots(Some(buckets)) => now - now % (algorithm.span / u64::from(buckets)),
+        Kind::Log(Some(buckets)) => now - now % (algorithm.span / u64::from(buckets)),
         // A log of every request is a log of buckets of 1 µs.
         _ => now,
     }

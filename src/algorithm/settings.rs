@@ -30,6 +30,8 @@ pub struct Algorithm {
     pub(crate) capacity: u64,
     /// The period of a window, or the interval of a bucket, in µs. 0 for a calendar.
     pub(crate) span: u64,
+    /// Whether the tokens are slots of requests in flight: in a log while they expire, or else in a window without an end.
+    pub(crate) is_concurrency: bool,
 }
 
 /// The rule by which an algorithm decides.
@@ -45,9 +47,6 @@ pub(crate) enum Kind {
     Counter(Rounding, u8),
     /// A log of charges, in this number of buckets per window, or else by the microsecond.
     Log(Option<u32>),
-    /// Requests in flight: a log in this number of buckets of slots that expire, or else a counter of slots without an
-    /// end.
-    Slots(Option<u32>),
 }
 
 impl Kind {
@@ -110,7 +109,8 @@ impl Algorithm {
     pub(super) const fn window_of(kind: Kind, limit: u32, period: Duration) -> Result<Self, Fault> {
         match (validation::tokens("limit", limit), validation::span("period", period)) {
             (Ok(limit), Ok(span)) => {
-                Ok(Self { kind: kind.fit(span), amount: 0, overage: 0, capacity: limit as u64, span })
+                let (kind, capacity) = (kind.fit(span), limit as u64);
+                Ok(Self { kind, amount: 0, overage: 0, capacity, span, is_concurrency: false })
             }
             (Err(fault), _) | (_, Err(fault)) => Err(fault),
         }
@@ -121,7 +121,8 @@ impl Algorithm {
         let tokens = (validation::tokens("capacity", capacity), validation::tokens("amount", amount));
         match (tokens, validation::span("interval", interval)) {
             ((Ok(_), Ok(amount)), Ok(span)) => {
-                Self { kind, amount, overage: 0, capacity: 0, span }.with_capacity("capacity", capacity)
+                Self { kind, amount, overage: 0, capacity: 0, span, is_concurrency: false }
+                    .with_capacity("capacity", capacity)
             }
             ((Err(fault), _), _) | ((_, Err(fault)), _) | (_, Err(fault)) => Err(fault),
         }
@@ -190,7 +191,7 @@ impl Algorithm {
     #[must_use]
     pub fn name(&self) -> &'static str {
         let (_, name, ..) = self.properties();
-        name
+        if self.is_concurrency { "concurrency limit" } else { name }
     }
 
     /// Returns the largest cost that can ever be allowed without overage, in tokens.
@@ -218,13 +219,13 @@ impl Algorithm {
     #[must_use]
     pub fn window_at(&self, at: Timestamp) -> Duration {
         Duration::from_micros(match self.kind {
+            _ if self.is_concurrency => 0,
             Kind::Window(Some(calendar)) => {
                 let (start, end) = calendar.window((at.as_micros() / 1_000_000) as i64);
                 (end - start) as u64 * 1_000_000
             }
             Kind::IntervalBucket => self.capacity.div_ceil(self.amount.into()) * self.span,
             Kind::Bucket(_) => div_ceil(product(self.capacity, self.span), self.amount.into()),
-            Kind::Slots(_) => 0,
             _ => self.span,
         })
     }
@@ -244,16 +245,10 @@ impl Algorithm {
         if let Some(burst) = self.queue_burst() { 1 + burst as u64 } else { 0 }
     }
 
-    /// Returns whether the tokens are slots of requests in flight.
-    #[inline]
-    pub(crate) const fn is_concurrency(&self) -> bool {
-        matches!(self.kind, Kind::Slots(_))
-    }
-
     /// Returns the algorithm as stores use it whose states end with this process: slots of a concurrency limit do not
     /// expire.
     pub(crate) fn without_expiry(self) -> Self {
-        if self.is_concurrency() { Self { kind: Kind::Slots(None), span: NO_END, ..self } } else { self }
+        if self.is_concurrency { Self { kind: Kind::Window(None), span: NO_END, ..self } } else { self }
     }
 
     /// Returns whether windows begin and end by the wall clock.
@@ -273,6 +268,8 @@ impl Algorithm {
     /// or if their states are not counts.
     pub(crate) const fn counted_windows(&self) -> Option<usize> {
         match self.kind {
+            // Slots are returned.
+            _ if self.is_concurrency => None,
             Kind::Window(_) => Some(1),
             Kind::Counter(..) => Some(2),
             _ => None,
@@ -296,13 +293,12 @@ impl Algorithm {
             }
             Kind::Log(None) => ("sl", "sliding log", ScriptTag::Log, true),
             Kind::Log(Some(_)) => ("sw", "sliding window", ScriptTag::Log, true),
-            Kind::Slots(buckets) => ("cl", "concurrency limit", ScriptTag::Log, buckets.is_some()),
         }
     }
 
     /// Describes the algorithm in words.
     fn describe(&self) -> String {
-        if self.is_concurrency() {
+        if self.is_concurrency {
             return format!("a concurrency limit of {}", self.capacity);
         }
         let ([capacity, amount], name) = (self.size(), self.name());
@@ -329,7 +325,7 @@ impl Algorithm {
     /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
         let (tag, ..) = self.properties();
-        tag
+        if self.is_concurrency { "cl" } else { tag }
     }
 
     /// Returns the period that the state of a key is relative to, as it appears in storage keys: `60s`, `1500000u`,
@@ -342,7 +338,6 @@ impl Algorithm {
         match self.kind {
             Kind::Window(Some(calendar)) => calendar.to_string(),
             Kind::Log(Some(buckets)) => format!("{span}.{buckets}"),
-            Kind::Slots(None) => String::new(),
             _ => span,
         }
     }
@@ -385,7 +380,7 @@ impl Algorithm {
         let share = share_of_tokens(tokens, parts);
         let mut part = Self { overage: 0, ..self.without_expiry() };
         match &mut part.kind {
-            Kind::Slots(_) => {}
+            _ if part.is_concurrency => {}
             Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));
             }

@@ -173,7 +173,7 @@ impl Decision {
     /// charged nothing.
     pub(crate) fn into_receipt_of_costs(mut self) -> Receipt {
         self.charges.retain(|outcome| outcome.cost > 0);
-        for slot in self.charges.iter_mut().filter(|outcome| outcome.algorithm.is_concurrency()) {
+        for slot in self.charges.iter_mut().filter(|outcome| outcome.algorithm.is_concurrency) {
             // From the oldest bucket, which expires first.
             slot.mark.expires_at = slot.mark.at;
         }

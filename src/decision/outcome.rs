@@ -280,7 +280,7 @@ impl Outcome {
             let changes = [report.more_after, report.reset_after].into_iter();
             return changes.filter(|after| *after > 0).min().map_or(u64::MAX, |after| at.saturating_add(after));
         }
-        if self.algorithm.is_concurrency() && !self.is_allowed() {
+        if self.algorithm.is_concurrency && !self.is_allowed() {
             return at;
         }
         if self.algorithm.keeps_log() && self.used > 0 {
@@ -459,6 +459,9 @@ impl Outcome {
     pub fn debt(&self) -> u64 {
         if let Some((_, debt)) = self.details.as_ref().and_then(|details| details.share) {
             return debt;
+        }
+        if self.used <= self.algorithm.capacity {
+            return 0;
         }
         let own = self.algorithm.with_overage(self.overage_percent - self.debt_percent);
         self.used.saturating_sub(own.hard_capacity())

@@ -480,7 +480,7 @@ impl Engine {
     /// Resets the keys of charges.
     pub(crate) fn reset(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<()> {
         // Slots belong to requests in flight.
-        charges.retain(|outcome| !outcome.algorithm().is_concurrency());
+        charges.retain(|outcome| !outcome.algorithm().is_concurrency);
         self.fallback.reset(&self.limits, &charges);
         self.call(charges, self.deadline(), |store, charges| store.reset(charges))
     }

@@ -95,7 +95,7 @@ impl Slots {
         let mut held = engine.limits.no_charges();
         if decision.is_charged() {
             for outcome in decision.outcomes_mut().iter_mut().filter(|outcome| outcome.is_allowed()) {
-                if outcome.algorithm().is_concurrency() && outcome.cost() > 0 {
+                if outcome.algorithm().is_concurrency && outcome.cost() > 0 {
                     held.push(outcome.clone());
                     // No longer a part of what a receipt refunds.
                     outcome.charge.cost = 0;
@@ -211,7 +211,7 @@ impl Engine {
     /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken: one of each concurrency
     /// limit, whatever its cost is. They are released if the caller gives up.
     pub(crate) fn hold(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<Held> {
-        for outcome in charges.iter_mut().filter(|outcome| outcome.algorithm().is_concurrency()) {
+        for outcome in charges.iter_mut().filter(|outcome| outcome.algorithm().is_concurrency) {
             outcome.charge.cost = 1;
         }
         let (engine, since, has_slots) = (self.clone(), Instant::now(), self.limits.have_slots);

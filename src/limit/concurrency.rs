@@ -60,12 +60,12 @@ impl Limit {
 
     /// Returns whether a request may hold a slot until the end of its response's body.
     pub(crate) fn holds_until_end(&self) -> bool {
-        self.algorithm.is_concurrency() && !self.is_until_head
+        self.algorithm.is_concurrency && !self.is_until_head
     }
 
     /// Returns an error if a concurrency limit has options of other limits, or the reverse.
     pub(super) fn check_slots(&self) -> Result<(), ConfigError> {
-        let is_concurrency = self.algorithm.is_concurrency();
+        let is_concurrency = self.algorithm.is_concurrency;
         let takes_one = matches!(self.cost, Some(CostRule::Constant(1)));
         let wrong = [
             (is_concurrency && !takes_one, "a cost", "takes one slot for each request"),
@@ -81,7 +81,7 @@ impl Limit {
 
     /// Returns whether another size is one of slots if this limit is. If not, logs that once.
     pub(super) fn has_kind_of(&self, size: &Algorithm) -> bool {
-        let is_same = size.is_concurrency() == self.algorithm.is_concurrency();
+        let is_same = size.is_concurrency == self.algorithm.is_concurrency;
         #[cfg(feature = "tracing")]
         if !is_same {
             static LOGGED: Once = Once::new();

@@ -109,7 +109,7 @@ impl Limit {
             rule_path: None,
             rule_position: None,
             on_missing_key: OnMissingKey::Reject,
-            cost: algorithm.is_concurrency().then_some(CostRule::Constant(1)),
+            cost: algorithm.is_concurrency.then_some(CostRule::Constant(1)),
             condition: None,
             on_store_error: None,
             overage: None,
@@ -269,7 +269,7 @@ impl Limit {
     pub(crate) fn check_needs_no_request(&self) -> Result<(), ConfigError> {
         let needs = [
             (self.key.is_some() || self.position.is_some(), "key"),
-            (self.cost.is_some() && !self.algorithm.is_concurrency(), "cost"),
+            (self.cost.is_some() && !self.algorithm.is_concurrency, "cost"),
             (self.condition.is_some(), "condition"),
             (self.is_settled(), "actual cost"),
             (!self.sizes.is_empty(), "size"),

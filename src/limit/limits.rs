@@ -77,7 +77,7 @@ impl Limits {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
             need_completion: limits.iter().any(|limit| {
-                limit.enforced_penalty().is_some() || limit.spare_capacity.is_some() || limit.algorithm.is_concurrency()
+                limit.enforced_penalty().is_some() || limit.spare_capacity.is_some() || limit.algorithm.is_concurrency
             }),
             depends_on_request: limits
                 .iter()
@@ -86,7 +86,7 @@ impl Limits {
             settles_at_end: limits.iter().any(|limit| limit.cost_at_end.is_some()),
             tracks_in_flight: limits.iter().any(|limit| limit.enforced_penalty().is_some() && limit.is_settled()),
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
-            have_slots: limits.iter().any(|limit| limit.algorithm.is_concurrency()),
+            have_slots: limits.iter().any(|limit| limit.algorithm.is_concurrency),
             keeps_slots_here: false,
             limits: limits.into(),
             charges: Box::default(),
@@ -117,7 +117,7 @@ impl Limits {
     /// this process knows when requests end.
     pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool, holds_slots: bool) {
         (self.hasher, self.store) = (store.hasher(), store.identity());
-        self.have_slots = holds_slots && self.limits.iter().any(|limit| limit.algorithm.is_concurrency());
+        self.have_slots = holds_slots && self.limits.iter().any(|limit| limit.algorithm.is_concurrency);
         self.keeps_slots_here = self.have_slots && store.renew(&Charges::default()).is_none();
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
@@ -141,7 +141,7 @@ impl Limits {
             _ => Ok(()),
         };
         let prepare = |(limit, charge): (&Limit, &Charge)| {
-            let can_keep = if charge.algorithm.is_concurrency() { can_renew.clone() } else { Ok(()) };
+            let can_keep = if charge.algorithm.is_concurrency { can_renew.clone() } else { Ok(()) };
             let prepared = can_keep.and_then(|()| store.prepare(charge, limit.enforced_penalty(), limit.is_settled()));
             let prepared = prepared.map_err(|error| ConfigError {
                 message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
@@ -157,7 +157,7 @@ impl Limits {
     pub(crate) fn with_slots_at(&self, cost: Option<CostRule>) -> Self {
         let mut limits = self.clone();
         let all = Arc::make_mut(&mut limits.limits).iter_mut();
-        all.filter(|limit| limit.algorithm.is_concurrency()).for_each(|limit| limit.cost = cost.clone());
+        all.filter(|limit| limit.algorithm.is_concurrency).for_each(|limit| limit.cost = cost.clone());
         limits
     }
 
@@ -220,7 +220,7 @@ impl Limits {
     /// Adds the charge of a limit to those of a request, as an earlier request was asked, with another cost.
     pub(crate) fn add_again(&self, charges: &mut Charges, earlier: &Charge, cost: u64) {
         // The request has its slots already.
-        let mut charge = earlier.asked_again(if earlier.algorithm.is_concurrency() { 0 } else { cost });
+        let mut charge = earlier.asked_again(if earlier.algorithm.is_concurrency { 0 } else { cost });
         // A cost of 0 always fits, so as a quota it would allow the request for the others: it has no say.
         if cost == 0 && charge.veto == Veto::Quota {
             charge.veto = Veto::Enforced;
@@ -240,7 +240,7 @@ impl Limits {
     /// Adds the charge of a limit, with its overage if it is elastic, and its penalty.
     fn add_completed(&self, charges: &mut Charges, mut charge: Charge) {
         let limit = &self.limits[charge.limit()];
-        if charge.algorithm.is_concurrency() {
+        if charge.algorithm.is_concurrency {
             charge.cost = charge.cost.min(1);
         }
         if let Some(spare_capacity) = &limit.spare_capacity {
@@ -300,7 +300,7 @@ impl Limits {
 
     /// Returns an error if an enforced limit without a cost of its own can never allow `cost`.
     pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow && !limit.algorithm.is_concurrency();
+        let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow && !limit.algorithm.is_concurrency;
         self.limits.iter().filter(is_charged).try_for_each(|limit| limit.check_cost(cost))
     }
 

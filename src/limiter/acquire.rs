@@ -248,7 +248,7 @@ pub(super) fn unheld(engine: &Engine) -> Option<StoreError> {
 
 #[cold]
 fn error_of_unheld(engine: &Engine) -> StoreError {
-    let is_concurrency = |limit: &&Limit| limit.algorithm().is_concurrency();
+    let is_concurrency = |limit: &&Limit| limit.algorithm().is_concurrency;
     let name = engine.limits.iter().find(is_concurrency).map_or("", Limit::name);
     StoreError::invalid_call(format_args!(
         "the limit {name:?} is a concurrency limit, whose slots nobody would hold: use `Limiter::hold`"

@@ -204,7 +204,7 @@ pub(super) async fn delay(engine: &Arc<Engine>, held: Held) -> Result<Held, Acqu
 
 /// Returns whether all limits that deny an operation are concurrency limits.
 fn lacks_only_slots(decision: &Decision) -> bool {
-    decision.outcomes().iter().filter(|outcome| outcome.denies()).all(|outcome| outcome.algorithm().is_concurrency())
+    decision.outcomes().iter().filter(|outcome| outcome.denies()).all(|outcome| outcome.algorithm().is_concurrency)
 }
 
 /// Returns the number of tokens that every limit has left.

@@ -32,7 +32,7 @@ impl LimitText {
     /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
     pub(super) fn is_of(&self, outcome: &Outcome) -> bool {
         Algorithm { overage: 0, ..*outcome.algorithm() } == self.algorithm
-            || outcome.algorithm().is_concurrency() && outcome.algorithm().capacity() == self.algorithm.capacity()
+            || outcome.algorithm().is_concurrency && outcome.algorithm().capacity() == self.algorithm.capacity()
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, &'a Algo
         text.extend_from_slice(limit.name.as_bytes());
         text.extend_from_slice(b";q=");
         push_number(text, algorithm.capacity());
-        if algorithm.is_concurrency() {
+        if algorithm.is_concurrency {
             text.extend_from_slice(b";qu=\"concurrent-requests\"");
         }
         let window = algorithm.window_at(at);
@@ -69,7 +69,7 @@ pub(super) fn quotas<'a>(
         let time = match style {
             HeaderStyle::IetfDraft10 => outcome.more_after(),
             // Nobody knows when a slot is free.
-            _ if outcome.algorithm().is_concurrency() => None,
+            _ if outcome.algorithm().is_concurrency => None,
             _ => Some(effective_window(outcome, at)),
         };
         if let Some(time) = time {

@@ -180,7 +180,7 @@ impl Headers {
 
     /// Formats the triple of the tightest limit, unless all are concurrency limits, which these headers can't describe.
     fn triple(&self, format: ResetFormat, decision: &Decision) -> [Option<HeaderValue>; 3] {
-        let rates = reported(decision).filter(|outcome| !outcome.algorithm().is_concurrency());
+        let rates = reported(decision).filter(|outcome| !outcome.algorithm().is_concurrency);
         let Some(outcome) = rates.min_by_key(|outcome| looseness(outcome)) else {
             return [const { None }; 3];
         };

@@ -161,9 +161,7 @@ impl Request {
                     self.extend(&(edge as f64).to_le_bytes());
                 }
             }
-            Kind::Log(buckets) | Kind::Slots(buckets) => {
-                self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))])
-            }
+            Kind::Log(buckets) => self.numbers([buckets.map_or(1, |buckets| algorithm.span / u64::from(buckets))]),
             _ => {}
         }
     }
