@@ -33,8 +33,16 @@ pub(super) struct Settlement {
 }
 
 impl AtEnd {
-    pub(super) fn of(slots: Option<Arc<Slots>>, settlement: Option<Box<Settlement>>) -> Self {
-        Self { slots, settlement }
+    /// Returns what happens after the head of a response, if anything does.
+    #[inline(always)]
+    pub(super) fn of(slots: Option<Arc<Slots>>, settlement: Option<Box<Settlement>>) -> Option<Self> {
+        if slots.is_none() && settlement.is_none() {
+            return None;
+        }
+        if let Some(slots) = &slots {
+            slots.release_at_head();
+        }
+        Some(Self { slots, settlement })
     }
 
     /// Returns whether anything happens at the end.

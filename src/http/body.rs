@@ -15,7 +15,9 @@ pub trait BodyPolicy<R> {
     type Body;
 
     #[doc(hidden)]
-    fn forward(body: R, at_end: AtEnd) -> Self::Body;
+    fn forward(body: R) -> Self::Body;
+    #[doc(hidden)]
+    fn observe(body: R, at_end: AtEnd) -> Self::Body;
     #[doc(hidden)]
     fn reject(text: Bytes) -> Self::Body;
 }
@@ -27,8 +29,12 @@ pub struct WrapBody;
 impl<R: Body<Data: From<Bytes>>> BodyPolicy<R> for WrapBody {
     type Body = ResponseBody<R>;
 
-    fn forward(body: R, mut at_end: AtEnd) -> ResponseBody<R> {
-        if at_end.is_awaited() && body.is_end_stream() {
+    fn forward(body: R) -> ResponseBody<R> {
+        ResponseBody { kind: Kind::Inner { body, at_end: AtEnd::default() } }
+    }
+
+    fn observe(body: R, mut at_end: AtEnd) -> ResponseBody<R> {
+        if body.is_end_stream() {
             at_end.end(true, None);
         }
         ResponseBody { kind: Kind::Inner { body, at_end } }
@@ -47,7 +53,11 @@ pub struct KeepBody;
 impl<R: From<Bytes>> BodyPolicy<R> for KeepBody {
     type Body = R;
 
-    fn forward(body: R, _: AtEnd) -> R {
+    fn forward(body: R) -> R {
+        body
+    }
+
+    fn observe(body: R, _: AtEnd) -> R {
         body
     }
 

@@ -83,7 +83,9 @@ where
         self.config.report_repeated_layer(request.extensions_mut());
         let limited = RequestContext::new(&self.config, request.extensions());
         let state = match limited.first_step(&self.config, &mut request) {
-            Step::Forward(completion) => Progress::Forwarded { response: service.call(request), completion },
+            Step::Forward(completion, slots) => {
+                Progress::Forwarded { response: service.call(request), completion, slots }
+            }
             Step::Wait(pending) => Progress::wait(service, request, limited, pending),
             Step::Reject(response) => {
                 // Releases what the service has reserved by being ready, such as a permit of a concurrency limit.
@@ -121,7 +123,7 @@ pin_project! {
         /// wait is small.
         Waiting { waiting: Option<Box<WaitingRequest<S, B>>> },
         /// The inner service handles it.
-        Forwarded { #[pin] response: F, completion: Completion },
+        Forwarded { #[pin] response: F, completion: Completion, slots: Option<Arc<Slots>> },
         /// It has a response already.
         Rejected { response: Option<Response<Bytes>> },
     }
@@ -151,7 +153,9 @@ impl<S: Service<Request<B>>, B> Progress<S, B, S::Future> {
         let (end, request) = ready!(waiting.as_mut().expect(POLLED_AGAIN).end.as_mut().poll(context));
         let WaitingRequest { mut service, body, .. } = *waiting.take().expect(POLLED_AGAIN);
         Poll::Ready(match end {
-            Ok(completion) => Self::Forwarded { response: service.call(request.map(|()| body)), completion },
+            Ok((completion, slots)) => {
+                Self::Forwarded { response: service.call(request.map(|()| body)), completion, slots }
+            }
             Err(response) => Self::Rejected { response: Some(response) },
         })
     }
@@ -171,13 +175,16 @@ where
         loop {
             let next = match state.as_mut().project() {
                 Projection::Waiting { waiting } => ready!(Progress::poll_waiting(waiting, context)),
-                Projection::Forwarded { response, completion } => {
+                Projection::Forwarded { response, completion, slots } => {
                     let mut polled = response.poll(context);
                     let at_end = match &mut polled {
-                        Poll::Ready(Ok(response)) => completion.complete(response),
-                        _ => AtEnd::default(),
+                        Poll::Ready(Ok(response)) => AtEnd::of(slots.take(), completion.complete(response)),
+                        _ => None,
                     };
-                    return polled.map_ok(|response| response.map(|body| P::forward(body, at_end)));
+                    return match at_end {
+                        None => polled.map_ok(|response| response.map(P::forward)),
+                        Some(at_end) => polled.map_ok(|response| response.map(|body| P::observe(body, at_end))),
+                    };
                 }
                 Projection::Rejected { response } => {
                     // A task whose requests are all rejected yields to others now and then.
@@ -206,22 +213,16 @@ struct RequestContext<'a> {
 
 /// The next step of a request.
 enum Step {
-    Forward(Completion),
+    /// The slots are held until the head of the response, and then until the end of its body.
+    Forward(Completion, Option<Arc<Slots>>),
     Wait(Box<Pending>),
     Reject(Response<Bytes>),
 }
 
-/// What remains to be done for a forwarded request.
-struct Completion {
-    /// The slots that it holds: until the head of its response, and then until the end of its body.
-    slots: Option<Arc<Slots>>,
-    at_head: AtHead,
-}
-
 /// The work that remains when a forwarded request has its response.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
-enum AtHead {
-    Nothing,
+enum Completion {
+    None,
     /// Adds the headers of an allowed request.
     Headers {
         config: Arc<LayerConfig>,
@@ -232,7 +233,7 @@ enum AtHead {
 }
 
 /// The work that remains for a request that has waited, or its rejection; and its head.
-type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
+type EndOfWait = (Result<(Completion, Option<Arc<Slots>>), Response<Bytes>>, Request<()>);
 
 /// What a request waits for.
 enum Pending {
@@ -288,7 +289,7 @@ impl<'a> RequestContext<'a> {
         match decision.as_ready() {
             Some(Ok(decision)) if !decision.is_allowed() => return self.deny(decision, head),
             Some(Ok(decision)) if decision.is_allowed_now() && !self.config.needs_ledger() => {
-                return Step::Forward(self.headers(decision));
+                return Step::Forward(self.headers(decision), None);
             }
             _ => {}
         }
@@ -303,7 +304,7 @@ impl<'a> RequestContext<'a> {
         let held = self.config.engine().hold(charges);
         match held.as_ready() {
             Some(Ok(held)) if held.is_allowed_now() && !self.config.needs_ledger() => {
-                return Step::Forward(Completion { slots: held.slots.clone(), ..self.headers(held) });
+                return Step::Forward(self.headers(held), held.slots.clone());
             }
             _ => {}
         }
@@ -329,7 +330,7 @@ impl<'a> RequestContext<'a> {
     async fn wait(self, mut pending: Box<Pending>, mut request: Request<()>) -> EndOfWait {
         loop {
             match self.step_after(*pending, &mut request).await {
-                Step::Forward(completion) => return (Ok(completion), request),
+                Step::Forward(completion, slots) => return (Ok((completion, slots)), request),
                 Step::Wait(turn) => pending = turn,
                 Step::Reject(response) => return (Err(response), request),
             }
@@ -361,7 +362,7 @@ impl<'a> RequestContext<'a> {
             Pending::Slots(held) => held.await,
             Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(Held::from),
             Pending::Turn(guard) => match guard.wait().await {
-                Ok(held) => return Step::Forward(self.completion(held, request)),
+                Ok(held) => return self.forward(held, request),
                 error => error,
             },
         };
@@ -372,7 +373,7 @@ impl<'a> RequestContext<'a> {
     fn next_step<B>(&self, held: Result<Held, StoreError>, request: &mut Request<B>) -> Step {
         let Ok(held) = held else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
         match held.verdict() {
-            Verdict::Allow { delay: Duration::ZERO } => Step::Forward(self.completion(held, request)),
+            Verdict::Allow { delay: Duration::ZERO } => self.forward(held, request),
             Verdict::Allow { delay } => Pending::Turn(Reservation::new(self.config.engine(), held, delay)).into(),
             Verdict::Deny { .. } => self.deny(&held, &RequestHead::of(request)),
         }
@@ -397,29 +398,29 @@ impl<'a> RequestContext<'a> {
     /// Returns the work that remains for an allowed request without a ledger.
     fn headers(&self, decision: &Decision) -> Completion {
         if self.config.headers.is_empty() || decision.decided_by() == DecidedBy::Unlimited {
-            return AtHead::Nothing.into();
+            return Completion::None;
         }
         let fields = self.config.headers.format(decision);
-        AtHead::Headers { fields, config: self.config.clone().into_owned() }.into()
+        Completion::Headers { fields, config: self.config.clone().into_owned() }
     }
 
-    /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.
-    fn completion<B>(&self, Held { decision, slots }: Held, request: &mut Request<B>) -> Completion {
+    /// Records an allowed request in a ledger, if one is needed.
+    fn forward<B>(&self, Held { decision, slots }: Held, request: &mut Request<B>) -> Step {
         let Self { config, ledger } = self;
         let is_counted = decision.decided_by() != DecidedBy::Unlimited;
         let completion = match ledger {
             Some(ledger) => {
                 ledger.add(decision);
-                AtHead::Nothing.into()
+                Completion::None
             }
             // A permit of an uncounted request charges nothing.
             None if config.permits || (is_counted && config.needs_ledger()) => {
                 let ledger = Ledger::open(config, decision, slots.as_ref(), request);
-                if is_counted { AtHead::Settle(Some(Unsettled(ledger))).into() } else { AtHead::Nothing.into() }
+                if is_counted { Completion::Settle(Some(Unsettled(ledger))) } else { Completion::None }
             }
             None => self.headers(&decision),
         };
-        Completion { slots, ..completion }
+        Step::Forward(completion, slots)
     }
 }
 
@@ -429,34 +430,24 @@ impl From<Pending> for Step {
     }
 }
 
-impl From<AtHead> for Completion {
-    fn from(at_head: AtHead) -> Self {
-        Self { slots: None, at_head }
-    }
+/// Settles a request by the head of its response. Returns what is settled at the end of its body.
+fn settle<B>(ledger: Unsettled, response: &mut Response<B>) -> Option<Box<Settlement>> {
+    ledger.adjust_by_response(&ResponseHead::of(response));
+    ledger.write_headers(response.status(), response.headers_mut());
+    Settlement::of(ledger, response)
 }
 
 impl Completion {
-    /// Completes the head of a response. Returns what happens at the end of its body.
-    fn complete<B>(&mut self, response: &mut Response<B>) -> AtEnd {
-        let slots = self.slots.take();
-        if let Some(slots) = &slots {
-            slots.release_at_head();
-        }
-        let status = response.status();
-        match &mut self.at_head {
-            AtHead::Nothing => AtEnd::of(slots, None),
-            AtHead::Headers { config, fields } => {
-                config.headers.write(fields, true, status, response.headers_mut());
-                AtEnd::of(slots, None)
+    /// Completes the head of a response. Returns what is settled at the end of its body.
+    #[inline(always)]
+    fn complete<B>(&mut self, response: &mut Response<B>) -> Option<Box<Settlement>> {
+        match self {
+            Self::None => None,
+            Self::Headers { config, fields } => {
+                config.headers.write(fields, true, response.status(), response.headers_mut());
+                None
             }
-            AtHead::Settle(unsettled) => {
-                let settlement = unsettled.take().and_then(|ledger| {
-                    ledger.adjust_by_response(&ResponseHead::of(response));
-                    ledger.write_headers(status, response.headers_mut());
-                    Settlement::of(ledger, response)
-                });
-                AtEnd::of(slots, settlement)
-            }
+            Self::Settle(ledger) => settle(ledger.take()?, response),
         }
     }
 }
