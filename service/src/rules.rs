@@ -43,6 +43,13 @@ impl Domain {
         let metrics = Arc::new(MetricsRecorder::new().label("domain", name));
         let rules = rules.recorder(metrics.clone());
         let common = Common { settings, store, metrics: metrics.clone(), policy: settings.on_store_error()? };
+        if rules.limits().iter().any(|limit| limit.algorithm().name() == "concurrency limit") {
+            tracing::warn!(
+                domain = name,
+                "`concurrent` limits nothing in `/auth` and `/ext_authz`, because proxies do not tell them when requests \
+                 end: use Envoy's rate limit filter, with negative hits at the end of a stream"
+            );
+        }
         // A denial of a gRPC request would have the status 200, by which proxies would forward it.
         let layer = common.apply(RateLimitLayer::live_builder(&rules)).grpc_rejections(false).try_build()?;
         let hits = |head: &RequestHead<'_>| head.extensions.get().map_or(1, |Hits(hits)| *hits);
