@@ -445,20 +445,26 @@ async fn a_full_memory_store_evicts_no_slot_in_use() {
     let rates = RateLimitLayer::builder([rate]).store(store.clone()).build();
     let slow = respond(&limits, || Response::new(Body::from("all")));
     let quick = respond(&rates, || Response::new(Body::from("all")));
+    let statuses = async |service: &_, user| {
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            statuses.push(ask(service, get(user)).await.status.as_u16());
+        }
+        statuses
+    };
     let held = slow.clone().oneshot(get("ann")).await.unwrap();
     for user in 0..1_000 {
         assert_eq!(ask(&quick, get(&user.to_string())).await.status, 200);
         assert_eq!(ask(&slow, get(&user.to_string())).await.status, 200);
     }
     assert_eq!(ask(&slow, get("ann")).await.status, 429);
-    drop(held);
+    // Other keys have room beside it.
+    let others = slow.clone().oneshot(get("bob")).await.unwrap();
+    assert_eq!(ask(&slow, get("bob")).await.status, 429);
+    assert_eq!(statuses(&quick, "bob").await, [200, 200, 200, 429]);
+    drop((held, others));
     assert_eq!(unused(&limits).await, [1]);
-    // Then, the store has room for a rate again.
-    let mut statuses = Vec::new();
-    for _ in 0..4 {
-        statuses.push(ask(&quick, get("bob")).await.status.as_u16());
-    }
-    assert_eq!(statuses, [200, 200, 200, 429]);
+    assert_eq!(statuses(&quick, "carl").await, [200, 200, 200, 429]);
 }
 
 #[tokio::test]
