@@ -15,7 +15,7 @@ use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Texts, Veto};
 use crate::error::ConfigError;
 use crate::key::hash::{KeyHash, KeyHasher};
 use crate::key::head::RequestHead;
-use crate::store::{Preparation, Store, escape};
+use crate::store::{Preparation, Store, StoreFuture, escape};
 
 /// Limits that are decided together, each with its charge for one store. Limits are numbered in order.
 #[derive(Clone)]
@@ -134,16 +134,15 @@ impl Limits {
     ///
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn prepare(&mut self, store: &dyn Store) -> Result<(), ConfigError> {
-        let can_renew = match store.renew(&Charges::default()).and_then(|renewed| renewed.into_ready().ok()) {
-            Some(Err(error)) => {
+        let can_keep = |charge: &Charge| match store.renew(&Charges::default()).map(StoreFuture::into_ready) {
+            Some(Ok(Err(error))) if self.have_slots && charge.algorithm.is_concurrency => {
                 Err(ConfigError::new(format!("{error}: implement `Store::renew`, or use another store")))
             }
             _ => Ok(()),
         };
         let prepare = |(limit, charge): (&Limit, &Charge)| {
-            let can_keep = if charge.algorithm.is_concurrency { can_renew.clone() } else { Ok(()) };
-            let prepared = can_keep.and_then(|()| store.prepare(charge, limit.enforced_penalty(), limit.is_settled()));
-            let prepared = prepared.map_err(|error| ConfigError {
+            let prepare = || store.prepare(charge, limit.enforced_penalty(), limit.is_settled());
+            let prepared = can_keep(charge).and_then(|()| prepare()).map_err(|error| ConfigError {
                 message: format!("the store can't keep the limit {:?}: {}", limit.name, error.message),
                 rule: limit.rule_position.clone(),
             });

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop::poll_proceed;
 
+use crate::algorithm::CompactState;
 use crate::decision::Charges;
 use crate::error::StoreError;
 use crate::time::Timestamp;
@@ -33,6 +34,31 @@ impl Answer {
     #[must_use]
     pub fn with_charges(at: Timestamp, charges: impl Into<Box<Charges>>) -> Self {
         Self { at, charges: Some(charges.into()), valid_until: Timestamp::MAX }
+    }
+
+    /// Creates the answer of renewals, each with its instant and the new mark of its slots. An unused mark stands for one
+    /// that has failed, unless all have.
+    pub(super) fn of_renewals(
+        charges: &Charges,
+        renewed: Vec<Result<(Timestamp, CompactState), StoreError>>,
+    ) -> Result<Self, StoreError> {
+        let (mut charges, mut last, mut failed) = (charges.clone(), None, None);
+        for (outcome, renewed) in charges.iter_mut().zip(renewed) {
+            outcome.mark = match renewed {
+                Ok((at, mark)) => {
+                    last = last.max(Some(at));
+                    mark
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    CompactState::UNUSED
+                }
+            };
+        }
+        match (last, failed) {
+            (None, Some(error)) => Err(error),
+            (last, _) => Ok(Self::with_charges(last.unwrap_or(Timestamp::EPOCH), charges)),
+        }
     }
 
     /// Sets the instant of the store's clock from which the answer to the same request may differ although no charge has

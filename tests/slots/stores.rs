@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool_redis::redis::cmd;
 use support::database::{Database, Fault};
 use support::memcached_server::MemcachedServer;
 use support::patient::Patient;
@@ -67,6 +68,28 @@ async fn a_slot_is_held_until_it_is_dropped() {
         drop((second, third));
         let held = [hold(&limiter).await, hold(&limiter).await];
         assert!(is_full(&limiter).await, "{name}: {held:?}");
+    }
+}
+
+/// All are renewed in one call.
+#[tokio::test]
+async fn a_key_that_holds_something_else_takes_no_slot_of_another_key() {
+    let server = RedisServer::start();
+    let store: Arc<dyn Store> = Arc::new(connect(&server).await);
+    let limiter = limiter(&store, 1);
+    let mut held = vec![limiter.hold(2, 1).await.expect("a slot")];
+    let [spoiled] = &server.keys("*")[..] else { panic!("one key") };
+    for key in [0, 1, 3, 4] {
+        held.push(limiter.hold(key, 1).await.expect("a slot"));
+    }
+    server.ask::<()>(cmd("SET").arg(spoiled).arg("something else").arg("EX").arg(60));
+    let began = Instant::now();
+    while began.elapsed() < 3 * SECOND {
+        for key in [0, 1, 3, 4] {
+            let error = limiter.hold(key, 1).await.expect_err("no slot is free");
+            assert!(error.is_denied(), "{key} after {:?}: {error}", began.elapsed());
+        }
+        sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -159,29 +159,18 @@ impl<B: CompareAndSwap> Database<Arc<B>> {
     }
 
     /// Renews slots. Tries all of them, and returns an error if none was renewed.
-    pub(super) async fn renew(&self, mut charges: Charges) -> Result<Answer, StoreError> {
-        let (mut last, mut failed) = (None, None);
-        for outcome in charges.iter_mut() {
-            let renewed = self.change(outcome, |found, now| {
+    pub(super) async fn renew(&self, charges: &Charges) -> Result<Answer, StoreError> {
+        let mut renewed = Vec::new();
+        for outcome in charges.iter() {
+            let change = self.change(outcome, |found, now| {
                 let mut state = refunded(found, outcome, now);
                 state.charge(outcome.algorithm(), now, outcome.cost(), CompactState::UNUSED);
                 state
             });
-            match renewed.await {
-                Ok((at, state)) => {
-                    outcome.mark = state.summary(outcome.algorithm(), at.as_micros());
-                    last = Some(at);
-                }
-                Err(error) => {
-                    outcome.mark = CompactState::UNUSED;
-                    failed = Some(error);
-                }
-            }
+            let marked = |(at, state): (Timestamp, KeyState)| (at, state.summary(outcome.algorithm(), at.as_micros()));
+            renewed.push(change.await.map(marked));
         }
-        match (last, failed) {
-            (None, Some(error)) => Err(error),
-            (last, _) => Ok(Answer::with_charges(last.unwrap_or(Timestamp::EPOCH), charges)),
-        }
+        Answer::of_renewals(charges, renewed)
     }
 
     /// Replaces the state of a charge by what `change` returns. Returns the instant and the state.

@@ -51,7 +51,7 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
 
     fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
         let (database, charges) = (self.clone(), charges.clone());
-        Some(StoreFuture::pending(async move { database.renew(charges).await }))
+        Some(StoreFuture::pending(async move { database.renew(&charges).await }))
     }
 
     fn identity(&self) -> u32 {

@@ -16,7 +16,7 @@ use super::cluster::{group_by_slot, slot_of_key};
 use super::error::Fault;
 use super::request::{INVALID_OVERRIDE, Reply, Request, Task, next_override};
 use super::store::{Deployment, RedisStore, SlotStore};
-use crate::algorithm::{CompactState, KeyState};
+use crate::algorithm::KeyState;
 use crate::decision::{Charges, Outcome, Purpose, Veto, allows, enforce_quotas};
 use crate::error::StoreError;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -81,27 +81,16 @@ impl Store for SlotStore {
     }
 
     fn renew(&self, charges: &Charges) -> Option<StoreFuture<Answer>> {
-        let (store, mut charges) = (self.clone(), Box::new(charges.clone()));
+        let (store, charges) = (self.clone(), charges.clone());
         Some(StoreFuture::pending(async move {
-            let requests = store.requests(&charges, Request::renew);
-            let (mut last, mut failed) = (None, None);
-            for (positions, reply) in store.send_all(requests).await {
-                let renewed = reply.and_then(|(now, reply)| {
-                    reply.answer_renewal(&positions, &mut charges, now)?;
-                    Ok(Timestamp::from_micros(now))
-                });
-                match renewed {
-                    Ok(now) => last = last.max(Some(now)),
-                    Err(fault) => {
-                        positions.iter().for_each(|position| charges[*position].mark = CompactState::UNUSED);
-                        failed = Some(fault);
-                    }
-                }
-            }
-            match (last, failed) {
-                (None, Some(fault)) => Err(fault.into()),
-                (last, _) => Ok(Answer::with_charges(last.unwrap_or(Timestamp::EPOCH), charges)),
-            }
+            // A request for each key, so that the error of one leaves the others alone. They share calls.
+            let request = |position| (vec![position], Request::renew(&store.prefix, &charges, position));
+            let requests = (0..charges.len()).map(request).collect();
+            let renewed = store.send_all(requests).await.into_iter().enumerate().map(|(position, (_, reply))| {
+                let (now, reply) = reply?;
+                Ok((Timestamp::from_micros(now), reply.mark_of_renewal(&charges[position], now)?))
+            });
+            Answer::of_renewals(&charges, renewed.collect())
         }))
     }
 

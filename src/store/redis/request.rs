@@ -78,9 +78,9 @@ impl Request {
         Self::of_marks(Task::Refund, prefix, charges, positions)
     }
 
-    /// Encodes the renewal of slots.
-    pub(super) fn renew(prefix: &str, charges: &Charges, positions: &[usize]) -> Self {
-        Self::of_marks(Task::Renew, prefix, charges, positions)
+    /// Encodes the renewal of slots of the charge at a position.
+    pub(super) fn renew(prefix: &str, charges: &Charges, position: usize) -> Self {
+        Self::of_marks(Task::Renew, prefix, charges, &[position])
     }
 
     /// Encodes a request about charges that were made, with their marks.
@@ -319,21 +319,15 @@ impl Reply {
         Ok(until)
     }
 
-    /// Parses the first of several replies, and removes it from `bytes`.
-    /// Takes the marks of slots that were renewed at `now`, in µs.
-    pub(super) fn answer_renewal(&self, positions: &[usize], charges: &mut Charges, now: u64) -> Result<(), Fault> {
-        if positions.len() != self.states.len() {
-            return Err(Fault::Reply("another number of keys"));
-        }
-        for (&position, state) in positions.iter().zip(&self.states) {
-            let outcome = &mut charges[position];
-            let mut state = decode_key(outcome.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?;
-            state.charge(outcome.algorithm(), now, outcome.cost(), CompactState::UNUSED);
-            outcome.mark = state.summary(outcome.algorithm(), now);
-        }
-        Ok(())
+    /// Returns the mark of slots that were renewed at `now` (in µs).
+    pub(super) fn mark_of_renewal(&self, slots: &Charge, now: u64) -> Result<CompactState, Fault> {
+        let [state] = &self.states[..] else { return Err(Fault::Reply("another number of keys")) };
+        let mut state = decode_key(slots.algorithm(), state).ok_or(Fault::Reply("an invalid state"))?;
+        state.charge(slots.algorithm(), now, slots.cost(), CompactState::UNUSED);
+        Ok(state.summary(slots.algorithm(), now))
     }
 
+    /// Parses the first of several replies, and removes it from `bytes`.
     fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
         let verdict = *bytes.split_off_first()?;
         let is_allowed = match verdict {
