@@ -494,7 +494,7 @@ impl Body for Frames {
 
 #[test]
 fn frames_of_a_body_that_is_settled_do_not_allocate() {
-    let settled = || layer([limit("a").settle_at_end(|end| (end.frames() > 0).then_some(2))]).headers([]).build();
+    let settled = || layer([limit("a").settle_at_end(|end| (end.frames > 0).then_some(2))]).headers([]).build();
     // What happens at the end.
     allocates("with `settle_at_end`", &settled(), ALLOWED, LEDGER + 1);
     let frames = |_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Frames(1_000))));

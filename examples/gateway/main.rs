@@ -55,7 +55,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
                 let asked = head.extensions.get::<Prompt>().and_then(|prompt| prompt.max_tokens);
                 asked.unwrap_or(TYPICAL).min(LONGEST)
             })
-            .settle_at_end(|end| Some(end.frames()))
+            .settle_at_end(|end| Some(end.frames))
             .debt(100),
     ]);
     // An answer takes seconds, so its beginning may wait for Redis.

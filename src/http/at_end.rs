@@ -29,7 +29,6 @@ pub(super) struct Settlement {
     /// The bytes that the response announces. A server that has sent them drops the body before its end.
     length: Option<u64>,
     ledger: Unsettled,
-    is_settled: bool,
 }
 
 impl AtEnd {
@@ -67,12 +66,19 @@ impl AtEnd {
         }
     }
 
-    /// Does what is to be done at the end.
+    /// Releases the slots, then settles.
     pub(super) fn end(&mut self, is_complete: bool, trailers: Option<&HeaderMap>) {
         self.slots = None;
-        if let Some(mut settlement) = self.settlement.take() {
-            settlement.settle(is_complete, trailers);
+        if let Some(Settlement { passed, ledger, .. }) = self.settlement.take().as_deref() {
+            ledger.adjust_at_end(&BodyEnd { is_complete, trailers, ..*passed });
         }
+    }
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let is_complete = |settlement: &Settlement| settlement.length == Some(settlement.passed.bytes);
+        self.end(self.settlement.as_deref().is_some_and(is_complete), None);
     }
 }
 
@@ -83,21 +89,8 @@ impl Settlement {
             let length = response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
             let status = response.status();
             let passed = BodyEnd { status, bytes: 0, frames: 0, trailers: None, is_complete: false };
-            Box::new(Self { passed, length, ledger, is_settled: false })
+            Box::new(Self { passed, length, ledger })
         })
-    }
-
-    fn settle(&mut self, is_complete: bool, trailers: Option<&HeaderMap>) {
-        self.is_settled = true;
-        self.ledger.adjust_at_end(&BodyEnd { is_complete, trailers, ..self.passed });
-    }
-}
-
-impl Drop for Settlement {
-    fn drop(&mut self) {
-        if !self.is_settled {
-            self.settle(self.length == Some(self.passed.bytes), None);
-        }
     }
 }
 

@@ -287,7 +287,7 @@ impl Limit {
     /// let download = Limit::new("download", TokenBucket::per_hour(1_000_000_000))
     ///     .by(key::peer_ip())
     ///     .cost(65_536)
-    ///     .settle_at_end(|end| Some(end.bytes()));
+    ///     .settle_at_end(|end| Some(end.bytes));
     /// # let _ = download;
     /// ```
     pub fn settle_at_end(mut self, actual: impl Fn(&BodyEnd<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {

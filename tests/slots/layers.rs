@@ -327,7 +327,7 @@ async fn nested_layers_with_costs_take_one_slot() {
 async fn permits_and_settlements_leave_slots_alone() {
     let counted = requests(100).count_if(|response| response.status != 201);
     let settled = Limit::new("bytes", FixedWindow::per_day(1_000)).by(user_key()).cost(10).settle_by(|_| Some(20));
-    let at_end = Limit::new("sent", FixedWindow::per_day(1_000)).by(user_key()).settle_at_end(|end| Some(end.bytes()));
+    let at_end = Limit::new("sent", FixedWindow::per_day(1_000)).by(user_key()).settle_at_end(|end| Some(end.bytes));
     let limits = crate::builder([streams(2), counted, settled, at_end]).permits().build();
     let other = respond(&limits, || Response::new(Body::from("all"))).oneshot(get("ann")).await.unwrap();
     for case in 0..8 {

@@ -33,9 +33,9 @@ async fn an_estimate_is_capped_at_the_size_of_each_limit() {
 
 #[tokio::test]
 async fn an_estimate_may_use_overage() {
-    let limits = layer([limit("soft", 10).soft(50).settle_at_end(|end| Some(end.bytes()))]);
+    let limits = layer([limit("soft", 10).soft(50).settle_at_end(|end| Some(end.bytes))]);
     assert_eq!(visit(&limits, 12).await.0, 200);
-    let limits = layer([limit("soft", 10).soft(50).settle_at_end(|end| Some(end.bytes()))]);
+    let limits = layer([limit("soft", 10).soft(50).settle_at_end(|end| Some(end.bytes))]);
     assert_eq!(visit(&limits, 16).await.0, 200);
 }
 

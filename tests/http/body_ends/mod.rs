@@ -36,15 +36,15 @@ impl Log {
         let log = self.clone();
         per_day("bytes", 100_000).cost(100).settle_at_end(move |end| {
             log.add(end);
-            Some(end.bytes())
+            Some(end.bytes)
         })
     }
 
     fn add(&self, end: &BodyEnd<'_>) {
-        let status = end.trailers().map(|trailers| trailers["grpc-status"].to_str().unwrap().to_owned());
-        let state = if end.is_complete() { "complete" } else { "cut" };
+        let status = end.trailers.map(|trailers| trailers["grpc-status"].to_str().unwrap().to_owned());
+        let state = if end.is_complete { "complete" } else { "cut" };
         let trailers = status.map_or_else(String::new, |status| format!(", grpc-status {status}"));
-        let text = format!("{}: {} bytes, {} frames, {state}{trailers}", end.status(), end.bytes(), end.frames());
+        let text = format!("{}: {} bytes, {} frames, {state}{trailers}", end.status, end.bytes, end.frames);
         self.0.lock().unwrap().push(text);
     }
 
@@ -169,7 +169,7 @@ async fn a_request_without_a_response_keeps_its_charge() {
 
 #[tokio::test]
 async fn no_cost_keeps_the_charge() {
-    let failed = |end: &BodyEnd<'_>| (end.trailers()?.get("grpc-status")? != "0").then_some(0);
+    let failed = |end: &BodyEnd<'_>| (end.trailers?.get("grpc-status")? != "0").then_some(0);
     let limits = layer([per_day("bytes", 1_000).cost(100).settle_at_end(failed)]);
     for (end, left) in [(End::Trailers, 100), (End::Polled, 200)] {
         let _ = respond(&limits, move || Response::new(Frames::new(&[10], end))).oneshot(get("/")).await.unwrap();
@@ -182,7 +182,7 @@ async fn the_last_of_several_settlements_counts(fixture: StoreFixture) {
     let settled = limit()
         .cost(100)
         .settle_by(|response| response.header("x-used")?.parse().ok())
-        .settle_at_end(|end| (end.bytes() > 0).then_some(end.bytes()));
+        .settle_at_end(|end| (end.bytes > 0).then_some(end.bytes));
     let limits = fixture.builder([settled]).permits().build();
     let mut left = 100_000;
     // By the permit, the head, and the end.
@@ -212,7 +212,7 @@ async fn the_last_of_several_settlements_counts(fixture: StoreFixture) {
 /// The head settles at 5,000 in the background, while the body has ended already.
 async fn settlements_in_the_background_keep_their_order(fixture: StoreFixture) {
     let limit = || per_day("bytes", 100_000).by(user_key());
-    let settled = limit().cost(100).settle_by(|_| Some(5_000)).settle_at_end(|end| Some(end.bytes()));
+    let settled = limit().cost(100).settle_by(|_| Some(5_000)).settle_at_end(|end| Some(end.bytes));
     let limits = fixture.builder([settled]).build();
     for round in 1..=20 {
         let service = limits.layer(service_fn(async |_: Request<()>| {

@@ -29,7 +29,7 @@ const RUNS: u64 = 100_000;
 async fn random_bodies_are_charged_what_has_passed() {
     let estimated: Limit = per_day("bytes", u32::MAX)
         .cost_by(|head| head.header("x-cost").unwrap().parse().unwrap())
-        .settle_at_end(|end| Some(end.bytes()));
+        .settle_at_end(|end| Some(end.bytes));
     let limits = layer([estimated]);
     let mut service = limits.layer(service_fn(|request: Request<()>| {
         let mut random = Random(request.headers()["x-seed"].to_str().unwrap().parse().unwrap());
