@@ -47,8 +47,8 @@ pub(super) struct Details {
     pub(super) lockout: Option<Lockout>,
     /// The values to report in place of those that follow from the mark.
     report: Option<ReportedValues>,
-    /// The fingerprint of the share that has answered, and its debt.
-    share: Option<(u128, u64)>,
+    /// The fingerprint of the share that has answered.
+    share: Option<u128>,
 }
 
 /// The values that the outcome reports beside its verdict.
@@ -58,6 +58,7 @@ struct ReportedValues {
     /// [`NEVER`] if there never is more.
     more_after: u64,
     reset_after: u64,
+    debt: u64,
 }
 
 impl Deref for Outcome {
@@ -118,7 +119,7 @@ impl Outcome {
         self.used = self.algorithm.capacity.saturating_sub(remaining);
         let more_after = more_after.map_or(NEVER, ceil_micros);
         self.details_mut().report =
-            Some(ReportedValues { remaining, more_after, reset_after: ceil_micros(reset_after) });
+            Some(ReportedValues { remaining, more_after, reset_after: ceil_micros(reset_after), debt: 0 });
     }
 
     /// Marks that the key is locked out by a [`Penalty`](crate::Penalty). Call it after [`answer`](Self::answer), which
@@ -248,12 +249,12 @@ impl Outcome {
             ..share.clone()
         };
         let details = self.details_mut();
-        (details.report, details.share) = (Some(share.report()), Some((share.fingerprint(), share.debt())));
+        (details.report, details.share) = (Some(share.report()), Some(share.fingerprint()));
     }
 
     /// Returns whether this share has answered.
     pub(crate) fn is_of_share(&self, share: &Charge) -> bool {
-        self.details.as_ref().is_some_and(|details| details.share.is_some_and(|(own, _)| own == share.fingerprint()))
+        self.details.as_ref().is_some_and(|details| details.share == Some(share.fingerprint()))
     }
 
     /// Returns whether the outcome of another charge [follows](Self::answer_like) from this one: all that it depends on is
@@ -324,6 +325,7 @@ impl Outcome {
             remaining: algorithm.remaining(self.used),
             more_after: algorithm.more_after(state, now, self.used),
             reset_after: algorithm.reset_after(state, now),
+            debt: self.debt(),
         };
         let Some(details) = &self.details else { return report };
         if let Some(given) = details.report {
@@ -457,8 +459,8 @@ impl Outcome {
     /// 0 if a store sets the [answer](Self::answer), which has no debt.
     #[must_use]
     pub fn debt(&self) -> u64 {
-        if let Some((_, debt)) = self.details.as_ref().and_then(|details| details.share) {
-            return debt;
+        if let Some(report) = self.given_report() {
+            return report.debt;
         }
         if self.used <= self.algorithm.capacity {
             return 0;

@@ -213,7 +213,10 @@ fn read_concurrency(rule: &YamlNode) -> Result<Option<Concurrency>, Problem> {
         rule.reject_if(true, field, message)?;
     }
     let (limit, span) = (rule.check("concurrent", Concurrency::try_limit(slots))?, rule.duration("time_to_live")?);
-    span.map(|span| rule.check("time_to_live", limit.try_time_to_live(span))).unwrap_or(Ok(limit)).map(Some)
+    Ok(Some(match span {
+        Some(span) => rule.check("time_to_live", limit.try_time_to_live(span))?,
+        None => limit,
+    }))
 }
 
 /// Reads a rate. If no requests are allowed, its capacity is 0.
