@@ -10,9 +10,8 @@
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::runtime::Handle;
 use tokio::sync::RwLock;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{Deadline, Engine, Held};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose};
@@ -45,72 +44,65 @@ impl Engine {
     pub(crate) async fn hold_in_flight(
         self: &Arc<Self>,
         charges: Charges,
-    ) -> (Result<Held, StoreError>, ChargesInFlight) {
+    ) -> Result<(Held, ChargesInFlight), StoreError> {
         if !self.limits.tracks_in_flight {
-            return (self.hold(charges).await, ChargesInFlight::default());
+            return Ok((self.hold(charges).await?, ChargesInFlight::default()));
         }
         let (engine, since) = (self.clone(), Instant::now());
-        let decided = async move {
-            let (decision, in_flight) = engine.charge(DecidedBy::Store, charges, engine.deadline()).await;
-            (decision.map(|decision| Held::of(&engine, decision, since)), in_flight)
-        };
-        match Handle::try_current() {
-            Ok(runtime) if self.limits.have_slots => {
-                let failed = |error| (Err(StoreError::new(error)), ChargesInFlight::default());
-                runtime.spawn(decided).await.unwrap_or_else(failed)
-            }
-            _ => decided.await,
-        }
+        self.complete_with_slots(async move {
+            let (decision, in_flight) = engine.charge(DecidedBy::Store, charges, engine.deadline()).await?;
+            Ok((Held::of(&engine, decision, since), in_flight))
+        })
+        .await
     }
 
     /// Takes the charges of a request where an earlier decision about it was made. Also returns those that are in flight
-    /// from now on.
+    /// from now on. If other requests for the same key take longer than the deadline, a denial is no strike.
     pub(crate) async fn charge(
         self: &Arc<Self>,
         by: DecidedBy,
         mut charges: Charges,
         deadline: Deadline,
-    ) -> (Result<Decision, StoreError>, ChargesInFlight) {
+    ) -> Result<(Decision, ChargesInFlight), StoreError> {
         let began = self.start_recording(Purpose::Take);
         let is_tracked =
             |asked: &&Outcome| asked.cost > 0 && asked.penalty().is_some() && self.limits[asked.limit()].is_settled();
         let key = |asked: &Outcome| ((self.limits.store, asked.fingerprint()), asked.limit());
         let mut keys: Vec<_> = charges.iter().filter(is_tracked).map(key).collect();
         if keys.is_empty() {
-            return (self.decide_by(by, charges, Purpose::Take, began, deadline).await, Vec::new());
+            return Ok((self.decide_by(by, charges, Purpose::Take, began, deadline).await?, Vec::new()));
         }
         // In ascending order, so that no two requests wait for each other.
         keys.sort_unstable();
         let keys: Vec<(usize, Arc<Key>)> = keys.into_iter().map(|(key, limit)| (limit, KEYS.of(key))).collect();
-        let (mut shared, mut exclusive) = (Vec::new(), Vec::new());
+        let deadline = deadline.begin();
+        let mut shared = Vec::new();
         for (_, key) in &keys {
-            shared.push(key.turns.read().await);
+            shared.extend(timeout(deadline.left(), key.turns.read()).await);
         }
         let mut asked = charges.clone();
         charges.disable_strikes();
-        let decide = |charges, deadline| self.decide_by(by, charges, Purpose::Take, None, deadline);
-        let mut result = decide(charges.clone(), deadline).await;
-        if let Ok(denied) = &result
-            && has_due_strikes(&mut asked.clone(), denied, &in_flight(&keys, denied))
-        {
+        let decide = |charges| self.decide_by(by, charges, Purpose::Take, None, deadline);
+        let mut decision = decide(charges.clone()).await?;
+        if has_due_strikes(&mut asked.clone(), &decision, &in_flight(&keys, &decision)) {
             shared.clear();
-            for (_, key) in &keys {
-                exclusive.push(key.turns.write().await);
-            }
-            let in_flight = in_flight(&keys, denied);
-            let mut again = decide(charges, self.deadline()).await;
-            if let Ok(denied) = &again
-                && has_due_strikes(&mut asked, denied, &in_flight)
+            let strike = async {
+                let mut exclusive = Vec::new();
+                for (_, key) in &keys {
+                    exclusive.push(key.turns.write().await);
+                }
+                let in_flight = in_flight(&keys, &decision);
+                let again = decide(charges).await?;
+                if has_due_strikes(&mut asked, &again, &in_flight) { decide(asked).await } else { Ok(again) }
+            };
+            // If the store is slow or fails meanwhile, the denial stands.
+            if let Ok(Ok(again)) = timeout(deadline.left(), strike).await
+                && again.decided_by().is_store() == decision.decided_by().is_store()
             {
-                again = decide(asked, self.deadline()).await;
-            }
-            // If the store has failed meanwhile, the denial stands.
-            if again.as_ref().is_ok_and(|again| again.decided_by().is_store() == denied.decided_by().is_store()) {
-                result = again;
+                decision = again;
             }
         }
-        let Ok(decision) = &result else { return (result, Vec::new()) };
-        self.record(began, decision);
+        self.record(began, &decision);
         let charged = |(limit, key): (usize, Arc<Key>)| {
             let outcome = decision.outcome(limit).filter(|_| decision.is_charged())?;
             let charge = Arc::new(ChargeInFlight { limit, charged: Mutex::new(outcome.clone()), _key: key.clone() });
@@ -120,7 +112,7 @@ impl Engine {
             Some(charge)
         };
         let charged = keys.iter().cloned().filter_map(charged).collect();
-        (result, charged)
+        Ok((decision, charged))
     }
 }
 

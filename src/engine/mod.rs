@@ -96,21 +96,15 @@ pub(crate) struct Engine {
     near_percent: u32,
     is_shadow: bool,
     holds_slots: bool,
-    /// The turns of operations that wait for a key under these limits.
-    pub(crate) turns: Arc<KeyMap<KeyHash, Turn>>,
+    /// The turns of operations that wait for a key under these limits: the number of tokens that were left after the
+    /// last turn. The operation whose turn it is holds the lock.
+    pub(crate) turns: Arc<KeyMap<KeyHash, Mutex<u64>>>,
+    /// Wakes operations that wait for a slot of a fingerprint when this process returns one.
+    pub(crate) released: Arc<KeyMap<u128, Notify>>,
     /// The slots that are renewed.
     renewed: Arc<HeldSlots>,
     #[cfg(feature = "tracing")]
     outage_log: Arc<OutageLog>,
-}
-
-/// The turn of operations that wait for a key.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// The number of tokens that were left after the last turn. The operation whose turn it is holds the lock.
-    pub(crate) left: Mutex<u64>,
-    /// Wakes that operation when a slot is free.
-    pub(crate) released: Notify,
 }
 
 impl Engine {
@@ -140,6 +134,7 @@ impl Engine {
             is_shadow,
             holds_slots,
             turns: Arc::default(),
+            released: Arc::default(),
             renewed: Arc::default(),
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.store),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::pending;
-use std::mem;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -31,6 +30,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// Holds no slots.
+    pub(crate) fn nothing(decision: Decision) -> Self {
+        Self { decision, slots: None }
+    }
+
     /// Holds the slots that a decision since an instant has taken.
     pub(super) fn of(engine: &Arc<Engine>, mut decision: Decision, since: Instant) -> Self {
         let slots = Slots::take(engine, &mut decision, since);
@@ -69,12 +73,6 @@ impl Deref for Held {
 
     fn deref(&self) -> &Decision {
         &self.decision
-    }
-}
-
-impl From<Decision> for Held {
-    fn from(decision: Decision) -> Self {
-        Self { decision, slots: None }
     }
 }
 
@@ -120,19 +118,19 @@ impl Slots {
     fn release(&self, is_released: impl Fn(&Outcome) -> bool) {
         let mut held = self.held();
         // Most often, there are none.
-        if held.iter().any(&is_released) {
-            let mut released = mem::replace(&mut *held, self.engine.limits.no_charges());
-            released.iter().filter(|outcome| !is_released(outcome)).for_each(|kept| held.push(kept.clone()));
-            drop(held);
-            released.retain(|outcome| is_released(outcome));
-            self.release_all(released);
+        if !held.iter().any(&is_released) {
+            return;
         }
-    }
-
-    fn release_all(&self, released: Charges) {
+        let mut released = held.clone();
+        held.retain(|outcome| !is_released(outcome));
+        drop(held);
+        released.retain(|outcome| is_released(outcome));
         if !self.engine.recorders.is_empty() {
             for outcome in released.iter() {
                 let limit = self.engine.limits[outcome.limit()].name();
+                if self.certain_until(&[outcome.fingerprint()]).is_some_and(|until| until <= Instant::now()) {
+                    self.engine.report_event(&Event::SlotsExpired { limit, slots: 1 });
+                }
                 self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
             }
         }
@@ -171,17 +169,19 @@ impl Slots {
     /// Waits until one of the slots has expired in the database, because it could not be renewed. Never ends if the
     /// slots do not expire, or are released.
     pub(crate) async fn expired(&self) {
-        if !self.engine.renews(self.by) {
-            return pending().await;
-        }
         loop {
             let held: SmallVec<[_; 2]> = self.held().iter().map(|outcome| outcome.fingerprint()).collect();
-            match self.engine.renewed.certain_until(&held, self.since) {
+            match self.certain_until(&held) {
                 Some(until) if until <= Instant::now() => return,
                 Some(until) => sleep_until(until).await,
                 None => pending().await,
             }
         }
+    }
+
+    /// Returns the instant from which a slot under these fingerprints may have expired, if slots expire.
+    fn certain_until(&self, held: &[u128]) -> Option<Instant> {
+        self.engine.renews(self.by).then(|| self.engine.renewed.certain_until(held, self.since)).flatten()
     }
 
     fn held(&self) -> MutexGuard<'_, Charges> {
@@ -200,10 +200,7 @@ impl Drop for Slots {
         if let Some(timer) = self.timer.get() {
             timer.abort();
         }
-        let released = mem::take(self.held.get_mut().unwrap_or_else(PoisonError::into_inner));
-        if !released.is_empty() {
-            self.release_all(released);
-        }
+        self.release(|_| true);
     }
 }
 
@@ -214,20 +211,30 @@ impl Engine {
         for outcome in charges.iter_mut().filter(|outcome| outcome.algorithm().is_concurrency) {
             outcome.charge.cost = 1;
         }
-        let (engine, since, has_slots) = (self.clone(), Instant::now(), self.limits.have_slots);
+        let (engine, since) = (self.clone(), Instant::now());
         let hold = move |decision| Held::of(&engine, decision, since);
         match self.decide(charges, Purpose::Take).into_ready() {
             Ok(decision) => StoreFuture::ready(decision.map(hold)),
-            Err(pending) => StoreFuture::pending(async move {
-                if !has_slots {
-                    return pending.await.map(hold);
-                }
-                StoreError::check_runtime()?;
-                // In a task of its own, so that a slot that nobody waits for any more is released.
-                let decided = Handle::current().spawn(async move { pending.await.map(hold) });
-                decided.await.unwrap_or_else(|error| Err(StoreError::new(error)))
-            }),
+            Err(pending) => {
+                let engine = self.clone();
+                StoreFuture::pending(
+                    async move { engine.complete_with_slots(async move { pending.await.map(hold) }).await },
+                )
+            }
         }
+    }
+
+    /// Runs an operation in a task of its own if it may take slots, so that a slot that nobody waits for any more is
+    /// released.
+    pub(super) async fn complete_with_slots<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        if !self.limits.have_slots {
+            return operation.await;
+        }
+        StoreError::check_runtime()?;
+        Handle::current().spawn(operation).await.unwrap_or_else(|error| Err(StoreError::new(error)))
     }
 
     /// Returns whether slots that were taken by this part of the limiter expire, so that they have to be renewed.
@@ -245,9 +252,9 @@ impl Engine {
 
     /// Refunds slots, in the background if the store does not answer at once, and then wakes those who wait for one.
     pub(super) fn refund_slots(self: &Arc<Self>, by: DecidedBy, released: Charges) {
-        let keys: SmallVec<[_; 2]> = released.iter().map(|outcome| outcome.key()).collect();
+        let keys: SmallVec<[_; 2]> = released.iter().map(|outcome| outcome.fingerprint()).collect();
         let wake = move |engine: &Self| {
-            keys.iter().filter_map(|key| engine.turns.get(key)).for_each(|turn| turn.released.notify_one());
+            keys.iter().filter_map(|key| engine.released.get(key)).for_each(|released| released.notify_one());
         };
         let receipt = Receipt { by, store: self.limits.store, charged: released };
         match self.refund(receipt, self.deadline()).into_ready() {

@@ -192,7 +192,7 @@ impl Ledger {
         if !limits.settles_by_response {
             return false;
         }
-        let mut in_flight: ChargesInFlight = match &mut *self.entries() {
+        let in_flight: ChargesInFlight = match &mut *self.entries() {
             Entries { is_denied: true, .. } => return false,
             entries => entries
                 .in_flight
@@ -203,7 +203,6 @@ impl Ledger {
         // Their closures are not called under the lock.
         let applicable = self.targets(|_| Some(0)).into_iter();
         let targets: Targets = applicable.filter_map(|(limit, _)| Some((limit, actual(&limits[limit])?))).collect();
-        in_flight.retain(|charge| targets.iter().any(|(limit, _)| *limit == charge.limit));
         if targets.is_empty() {
             return false;
         }
@@ -242,11 +241,11 @@ impl Ledger {
 
     /// Takes charges where the first decision was made.
     async fn take(&self, charges: Charges, deadline: Deadline) -> Result<Decision, StoreError> {
-        let (decision, charged) = self.config.engine().charge(self.by, charges, deadline).await;
+        let (decision, charged) = self.config.engine().charge(self.by, charges, deadline).await?;
         if let Some(in_flight) = &mut self.entries().in_flight {
             in_flight.extend(charged);
         }
-        decision
+        Ok(decision)
     }
 
     /// Requests the current state of all limits that apply.

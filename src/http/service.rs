@@ -294,7 +294,7 @@ impl<'a> RequestContext<'a> {
             _ => {}
         }
         match decision.into_ready() {
-            Ok(decision) => self.next_step(decision.map(Held::from), request),
+            Ok(decision) => self.next_step(decision.map(Held::nothing), request),
             Err(decision) => Pending::Store(decision).into(),
         }
     }
@@ -322,7 +322,7 @@ impl<'a> RequestContext<'a> {
         }
         Some(match listed? {
             ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),
-            ListKind::Exempts => self.next_step(Ok(Decision::unlimited().into()), request),
+            ListKind::Exempts => self.next_step(Ok(Held::nothing(Decision::unlimited())), request),
         })
     }
 
@@ -352,15 +352,16 @@ impl<'a> RequestContext<'a> {
                     }
                 }
                 finder.complete();
-                let (held, in_flight) = config.engine().hold_in_flight(finder.charges).await;
-                if !in_flight.is_empty() {
-                    request.extensions_mut().insert(in_flight);
-                }
-                held
+                config.engine().hold_in_flight(finder.charges).await.map(|(held, in_flight)| {
+                    if !in_flight.is_empty() {
+                        request.extensions_mut().insert(in_flight);
+                    }
+                    held
+                })
             }
-            Pending::Store(decision) => decision.await.map(Held::from),
+            Pending::Store(decision) => decision.await.map(Held::nothing),
             Pending::Slots(held) => held.await,
-            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(Held::from),
+            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(Held::nothing),
             Pending::Turn(guard) => match guard.wait().await {
                 Ok(held) => return self.forward(held, request),
                 error => error,

@@ -1,6 +1,6 @@
 //! Decides operations at once, and explains decisions.
 
-use std::ops::RangeInclusive;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 
 #[cfg(doc)]
@@ -8,7 +8,7 @@ use super::Builder;
 use super::Limiter;
 use super::acquire_error::AcquireError;
 use crate::decision::{AllowedDecision, Decision, Purpose, Verdict};
-use crate::engine::{Engine, Held};
+use crate::engine::Engine;
 use crate::error::StoreError;
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
@@ -60,7 +60,7 @@ impl Limiter {
     /// Returns an error if a limit denies, or if the store can't decide and the [policy](Builder::on_store_error) is to
     /// reject.
     pub async fn try_acquire(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
-        Ok(AllowedDecision(allowed(self.acquire(key, cost).await?.into())?.decision))
+        allowed(AllowedDecision(self.acquire(key, cost).await?))
     }
 
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
@@ -256,9 +256,9 @@ fn error_of_unheld(engine: &Engine) -> StoreError {
 }
 
 /// Returns an error for a denial.
-pub(super) fn allowed(held: Held) -> Result<Held, AcquireError> {
-    match held.verdict() {
-        Verdict::Allow { .. } => Ok(held),
+pub(super) fn allowed<D: Deref<Target = Decision>>(decision: D) -> Result<D, AcquireError> {
+    match decision.verdict() {
+        Verdict::Allow { .. } => Ok(decision),
         Verdict::Deny { retry_after } => Err(AcquireError::Denied { retry_after }),
     }
 }

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout, timeout_at};
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 #[cfg(doc)]
 use super::Builder;
@@ -68,13 +70,10 @@ impl Limiter {
         cost: u64,
         longest: Duration,
     ) -> Result<AllowedDecision, AcquireError> {
-        let engine = self.current();
-        if let Some(error) = unheld(&engine) {
+        if let Some(error) = unheld(&self.current()) {
             return Err(error.into());
         }
-        let key = key.hash_with(engine.hasher());
-        let held = wait(&engine, key, cost, || engine.limits.charges_of(key, cost), longest).await?;
-        Ok(AllowedDecision(held.decision))
+        Ok(AllowedDecision(self.hold_at_most(key, cost, longest).await?.decision))
     }
 
     /// Acquires `cost` tokens of each limit for `key`, and one slot of each [concurrency limit](crate::Concurrency), all
@@ -133,42 +132,51 @@ pub(super) async fn wait(
 ) -> Result<Held, AcquireError> {
     let deadline = Instant::now().checked_add(longest);
     let remaining = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-    // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes nothing
-    // before its turn.
-    let decide = async |is_turn: bool| -> Result<ControlFlow<Held, Instant>, AcquireError> {
+    // Decides whether the operation may proceed, or else, when it should be tried again. Takes nothing before its turn.
+    let decide = async |is_turn: bool| -> Result<ControlFlow<Held, Pause>, AcquireError> {
         let mut asked = charges();
         // A denial that leads to a wait does not count towards a penalty.
         asked.disable_strikes();
-        let decision =
-            if is_turn { engine.hold(asked).await? } else { engine.decide(asked, Purpose::Peek).await?.into() };
-        let remaining = remaining();
-        let (wait, pause) = match decision.verdict() {
-            Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
+        let releases = releases(engine, &asked);
+        let held = match is_turn {
+            true => engine.hold(asked).await?,
+            false => Held::nothing(engine.decide(asked, Purpose::Peek).await?),
+        };
+        let (remaining, mut pause) = (remaining(), Pause { until: Instant::now(), released: None });
+        let wait = match held.verdict() {
+            Verdict::Allow { delay } => Some(delay),
             // A slot may be free at any time.
-            Verdict::Deny { retry_after: Some(wait) } if lacks_only_slots(&decision) && !remaining.is_zero() => {
-                let pause = wait.min(remaining);
-                (Some(pause), pause)
+            Verdict::Deny { retry_after: Some(wait) } if lacks_only_slots(&held) && !remaining.is_zero() => {
+                let denies = |release: &(u128, _)| {
+                    held.outcomes().iter().any(|one| one.denies() && one.fingerprint() == release.0)
+                };
+                pause.released = releases.into_iter().find(denies).map(|(_, released)| released);
+                pause.until += wait.min(remaining);
+                Some(wait.min(remaining))
             }
-            Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
+            Verdict::Deny { retry_after } => {
+                pause.until += retry_after.unwrap_or_default().min(remaining);
+                retry_after
+            }
         };
         if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
-            engine.refund(decision.decision.into_receipt(), engine.deadline()).await?;
+            engine.refund(held.decision.into_receipt(), engine.deadline()).await?;
             return Err(AcquireError::Denied { retry_after: wait });
         }
-        let may_proceed = is_turn && decision.is_allowed();
-        Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
+        Ok(if is_turn && held.is_allowed() { ControlFlow::Break(held) } else { ControlFlow::Continue(pause) })
     };
 
-    let mut attempt = decide(cost == 0 || engine.turns.get(&key).is_none()).await?;
+    let has_slots = engine.limits.have_slots;
+    let mut attempt = decide(cost == 0 && !has_slots || engine.turns.get(&key).is_none()).await?;
     let mut is_shared = false;
-    let decision = 'served: loop {
-        let mut next = match attempt {
-            ControlFlow::Break(decision) => break decision,
-            ControlFlow::Continue(next) => next,
+    let held = 'served: loop {
+        let mut pause = match attempt {
+            ControlFlow::Break(held) => break held,
+            ControlFlow::Continue(pause) => pause,
         };
         StoreError::check_runtime()?;
         let turn = engine.turns.of(key);
-        is_shared = match timeout(remaining(), turn.left.lock()).await {
+        is_shared = match timeout(remaining(), turn.lock()).await {
             Err(_) => false,
             // The last turn left enough, so the next turn need not wait for this decision. Only once, because other
             // operations may have taken the tokens since.
@@ -176,22 +184,51 @@ pub(super) async fn wait(
                 *left -= cost;
                 true
             }
-            Ok(mut left) => loop {
-                // Or until a slot is free, if one is needed.
-                let _ = timeout_at(next, turn.released.notified()).await;
-                match decide(true).await? {
-                    ControlFlow::Continue(later) => next = later,
-                    ControlFlow::Break(decision) => {
-                        *left = tokens_left(&decision);
-                        break 'served decision;
+            Ok(mut left) => {
+                // A slot may have been returned before this turn.
+                let mut waits = !has_slots;
+                loop {
+                    if waits {
+                        pause.wait().await;
+                    }
+                    waits = true;
+                    match decide(true).await? {
+                        ControlFlow::Continue(next) => pause = next,
+                        ControlFlow::Break(held) => {
+                            *left = tokens_left(&held);
+                            break 'served held;
+                        }
                     }
                 }
-            },
+            }
         };
         drop(turn);
         attempt = decide(is_shared).await?;
     };
-    delay(engine, decision).await
+    delay(engine, held).await
+}
+
+/// The time until a denied operation is tried again.
+struct Pause {
+    until: Instant,
+    /// Ends it earlier, when a slot is free.
+    released: Option<Arc<Notify>>,
+}
+
+impl Pause {
+    async fn wait(&self) {
+        match &self.released {
+            Some(released) => drop(timeout_at(self.until, released.notified()).await),
+            None => sleep_until(self.until).await,
+        }
+    }
+}
+
+/// Returns what announces the slots that are returned, by the fingerprints of concurrency limits. Called before a
+/// decision, so that no slot that is returned after it is missed.
+fn releases(engine: &Engine, asked: &[Outcome]) -> SmallVec<[(u128, Arc<Notify>); 1]> {
+    let slots = asked.iter().filter(|outcome| outcome.algorithm().is_concurrency).map(|outcome| outcome.fingerprint());
+    slots.map(|slots| (slots, engine.released.of(slots))).collect()
 }
 
 /// Waits for the turn of an allowed operation in a queue, if it is delayed.
@@ -207,8 +244,9 @@ fn lacks_only_slots(decision: &Decision) -> bool {
     decision.outcomes().iter().filter(|outcome| outcome.denies()).all(|outcome| outcome.algorithm().is_concurrency)
 }
 
-/// Returns the number of tokens that every limit has left.
+/// Returns the number of tokens that every limit has left: none if there is no slot left.
 fn tokens_left(decision: &Decision) -> u64 {
     let enforced = decision.outcomes().iter().filter(|outcome| outcome.is_enforced());
-    enforced.map(Outcome::remaining).min().unwrap_or_default()
+    let counted = enforced.filter(|outcome| !outcome.algorithm().is_concurrency || outcome.remaining() == 0);
+    counted.map(Outcome::remaining).min().unwrap_or_default()
 }

@@ -132,6 +132,68 @@ async fn calls_can_wait_for_a_slot() {
     assert_eq!(unused(&limiter).await, [1, 96]);
 }
 
+/// A call under the key of one client waits for a slot that another client's call returns.
+#[tokio::test(start_paused = true)]
+async fn a_returned_slot_wakes_waiting_calls_with_other_keys() {
+    let limiter = Limiter::new(limits(1));
+    let layer = limiter.layer(|number: &u32| *number).charge("streams", |_| Some(("ann", 1)));
+    let layer = layer.wait_at_most(Duration::from_secs(60));
+    let mut slow = layer.layer(service_fn(async |_: u32| {
+        sleep(Duration::from_millis(10)).await;
+        Ok::<_, &str>(())
+    }));
+    let began = tokio::time::Instant::now();
+    let mut calls = Vec::new();
+    for number in 0..4 {
+        calls.push(tokio::spawn(slow.ready().await.unwrap().call(number)));
+    }
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_that_was_taken_before_limits_were_replaced_wakes_waiting_operations() {
+    let live = LiveLimits::new(limits(1));
+    let limiter = Limiter::live_builder(&live).build();
+    let held = limiter.hold("ann", 1).await.unwrap();
+    live.replace(limits(1)).unwrap();
+    let began = tokio::time::Instant::now();
+    let waiter = limiter.clone();
+    let waiting = tokio::spawn(async move { waiter.hold_at_most("ann", 1, Duration::from_secs(60)).await });
+    sleep(Duration::from_millis(10)).await;
+    drop(held);
+    drop(waiting.await.unwrap().unwrap());
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_that_are_returned_together_wake_all_operations_in_order_whatever_they_cost() {
+    let limiter = Limiter::new(limits(3));
+    let held = [limiter.hold("ann", 5).await, limiter.hold("ann", 5).await, limiter.hold("ann", 5).await];
+    let began = tokio::time::Instant::now();
+    let mut waiting = Vec::new();
+    for cost in [5, 0, 5] {
+        let waiter = limiter.clone();
+        let wait = async move { waiter.hold_at_most("ann", cost, Duration::from_secs(60)).await };
+        waiting.push(tokio::spawn(wait));
+        sleep(Duration::from_millis(10)).await;
+    }
+    drop(held);
+    // One that costs nothing takes a slot, too, and waits for its turn.
+    let later = limiter.clone();
+    let mut later = Box::pin(async move { later.hold_at_most("ann", 0, Duration::from_secs(60)).await });
+    assert!(poll!(&mut later).is_pending());
+    let mut granted = Vec::new();
+    for waiting in waiting {
+        granted.push(waiting.await.unwrap().unwrap());
+    }
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    drop(granted);
+    drop(later.await.unwrap());
+}
+
 /// They expire, so that any number of keys may be in use although few requests are.
 #[tokio::test]
 async fn slots_that_nobody_holds_leave_a_memory_store_its_bound() {

@@ -307,6 +307,25 @@ async fn slots_that_expire_while_they_are_renewed_are_reported() {
     drop(held);
 }
 
+/// The work of a request may end because its slot has expired, so that the slot is never charged again.
+#[tokio::test]
+async fn a_slot_that_has_expired_is_reported_when_it_is_released() {
+    let store = Observed::new();
+    let expired: Arc<AtomicU64> = Arc::default();
+    let events = expired.clone();
+    let limiter = store.limiter_reporting(2, move |event| {
+        if let Event::SlotsExpired { slots, .. } = event {
+            events.fetch_add(*slots, Ordering::Relaxed);
+        }
+    });
+    store.fails.store(true, Ordering::Relaxed);
+    let (held, short) = (hold(&limiter).await, hold(&limiter).await);
+    drop(short);
+    timeout(2 * SECOND, held.expired()).await.expect("it expires");
+    drop(held);
+    assert_eq!(expired.load(Ordering::Relaxed), 1);
+}
+
 /// It is charged again, and what a call may have charged expires.
 #[tokio::test]
 async fn a_renewal_with_an_unknown_end_never_frees_a_slot() {

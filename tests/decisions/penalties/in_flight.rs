@@ -15,6 +15,7 @@ use support::store_fixture::{StoreFixture, midnight, on_both_stores, user_key, v
 use support::time::{DAY, HOUR, MINUTE};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
+use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{
     Algorithm, FixedWindow, LeakyBucket, Limit, OnStoreError, Penalty, Permit, RateLimitLayer, Share, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket,
@@ -308,6 +309,20 @@ async fn each_limit_counts_its_own_strikes(fixture: StoreFixture) {
     }
     assert_eq!(lockouts, ["", "", "all 1 3600s", ""]);
     drop(sent);
+}
+
+/// If their strikes take longer, they do not count.
+#[tokio::test(start_paused = true)]
+async fn denials_at_once_are_answered_within_the_deadline() {
+    let database = Database::new(midnight(), Fault::None).latency(Duration::from_millis(5));
+    let limit = failures(FixedWindow::new(1, DAY)).penalty(Penalty::after(1_000, HOUR));
+    let layer = RateLimitLayer::builder([limit]).store(CasStore::new(database)).permits().build();
+    let gated = Gated::of(layer, Router::new(), EventLog::default());
+    gated.fails("/bad", 1).await;
+    let began = tokio::time::Instant::now();
+    let statuses = join_all((0..40).map(|_| gated.ask("/bad"))).await;
+    assert!(statuses.iter().all(|status| *status == 429 || *status == 500), "{statuses:?}");
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
