@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::RwLock;
 use tokio::time::{Instant, timeout};
 
-use super::{Deadline, Engine, Held};
+use super::{Deadline, Engine, SlotGuard};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose};
 use crate::error::StoreError;
 use crate::store::KeyMap;
@@ -44,14 +44,14 @@ impl Engine {
     pub(crate) async fn hold_in_flight(
         self: &Arc<Self>,
         charges: Charges,
-    ) -> Result<(Held, ChargesInFlight), StoreError> {
+    ) -> Result<(SlotGuard, ChargesInFlight), StoreError> {
         if !self.limits.tracks_in_flight {
             return Ok((self.hold(charges).await?, ChargesInFlight::default()));
         }
         let (engine, since) = (self.clone(), Instant::now());
         self.complete_with_slots(async move {
             let (decision, in_flight) = engine.charge(DecidedBy::Store, charges, engine.deadline()).await?;
-            Ok((Held::of(&engine, decision, since), in_flight))
+            Ok((SlotGuard::of(&engine, decision, since), in_flight))
         })
         .await
     }

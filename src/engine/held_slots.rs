@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -23,8 +23,8 @@ pub(super) struct HeldSlots {
 struct Table {
     /// By the fingerprint of the key.
     batches: HashMap<u128, SmallVec<[Batch; 1]>>,
-    /// The tasks that renew slots, by the time to live in µs. They end with their runtimes.
-    tasks: HashMap<u64, AbortHandle>,
+    /// The tasks that renew slots, by the time to live in µs and their runtimes, each of which may end or stand still.
+    tasks: HashMap<(u64, Id), AbortHandle>,
     /// The runtime of the last of them, for slots that are released outside any.
     runtime: Option<Handle>,
 }
@@ -38,8 +38,8 @@ struct Batch {
     at: Instant,
     /// An instant after which none of them was asked for.
     latest: Instant,
-    /// Whether a call is renewing them.
-    is_sent: bool,
+    /// The instant from which a call has been renewing them.
+    sent_at: Option<Instant>,
     /// The slots that were released during the call.
     released: u64,
 }
@@ -57,19 +57,20 @@ impl Batch {
 
 impl HeldSlots {
     /// Holds slots that were just taken. `renew` starts a task that renews the slots of a time to live, in µs, and is called
-    /// unless there is one.
+    /// unless this runtime has one.
     pub(super) fn hold(&self, taken: &[Outcome], since: Instant, renew: impl Fn(&Handle, u64) -> AbortHandle) {
         let mut held = self.lock();
         for outcome in taken {
             let mut outcome = outcome.clone();
             outcome.mark = outcome.slot_mark();
             let span = outcome.algorithm().span;
-            held.add(Batch { outcome, at: since, latest: since, is_sent: false, released: 0 });
+            held.add(Batch { outcome, at: since, latest: since, sent_at: None, released: 0 });
             // Without a runtime, the slots expire.
-            if held.tasks.get(&span).is_none_or(AbortHandle::is_finished)
-                && let Ok(runtime) = Handle::try_current()
+            if let Ok(runtime) = Handle::try_current()
+                && held.tasks.get(&(span, runtime.id())).is_none_or(AbortHandle::is_finished)
             {
-                held.tasks.insert(span, renew(&runtime, span));
+                held.tasks.retain(|_, task| !task.is_finished());
+                held.tasks.insert((span, runtime.id()), renew(&runtime, span));
                 held.runtime = Some(runtime);
             }
         }
@@ -90,7 +91,7 @@ impl HeldSlots {
             let held = (0..batches.len()).filter(|at| batches[*at].released < batches[*at].outcome.cost());
             let Some(oldest) = held.min_by_key(|at| batches[*at].latest) else { return false };
             let batch = &mut batches[oldest];
-            if batch.is_sent {
+            if batch.sent_at.is_some() {
                 batch.released += 1;
                 return false;
             }
@@ -108,7 +109,7 @@ impl HeldSlots {
     }
 
     /// Returns the slots of a time to live that are due, which are being renewed from now on. Returns `None` if no slots
-    /// of it are held, so that nothing renews them from now on.
+    /// of it are held, so that the task of this runtime ends.
     pub(super) fn due(&self, time_to_live: Duration) -> Option<Vec<Outcome>> {
         let (mut held, span) = (self.lock(), time_to_live.as_micros() as u64);
         let (mut due, mut is_held) = (Vec::new(), false);
@@ -117,16 +118,24 @@ impl HeldSlots {
                 if batch.outcome.algorithm().span != span {
                     return true;
                 }
-                if batch.is_sent {
-                    // The task that has sent it has ended with its runtime.
-                    batch.outcome.charge.cost -= take(&mut batch.released);
-                    batch.outcome.mark = CompactState::UNUSED;
+                match batch.sent_at {
+                    Some(at) if at.elapsed() < time_to_live / 4 => {
+                        is_held = true;
+                        return true;
+                    }
+                    Some(_) => {
+                        // Its task has ended with its runtime, or stands still.
+                        batch.outcome.charge.cost -= take(&mut batch.released);
+                        batch.outcome.mark = CompactState::UNUSED;
+                    }
+                    None => {}
                 }
                 let is_left = batch.outcome.cost() > 0;
                 is_held |= is_left;
                 // Fresh ones can wait for the next time: most requests end before.
-                batch.is_sent = is_left && (batch.has_unknown_mark() || batch.at.elapsed() >= time_to_live / 8);
-                if batch.is_sent {
+                let is_due = is_left && (batch.has_unknown_mark() || batch.at.elapsed() >= time_to_live / 8);
+                batch.sent_at = is_due.then(Instant::now);
+                if is_due {
                     due.push(batch.outcome.clone());
                 }
                 is_left
@@ -134,7 +143,7 @@ impl HeldSlots {
             !batches.is_empty()
         });
         if !is_held {
-            held.tasks.remove(&span);
+            held.tasks.remove(&(span, Handle::current().id()));
         }
         is_held.then_some(due)
     }
@@ -144,9 +153,9 @@ impl HeldSlots {
     pub(super) fn complete(&self, sent: &Outcome, mark: CompactState, at: Instant) -> Option<(u64, Option<Outcome>)> {
         let mut held = self.lock();
         let batches = held.batches.get_mut(&sent.fingerprint())?;
-        let found = batches.iter().position(|batch| batch.is_sent && batch.outcome.mark == sent.mark)?;
+        let found = batches.iter().position(|batch| batch.sent_at.is_some() && batch.outcome.mark == sent.mark)?;
         let mut batch = batches.remove(found);
-        batch.is_sent = false;
+        batch.sent_at = None;
         let ended = take(&mut batch.released);
         batch.outcome.charge.cost -= ended;
         let is_moved = mark != sent.mark && mark != CompactState::UNUSED;
@@ -182,7 +191,7 @@ impl Table {
     fn add(&mut self, batch: Batch) {
         let key = batch.outcome.fingerprint();
         let batches = self.batches.entry(key).or_default();
-        let is_same = |known: &&mut Batch| !known.is_sent && known.outcome.mark == batch.outcome.mark;
+        let is_same = |known: &&mut Batch| known.sent_at.is_none() && known.outcome.mark == batch.outcome.mark;
         match batches.iter_mut().find(is_same) {
             Some(known) => {
                 known.outcome.charge.cost += batch.outcome.cost();

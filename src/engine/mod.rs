@@ -42,7 +42,7 @@ use self::held_slots::HeldSlots;
 #[cfg(feature = "tracing")]
 use self::outage_log::OutageLog;
 pub(crate) use self::reservation::Reservation;
-pub use self::slots::Held;
+pub use self::slots::SlotGuard;
 pub(crate) use self::slots::Slots;
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
 use crate::error::{ConfigError, StoreError, StoreErrorKind};

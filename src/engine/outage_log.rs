@@ -1,7 +1,7 @@
 //! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind for each store,
 //! however many limiters use it.
 //!
-//! The kinds are: the store failed to decide a request, a breaker opened, a breaker closed. The latter two are counted
+//! The kinds are: a call to the store failed, a breaker opened, a breaker closed. The latter two are counted
 //! for each node. The field `suppressed` counts what was not logged since the last line.
 
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ impl OutageLog {
             limits,
             on_store_error,
             suppressed = take(suppressed),
-            "the store failed to decide a request"
+            "a call to the store failed"
         );
     }
 

@@ -6,6 +6,7 @@
 //! A call whose end is unknown may have moved them or not. They are then charged again, and what the call has charged
 //! expires, so that limits are stricter for a while, never laxer.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ use super::Engine;
 use super::guard::Deadline;
 use crate::algorithm::CompactState;
 use crate::decision::{Charges, DecidedBy, Outcome};
-use crate::error::{Node, StoreError};
+use crate::error::StoreError;
 use crate::recorder::Event;
-use crate::store::StoreFuture;
+use crate::store::{Answer, StoreFuture};
 
 /// The most keys whose slots one request to the store renews. If it fails, it is unknown whether these were renewed.
 const MAX_SLOTS: usize = 64;
@@ -37,25 +38,47 @@ impl Engine {
             sleep(pause).await;
             let began = Instant::now();
             let Some(due) = self.renewed.due(time_to_live) else { return };
-            let mut calls = JoinSet::new();
-            for sent in self.by_node(due) {
-                let engine = self.clone();
-                calls.spawn(async move {
-                    let call = engine.call(sent.clone(), Deadline::of(time_to_live / 8), |store, slots| {
-                        store.renew(slots).unwrap_or_else(|| StoreFuture::ready(Err(StoreError::not_supported())))
-                    });
-                    let mut renewed = sent.clone();
-                    let result = call.await.map(|answer| answer.finish(&mut renewed));
-                    let is_renewed = result.is_ok();
-                    let released = engine.complete_renewal(&sent, result.map(|_| renewed), began);
-                    engine.refund_slots(DecidedBy::Store, released);
-                    is_renewed
-                });
+            let mut nodes = JoinSet::new();
+            for calls in self.by_node(due) {
+                nodes.spawn(self.clone().renew_on_node(calls, time_to_live));
             }
-            let are_renewed = calls.join_all().await.into_iter().all(|is_renewed| is_renewed);
+            let mut are_renewed = true;
+            while let Some(renewed) = nodes.join_next().await {
+                // A recorder may have panicked.
+                are_renewed &= renewed.unwrap_or(false);
+            }
             let next = if are_renewed { time_to_live / 4 } else { time_to_live / 16 };
             pause = next.saturating_sub(began.elapsed());
         }
+    }
+
+    /// Renews slots of a node by one call after the other, so that decisions wait for one of them at most. If one fails,
+    /// the others are not made. Returns whether all slots were renewed.
+    async fn renew_on_node(self: Arc<Self>, calls: Vec<Charges>, time_to_live: Duration) -> bool {
+        let mut is_renewed = true;
+        for sent in calls {
+            let at = Instant::now();
+            let mut renewed = sent.clone();
+            let result = match is_renewed {
+                true => self.call_to_renew(&sent, time_to_live).await.map(|answer| answer.finish(&mut renewed)),
+                false => Err(StoreError::breaker_open(None)),
+            };
+            is_renewed = result.is_ok();
+            let released = self.complete_renewal(&sent, result.map(|_| renewed), at);
+            self.refund_slots(DecidedBy::Store, released);
+        }
+        is_renewed
+    }
+
+    /// Calls the store, even if a breaker is open: its pause might outlast the slots. The call is its trial then.
+    fn call_to_renew(self: &Arc<Self>, slots: &Charges, time_to_live: Duration) -> StoreFuture<Answer> {
+        let call = self.guard.breakers.begin();
+        let answer =
+            self.guard.store.renew(slots).unwrap_or_else(|| StoreFuture::ready(Err(StoreError::not_supported())));
+        let slots = slots.clone();
+        self.follow(answer, Deadline::of(time_to_live / 8), move |engine, answer, by| {
+            engine.end(&call, &slots, answer, by, |_| true)
+        })
     }
 
     /// Ends a renewal that began `at` an instant. Returns the slots that were released meanwhile, to be refunded.
@@ -77,20 +100,16 @@ impl Engine {
         released
     }
 
-    /// Divides slots into calls, of one node each.
-    fn by_node(&self, due: Vec<Outcome>) -> Vec<Charges> {
-        let mut calls = Vec::<(Option<Node>, Charges)>::new();
+    /// Divides slots into calls, of one node each. Returns the calls of each node.
+    fn by_node(&self, due: Vec<Outcome>) -> impl Iterator<Item = Vec<Charges>> {
+        let mut nodes = HashMap::<_, Vec<Charges>>::new();
         for outcome in due {
-            let node = self.guard.store.node(outcome.key());
-            match calls.iter_mut().find(|(of, slots)| *of == node && slots.len() < MAX_SLOTS) {
-                Some((_, slots)) => slots.push(outcome),
-                None => {
-                    let mut slots = self.limits.no_charges();
-                    slots.push(outcome);
-                    calls.push((node, slots));
-                }
+            let calls = nodes.entry(self.guard.store.node(outcome.key())).or_default();
+            if calls.last().is_none_or(|slots| slots.len() == MAX_SLOTS) {
+                calls.push(self.limits.no_charges());
             }
+            calls.last_mut().expect("a call").push(outcome);
         }
-        calls.into_iter().map(|(_, slots)| slots).collect()
+        nodes.into_values()
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::{Engine, Held};
+use super::{Engine, SlotGuard};
 use crate::error::StoreError;
 
 /// An allowed request that is delayed. Dropping it before its turn refunds its charges.
@@ -13,13 +13,13 @@ use crate::error::StoreError;
 pub(crate) struct Reservation {
     engine: Arc<Engine>,
     /// `None` once its turn has come.
-    held: Option<Held>,
+    held: Option<SlotGuard>,
     turn: Instant,
 }
 
 impl Reservation {
     /// Starts the delay of an allowed request.
-    pub(crate) fn new(engine: &Arc<Engine>, held: Held, delay: Duration) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, held: SlotGuard, delay: Duration) -> Self {
         Self { engine: engine.clone(), held: Some(held), turn: Instant::now() + delay }
     }
 
@@ -28,7 +28,7 @@ impl Reservation {
     /// # Errors
     ///
     /// Returns an error outside a Tokio runtime.
-    pub(crate) async fn wait(mut self) -> Result<Held, StoreError> {
+    pub(crate) async fn wait(mut self) -> Result<SlotGuard, StoreError> {
         StoreError::check_runtime()?;
         sleep_until(self.turn).await;
         Ok(self.held.take().expect("`wait` consumes the reservation"))

@@ -21,17 +21,18 @@ use crate::store::StoreFuture;
 ///
 /// Returned by [`Limiter::hold`](crate::Limiter::hold) and [`Permit::hold`](crate::Permit::hold).
 ///
-/// Dropping it needs no task: in memory, the slots are free at once, and in a database soon after.
+/// In memory, dropping it frees the slots at once. In a database, a background task returns them soon after: if the
+/// process ends before that, they are free after the time to live.
 #[derive(Debug)]
 #[must_use = "the slots are free again when this is dropped"]
-pub struct Held {
+pub struct SlotGuard {
     pub(crate) decision: Decision,
     pub(crate) slots: Option<Arc<Slots>>,
 }
 
-impl Held {
+impl SlotGuard {
     /// Holds no slots.
-    pub(crate) fn nothing(decision: Decision) -> Self {
+    pub(crate) fn empty(decision: Decision) -> Self {
         Self { decision, slots: None }
     }
 
@@ -68,7 +69,7 @@ impl Held {
     }
 }
 
-impl Deref for Held {
+impl Deref for SlotGuard {
     type Target = Decision;
 
     fn deref(&self) -> &Decision {
@@ -103,14 +104,16 @@ impl Slots {
         if held.is_empty() {
             return None;
         }
-        held.iter()
-            .for_each(|held| engine.report_event(&Event::SlotTaken { limit: engine.limits[held.limit()].name() }));
+        let taken: SmallVec<[_; 2]> = held.iter().map(|outcome| outcome.limit()).collect();
         if engine.renews(by) {
             engine.hold_renewed(&held, since);
         }
         let slots =
             Arc::new(Self { engine: engine.clone(), by, held: Mutex::new(held), since, timer: OnceLock::new() });
         slots.release_at_longest_hold();
+        // Last, so that a recorder that panics leaves no slot behind.
+        let name = |limit: &usize| engine.limits[*limit].name();
+        taken.iter().for_each(|limit| engine.report_event(&Event::SlotTaken { limit: name(limit) }));
         Some(slots)
     }
 
@@ -125,16 +128,22 @@ impl Slots {
         held.retain(|outcome| !is_released(outcome));
         drop(held);
         released.retain(|outcome| is_released(outcome));
-        if !self.engine.recorders.is_empty() {
-            for outcome in released.iter() {
-                let limit = self.engine.limits[outcome.limit()].name();
-                if self.certain_until(&[outcome.fingerprint()]).is_some_and(|until| until <= Instant::now()) {
-                    self.engine.report_event(&Event::SlotsExpired { limit, slots: 1 });
-                }
-                self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
-            }
-        }
+        let has_expired = |outcome: &Outcome| {
+            let certain_until = self.certain_until(&[outcome.fingerprint()]);
+            (outcome.limit(), certain_until.is_some_and(|until| until <= Instant::now()))
+        };
+        let ended: SmallVec<[_; 2]> = match self.engine.recorders.is_empty() {
+            true => SmallVec::new(),
+            false => released.iter().map(has_expired).collect(),
+        };
         self.engine.return_slots(self.by, released);
+        for (limit, has_expired) in ended {
+            let limit = self.engine.limits[limit].name();
+            if has_expired {
+                self.engine.report_event(&Event::SlotsExpired { limit, slots: 1 });
+            }
+            self.engine.report_event(&Event::SlotReleased { limit, held: self.since.elapsed() });
+        }
     }
 
     /// Releases the slots of limits that hold them until the head of the response.
@@ -207,12 +216,12 @@ impl Drop for Slots {
 impl Engine {
     /// Decides a request as [`decide`](Self::decide) does, and holds the slots that it has taken: one of each concurrency
     /// limit, whatever its cost is. They are released if the caller gives up.
-    pub(crate) fn hold(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<Held> {
+    pub(crate) fn hold(self: &Arc<Self>, mut charges: Charges) -> StoreFuture<SlotGuard> {
         for outcome in charges.iter_mut().filter(|outcome| outcome.algorithm().is_concurrency) {
             outcome.charge.cost = 1;
         }
         let (engine, since) = (self.clone(), Instant::now());
-        let hold = move |decision| Held::of(&engine, decision, since);
+        let hold = move |decision| SlotGuard::of(&engine, decision, since);
         match self.decide(charges, Purpose::Take).into_ready() {
             Ok(decision) => StoreFuture::ready(decision.map(hold)),
             Err(pending) => {

@@ -185,7 +185,7 @@ impl StoreError {
     pub(crate) fn breaker_open(node: Option<Node>) -> Self {
         let what = "was not called, because its circuit breaker is open after repeated failures";
         let mut error = Self::of(StoreErrorKind::BreakerOpen, what);
-        error.0.node = node;
+        (error.0.node, error.0.was_not_sent) = (node, true);
         error
     }
 

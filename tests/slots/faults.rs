@@ -14,7 +14,7 @@ use support::store_fixture::connect;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tower_ratelimit::{
-    Concurrency, Event, Held, Limit, Limiter, LiveLimits, OnStoreError, RedisConfig, RedisStore, Share,
+    Concurrency, Event, Limit, Limiter, LiveLimits, OnStoreError, RedisConfig, RedisStore, Share, SlotGuard,
 };
 
 const SLOTS: u32 = 4;
@@ -34,7 +34,7 @@ fn streams() -> Limit {
 
 /// A process that holds all slots.
 struct Holder {
-    held: Vec<Arc<Held>>,
+    held: Vec<Arc<SlotGuard>>,
     /// The number of slots that were reported as expired.
     reported: Arc<AtomicU64>,
     /// When each of them was first known to be expired.
@@ -55,7 +55,7 @@ impl Holder {
         for _ in 0..SLOTS {
             held.push(Arc::new(limiter.hold("key", 1).await.expect("a slot")));
         }
-        let expired = |held: &Arc<Held>| {
+        let expired = |held: &Arc<SlotGuard>| {
             let held = held.clone();
             tokio::spawn(async move {
                 held.expired().await;
@@ -84,7 +84,7 @@ impl Holder {
 /// A process that takes each slot that is free, and keeps it.
 struct Taker {
     limiter: Limiter,
-    held: Vec<Held>,
+    held: Vec<SlotGuard>,
     last: Option<Instant>,
 }
 
@@ -178,6 +178,9 @@ async fn slots_are_charged_again_after_redis_has_lost_them() {
         assert!(taker.held.len() <= SLOTS as usize, "{}", taker.held.len());
         // A quarter of the time to live, and a bucket.
         assert!(taker.last.is_none_or(|last| last - lost < TIME_TO_LIVE * 3 / 8 + SLACK), "{:?}", taker.last);
+        // The holder has charged its slots again.
+        taker.held.clear();
+        assert_eq!(taker.take_for(TIME_TO_LIVE / 4).await, 0, "{restarts}");
         drop(taker);
     }
     assert_eq!((holder.reported(), holder.have_expired()), (0, false), "it can't know");
@@ -338,4 +341,50 @@ async fn a_key_with_an_override_has_as_many_slots() {
     assert!(hold().await.is_err());
     held.clear();
     drop(limiter.hold_at_most("key", 1, TIME_TO_LIVE / 4 + SLACK).await.expect("a slot"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_breaker_does_not_outlast_the_slots_of_a_short_outage() {
+    const SPAN: Duration = Duration::from_secs(4);
+    const HOLDERS: u64 = 16;
+    let server = RedisServer::start();
+    let limit = || Limit::new("streams", Concurrency::limit(1).time_to_live(SPAN));
+    let taker = Limiter::builder([limit()]).patient().store(connect(&server).await).build();
+    let (mut held, mut traffic) = (Vec::new(), tokio::task::JoinSet::new());
+    let mut holders = Vec::new();
+    for _ in 0..HOLDERS {
+        let store = RedisConfig::node(server.url()).connect().await.unwrap();
+        holders.push(Limiter::builder([limit()]).store(store).build());
+    }
+    // Starts the task that renews.
+    for (number, holder) in holders.iter().enumerate() {
+        held.push(holder.hold(1_000 + number as u64, 1).await.unwrap());
+    }
+    let began = Instant::now();
+    sleep(SPAN * 9 / 64).await;
+    for (number, holder) in holders.iter().enumerate() {
+        held.push(holder.hold(number as u64, 1).await.unwrap());
+        let holder = holder.clone();
+        traffic.spawn(async move {
+            loop {
+                let _ = holder.peek("other", 1).await;
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    sleep((SPAN / 2 - Duration::from_millis(40)).saturating_sub(began.elapsed())).await;
+    server.pause();
+    sleep(SPAN * 3 / 8 - Duration::from_millis(60)).await;
+    server.resume();
+    let (resumed, mut twice) = (Instant::now(), Vec::new());
+    while resumed.elapsed() < SPAN / 2 {
+        for number in 0..HOLDERS {
+            if let Ok(one) = taker.hold(number, 1).await {
+                twice.push((number, resumed.elapsed()));
+                held.push(one);
+            }
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(twice, [], "slots were given twice after an outage of less than three eighths");
 }

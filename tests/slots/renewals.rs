@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use support::database::{Database, Fault};
 use support::patient::Patient;
+use support::redis_server::RedisServer;
+use support::store_fixture::connect;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep, timeout};
 use tower_ratelimit::store::{Answer, CasStore, Charges, KeyHasher, Purpose, StoreFuture};
-use tower_ratelimit::{Concurrency, Event, Held, Limit, Limiter, Store, StoreError, SystemClock};
+use tower_ratelimit::{Concurrency, Event, Limit, Limiter, SlotGuard, Store, StoreError, SystemClock};
 
 /// The shortest time to live.
 const SECOND: Duration = Duration::from_secs(1);
@@ -46,8 +48,7 @@ impl Observed {
     }
 
     fn limiter_reporting(&self, slots: u32, observe: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Limiter {
-        let streams = Limit::new("streams", Concurrency::limit(slots).time_to_live(SECOND));
-        Limiter::builder([streams]).patient().store(self.clone()).observe(observe).build()
+        Limiter::builder([streams(slots)]).patient().store(self.clone()).observe(observe).build()
     }
 
     fn renewals(&self) -> Vec<Vec<u64>> {
@@ -106,11 +107,15 @@ impl Store for Observed {
     }
 }
 
+fn streams(slots: u32) -> Limit {
+    Limit::new("streams", Concurrency::limit(slots).time_to_live(SECOND))
+}
+
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-async fn hold(limiter: &Limiter) -> Held {
+async fn hold(limiter: &Limiter) -> SlotGuard {
     limiter.hold_at_most("ann", 1, 20 * SECOND).await.expect("a slot")
 }
 
@@ -350,5 +355,88 @@ async fn a_renewal_with_an_unknown_end_never_frees_a_slot() {
     drop(held);
     let held = [hold(&limiter).await, hold(&limiter).await, hold(&limiter).await];
     assert!(began.elapsed() < Duration::from_millis(1_125 + 1_000), "{:?}", began.elapsed());
+    drop(held);
+}
+
+#[tokio::test]
+async fn slots_are_renewed_after_the_runtime_of_the_first_one_has_ended() {
+    let database = Database::new(SystemClock::new(), Fault::None);
+    let process = || Limiter::builder([streams(2)]).patient().store(CasStore::new(database.clone())).build();
+    let (limiter, other) = (process(), process());
+    let (end, ended) = mpsc::channel::<()>();
+    let (ready, first_holds) = mpsc::channel::<()>();
+    let of_thread = limiter.clone();
+    let first = thread::spawn(move || {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let held = runtime.block_on(of_thread.hold("ann", 1)).unwrap();
+        ready.send(()).unwrap();
+        ended.recv().unwrap();
+        runtime.block_on(async {
+            drop(held);
+            sleep(Duration::from_millis(50)).await;
+        });
+    });
+    first_holds.recv().unwrap();
+    let held = limiter.hold("ann", 1).await.unwrap();
+    end.send(()).unwrap();
+    first.join().unwrap();
+    let one = other.hold("ann", 1).await.expect("the slot that was returned");
+    let began = Instant::now();
+    while began.elapsed() < 3 * SECOND {
+        assert!(other.hold("ann", 1).await.is_err(), "given twice after {:?}", began.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    drop((held, one));
+}
+
+#[tokio::test]
+async fn slots_are_renewed_while_the_runtime_of_the_first_one_stands_still() {
+    let database = Database::new(SystemClock::new(), Fault::None);
+    let process = || Limiter::builder([streams(1)]).patient().store(CasStore::new(database.clone())).build();
+    let (limiter, other) = (process(), process());
+    let of_thread = limiter.clone();
+    // As a blocking program does, for each of its calls.
+    let runtime = thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        drop(runtime.block_on(of_thread.hold("bob", 1)).unwrap());
+        runtime
+    });
+    let runtime = runtime.join().unwrap();
+    let held = limiter.hold("ann", 1).await.unwrap();
+    let began = Instant::now();
+    while began.elapsed() < 3 * SECOND {
+        assert!(other.hold("ann", 1).await.is_err(), "given twice after {:?}", began.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    drop(held);
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_recorder_that_panics_stops_no_renewals() {
+    let server = RedisServer::start();
+    let panics = Arc::new(AtomicBool::new(true));
+    let now = panics.clone();
+    let limiter = Limiter::builder([streams(1)])
+        .patient()
+        .store(connect(&server).await)
+        .observe(move |event: &Event<'_>| {
+            if !matches!(event, Event::SlotTaken { .. } | Event::SlotReleased { .. })
+                && now.swap(false, Ordering::Relaxed)
+            {
+                panic!("of a recorder at {event:?}");
+            }
+        })
+        .build();
+    let held = limiter.hold("ann", 1).await.unwrap();
+    server.pause();
+    sleep(Duration::from_millis(500)).await;
+    server.resume();
+    let began = Instant::now();
+    while began.elapsed() < 3 * SECOND {
+        assert!(limiter.hold("ann", 1).await.is_err(), "given twice after {:?}", began.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!panics.load(Ordering::Relaxed));
     drop(held);
 }
