@@ -14,7 +14,7 @@ use super::Limiter;
 use super::acquire::{allowed, unheld};
 use super::acquire_error::AcquireError;
 use crate::decision::{AllowedDecision, Charges, Decision, Outcome, Purpose, Verdict};
-use crate::engine::{Engine, Held, Reservation};
+use crate::engine::{Engine, Reservation, SlotGuard};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::key::hash::KeyHash;
@@ -100,7 +100,7 @@ impl Limiter {
     /// Returns an error if a limit denies the operation, or if the store can't decide and the
     /// [policy](crate::OnStoreError) is to reject.
     #[doc(alias = "semaphore")]
-    pub async fn hold(&self, key: impl Key, cost: u64) -> Result<Held, AcquireError> {
+    pub async fn hold(&self, key: impl Key, cost: u64) -> Result<SlotGuard, AcquireError> {
         let engine = self.current();
         let key = key.hash_with(engine.hasher());
         let held = allowed(engine.hold(engine.limits.charges_of(key, cost)).await?)?;
@@ -114,7 +114,7 @@ impl Limiter {
     /// # Errors
     ///
     /// Returns an error as [`wait_at_most`](Self::wait_at_most) does.
-    pub async fn hold_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Held, AcquireError> {
+    pub async fn hold_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<SlotGuard, AcquireError> {
         let engine = self.current();
         let key = key.hash_with(engine.hasher());
         wait(&engine, key, cost, || engine.limits.charges_of(key, cost), longest).await
@@ -129,24 +129,24 @@ pub(super) async fn wait(
     cost: u64,
     charges: impl Fn() -> Charges,
     longest: Duration,
-) -> Result<Held, AcquireError> {
+) -> Result<SlotGuard, AcquireError> {
     let deadline = Instant::now().checked_add(longest);
     let remaining = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
     // Decides whether the operation may proceed, or else, when it should be tried again. Takes nothing before its turn.
-    let decide = async |is_turn: bool| -> Result<ControlFlow<Held, Pause>, AcquireError> {
+    let decide = async |is_turn: bool| -> Result<ControlFlow<SlotGuard, Pause>, AcquireError> {
         let mut asked = charges();
         // A denial that leads to a wait does not count towards a penalty.
         asked.disable_strikes();
         let releases = releases(engine, &asked);
         let held = match is_turn {
             true => engine.hold(asked).await?,
-            false => Held::nothing(engine.decide(asked, Purpose::Peek).await?),
+            false => SlotGuard::empty(engine.decide(asked, Purpose::Peek).await?),
         };
         let (remaining, mut pause) = (remaining(), Pause { until: Instant::now(), released: None });
-        let wait = match held.verdict() {
-            Verdict::Allow { delay } => Some(delay),
+        let wait = match (held.verdict(), denial_by_tokens(&held)) {
+            (Verdict::Allow { delay }, _) => Some(delay),
             // A slot may be free at any time.
-            Verdict::Deny { retry_after: Some(wait) } if lacks_only_slots(&held) && !remaining.is_zero() => {
+            (Verdict::Deny { retry_after: Some(wait) }, None) if !remaining.is_zero() => {
                 let denies = |release: &(u128, _)| {
                     held.outcomes().iter().any(|one| one.denies() && one.fingerprint() == release.0)
                 };
@@ -154,7 +154,8 @@ pub(super) async fn wait(
                 pause.until += wait.min(remaining);
                 Some(wait.min(remaining))
             }
-            Verdict::Deny { retry_after } => {
+            (verdict, by_tokens) => {
+                let retry_after = by_tokens.unwrap_or(verdict).retry_after();
                 pause.until += retry_after.unwrap_or_default().min(remaining);
                 retry_after
             }
@@ -232,16 +233,18 @@ fn releases(engine: &Engine, asked: &[Outcome]) -> SmallVec<[(u128, Arc<Notify>)
 }
 
 /// Waits for the turn of an allowed operation in a queue, if it is delayed.
-pub(super) async fn delay(engine: &Arc<Engine>, held: Held) -> Result<Held, AcquireError> {
+pub(super) async fn delay(engine: &Arc<Engine>, held: SlotGuard) -> Result<SlotGuard, AcquireError> {
     Ok(match held.delay() {
         Duration::ZERO => held,
         delay => Reservation::new(engine, held, delay).wait().await?,
     })
 }
 
-/// Returns whether all limits that deny an operation are concurrency limits.
-fn lacks_only_slots(decision: &Decision) -> bool {
-    decision.outcomes().iter().filter(|outcome| outcome.denies()).all(|outcome| outcome.algorithm().is_concurrency)
+/// Returns the denial by all limits but those that lack a slot only, whose wait is unknown.
+fn denial_by_tokens(decision: &Decision) -> Option<Verdict> {
+    let lacks_slot = |outcome: &Outcome| outcome.algorithm().is_concurrency && !outcome.is_locked_out();
+    let denials = decision.outcomes().iter().filter(|outcome| outcome.denies() && !lacks_slot(outcome));
+    denials.map(Outcome::verdict).reduce(Verdict::and)
 }
 
 /// Returns the number of tokens that every limit has left: none if there is no slot left.

@@ -3,16 +3,17 @@
 use std::future::{pending, ready};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::{FutureExt, poll};
 use http::Request;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::Sketch;
 use tower_ratelimit::{
-    AcquireError, CallError, Concurrency, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, RequestHead,
-    RequestLimiter, StoreError, StoreErrorKind, key,
+    AcquireError, CallError, Concurrency, Event, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, Penalty,
+    RequestHead, RequestLimiter, StoreError, StoreErrorKind, TokenBucket, key,
 };
 
 fn limits(slots: u32) -> [Limit; 2] {
@@ -120,7 +121,7 @@ async fn calls_can_wait_for_a_slot() {
         sleep(Duration::from_secs(10)).await;
         Ok::<_, &str>(number)
     }));
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let mut calls = Vec::new();
     for number in 0..4 {
         calls.push(tokio::spawn(slow.ready().await.unwrap().call(number)));
@@ -142,7 +143,7 @@ async fn a_returned_slot_wakes_waiting_calls_with_other_keys() {
         sleep(Duration::from_millis(10)).await;
         Ok::<_, &str>(())
     }));
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let mut calls = Vec::new();
     for number in 0..4 {
         calls.push(tokio::spawn(slow.ready().await.unwrap().call(number)));
@@ -159,7 +160,7 @@ async fn a_slot_that_was_taken_before_limits_were_replaced_wakes_waiting_operati
     let limiter = Limiter::live_builder(&live).build();
     let held = limiter.hold("ann", 1).await.unwrap();
     live.replace(limits(1)).unwrap();
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let waiter = limiter.clone();
     let waiting = tokio::spawn(async move { waiter.hold_at_most("ann", 1, Duration::from_secs(60)).await });
     sleep(Duration::from_millis(10)).await;
@@ -172,7 +173,7 @@ async fn a_slot_that_was_taken_before_limits_were_replaced_wakes_waiting_operati
 async fn slots_that_are_returned_together_wake_all_operations_in_order_whatever_they_cost() {
     let limiter = Limiter::new(limits(3));
     let held = [limiter.hold("ann", 5).await, limiter.hold("ann", 5).await, limiter.hold("ann", 5).await];
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let mut waiting = Vec::new();
     for cost in [5, 0, 5] {
         let waiter = limiter.clone();
@@ -239,4 +240,64 @@ fn sketches_keep_no_slots() {
     for store in [MemoryStore::sketch(Sketch::new()), MemoryStore::new().overflow(Sketch::new())] {
         assert!(crate::builder([Limit::concurrent("streams", 2)]).store(store).try_build().is_err());
     }
+}
+
+#[tokio::test]
+async fn a_waiter_that_lacks_a_slot_and_a_token_waits_for_both() {
+    let limits = [Limit::concurrent("streams", 1), Limit::new("requests", TokenBucket::per_second(2).burst(1))];
+    let limiter = Limiter::new(limits);
+    let held = limiter.hold("ann", 1).await.unwrap();
+    let of_task = limiter.clone();
+    let waiter =
+        tokio::spawn(async move { of_task.hold_at_most("ann", 1, Duration::from_millis(900)).await.map(drop) });
+    sleep(Duration::from_millis(100)).await;
+    drop(held);
+    waiter.await.unwrap().expect("a slot is free after 100 ms, and a token after 500 ms");
+}
+
+#[tokio::test]
+async fn a_locked_out_waiter_is_denied_at_once() {
+    let limiter = Limiter::new([Limit::concurrent("streams", 1).penalty(Penalty::after(1, Duration::from_secs(60)))]);
+    let held = limiter.hold("ann", 1).await.unwrap();
+    limiter.hold("ann", 1).await.unwrap_err();
+    drop(held);
+    let began = Instant::now();
+    limiter.hold_at_most("ann", 1, Duration::from_secs(2)).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn strikes_of_impossible_requests_evict_no_slot_in_use() {
+    let store = Arc::new(MemoryStore::new().max_keys(16));
+    let slots = Limiter::builder([Limit::concurrent("streams", 4)]).store(store.clone()).build();
+    let penalty = Limit::new("requests", FixedWindow::per_day(3)).penalty(Penalty::after(5, Duration::from_secs(60)));
+    let rates = Limiter::builder([penalty]).store(store.clone()).build();
+    let mut held = Vec::new();
+    for key in 0..32_u64 {
+        held.push(slots.hold(key, 1).await.unwrap());
+    }
+    for key in 0..1_000_u64 {
+        assert!(!rates.acquire(key, 1_000).await.unwrap().is_allowed());
+    }
+    let mut lost = 0;
+    for key in 0..32_u64 {
+        lost += u32::from(slots.peek(key, 0).await.unwrap().outcomes()[0].remaining() == 4);
+    }
+    assert_eq!(lost, 0, "keys in use were evicted");
+}
+
+#[tokio::test]
+async fn a_recorder_that_panics_leaks_no_slot() {
+    let panics = Arc::new(AtomicBool::new(true));
+    let now = panics.clone();
+    let limiter = Limiter::builder([Limit::concurrent("streams", 1)])
+        .observe(move |event: &Event<'_>| {
+            if matches!(event, Event::SlotTaken { .. }) && now.swap(false, Ordering::Relaxed) {
+                panic!("of a recorder");
+            }
+        })
+        .build();
+    let of_task = limiter.clone();
+    assert!(tokio::spawn(async move { of_task.hold("ann", 1).await.map(drop) }).await.is_err());
+    limiter.hold("ann", 1).await.expect("nobody holds a slot");
 }
