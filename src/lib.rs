@@ -118,7 +118,7 @@ pub use algorithm::{
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, OutcomeKind, Receipt, Verdict};
-pub use engine::{CircuitBreaker, Held};
+pub use engine::{CircuitBreaker, SlotGuard};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
     BodyPolicy, ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlight, InFlightFuture, InFlightGuard,

@@ -475,7 +475,7 @@ fn a_failing_store_is_reported_with_the_cause_the_store_and_the_policy() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let reports = reports_of(&RateLimitLayer::builder([limit]).store(failing()).build());
     // Four requests in much less than a minute.
-    let report = "WARN message=the store failed to decide a request \
+    let report = "WARN message=a call to the store failed \
                   error=the rate limit store could not decide: redis://secret@10.0.0.7 is gone \
                   store=\"10.0.0.5:6379\" limits=\"one\" on_store_error=\"reject\" suppressed=0";
     assert_eq!(reports, [report]);
@@ -514,10 +514,10 @@ fn an_outage_of_a_store_that_limiters_share_is_reported_once_with_the_limits_of_
     assert_eq!(reports.len(), 4, "{reports:#?}");
     let first = "limits=\"limit 6.0, limit 6.1, limit 6.2, limit 6.3, limit 6.4\"";
     for (report, [start, limits]) in reports.iter().zip([
-        [COULD_NOT_DECIDE, first],
+        [CALL_FAILED, first],
         [OPENED, first],
         // Another store has an outage of its own.
-        [COULD_NOT_DECIDE, "limits=\"limit 0.0\""],
+        [CALL_FAILED, "limits=\"limit 0.0\""],
         // The last of them.
         [CLOSED, first],
     ]) {
@@ -644,7 +644,7 @@ fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> 
     times
 }
 
-const COULD_NOT_DECIDE: &str = "WARN message=the store failed to decide a request error=";
+const CALL_FAILED: &str = "WARN message=a call to the store failed error=";
 const OPENED: &str = "WARN message=the circuit breaker opened";
 const CLOSED: &str = "INFO message=the circuit breaker closed";
 
@@ -654,12 +654,12 @@ fn an_outage_is_reported_in_a_few_lines() {
     let reports = reports_over(down + up, Duration::from_millis(60), |since| since >= down);
     let reports: Vec<String> = reports.into_iter().map(|(_, report)| report).collect();
     let count = |start: &str| reports.iter().filter(|report| report.starts_with(start)).count();
-    assert!(reports[0].starts_with(COULD_NOT_DECIDE), "{reports:#?}");
+    assert!(reports[0].starts_with(CALL_FAILED), "{reports:#?}");
     assert!(reports[1].starts_with(OPENED), "{reports:#?}");
     assert!(reports.last().is_some_and(|last| last.starts_with(CLOSED)), "{reports:#?}");
-    assert!((2..=3).contains(&count(COULD_NOT_DECIDE)), "{reports:#?}");
+    assert!((2..=3).contains(&count(CALL_FAILED)), "{reports:#?}");
     assert_eq!((count(OPENED), count("INFO")), (1, 1), "{reports:#?}");
-    let all = count(COULD_NOT_DECIDE) as u64 + reports.iter().map(|report| suppressed(report)).sum::<u64>();
+    let all = count(CALL_FAILED) as u64 + reports.iter().map(|report| suppressed(report)).sum::<u64>();
     assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
 }
 
@@ -668,7 +668,7 @@ fn an_outage_is_reported_in_a_few_lines() {
 fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
     const MINUTE: Duration = Duration::from_secs(60);
     let reports = reports_over(10 * MINUTE, Duration::from_millis(20), |since| since.as_secs() % 2 == 1);
-    for kind in [COULD_NOT_DECIDE, OPENED, CLOSED] {
+    for kind in [CALL_FAILED, OPENED, CLOSED] {
         let times: Vec<Duration> =
             reports.iter().filter(|(_, report)| report.starts_with(kind)).map(|(time, _)| *time).collect();
         assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {reports:#?}", times.len());
@@ -702,7 +702,7 @@ fn the_last_line_states_whether_the_store_is_in_use() {
         let is_up = |since: Duration| ends.iter().filter(|end| **end <= since.as_secs()).count() % 2 == 1;
         let over = Duration::from_secs(ends[ends.len() - 1]);
         let reports = reports_over(over, Duration::from_millis(100), is_up);
-        for kind in [COULD_NOT_DECIDE, OPENED, CLOSED] {
+        for kind in [CALL_FAILED, OPENED, CLOSED] {
             let times: Vec<_> =
                 reports.iter().filter(|(_, line)| line.starts_with(kind)).map(|(time, _)| *time).collect();
             let minute = Duration::from_secs(60);

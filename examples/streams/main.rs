@@ -92,8 +92,9 @@ struct Usage {
 
 impl Drop for Usage {
     fn drop(&mut self) {
-        let (permit, tokens) = (self.permit.clone(), self.tokens);
-        tokio::spawn(async move { permit.settle(tokens).await });
+        if let (Some(permit), tokens) = (self.permit.limit("tokens"), self.tokens) {
+            tokio::spawn(async move { permit.settle(tokens).await });
+        }
     }
 }
 

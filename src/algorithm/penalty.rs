@@ -49,8 +49,9 @@ use crate::error::{ConfigError, Fault};
 ///
 /// # Charges in flight
 ///
-/// Under a limit with [`count_if`](crate::Limit::count_if) or [`settle_by`](crate::Limit::settle_by), a charge is in
-/// flight until the response has settled it, or the request is dropped. A denial is no strike if the limit would allow
+/// Under a limit with [`count_if`](crate::Limit::count_if), [`settle_by`](crate::Limit::settle_by) or
+/// [`settle_at_end`](crate::Limit::settle_at_end), a charge is in flight until the response or its body has settled it,
+/// or the request is dropped. A denial is no strike if the limit would allow
 /// the request without the charges of the key that were in flight in this process during the decision, as far as they
 /// still count. So valid requests that arrive at once lock nobody out, and failures count from their responses on. [The
 /// guide](crate::guide::limits#penalties) describes what several processes can't know of each other.

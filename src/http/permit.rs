@@ -11,7 +11,7 @@ use super::account::Account;
 use super::adjustments::Adjusted;
 use super::ledger::Ledger;
 use crate::decision::{AllowedDecision, Decision};
-use crate::engine::Held;
+use crate::engine::SlotGuard;
 use crate::error::StoreError;
 use crate::limit::Limit;
 
@@ -224,9 +224,9 @@ impl Permit {
     /// }
     /// ```
     #[must_use]
-    pub fn hold(&self) -> Option<Held> {
+    pub fn hold(&self) -> Option<SlotGuard> {
         let slots = self.ledger.slots.as_ref()?.upgrade().filter(|slots| !slots.is_empty())?;
-        Some(Held { decision: self.decision(), slots: Some(slots) })
+        Some(SlotGuard { decision: self.decision(), slots: Some(slots) })
     }
 
     /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.

@@ -23,7 +23,7 @@ use super::config::LayerConfig;
 use super::headers::Fields;
 use super::ledger::{Ledger, Unsettled};
 use crate::decision::{Charges, DecidedBy, Decision, Verdict};
-use crate::engine::{Held, Reservation, Slots};
+use crate::engine::{Reservation, SlotGuard, Slots};
 use crate::error::StoreError;
 use crate::key::head::{RequestHead, ResponseHead};
 use crate::recorder::Reason;
@@ -242,7 +242,7 @@ enum Pending {
     /// The store has not answered yet.
     Store(StoreFuture<Decision>),
     /// The same, if there are concurrency limits.
-    Slots(StoreFuture<Held>),
+    Slots(StoreFuture<SlotGuard>),
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Difference { ledger: Arc<Ledger>, cost: u64 },
     /// The request is allowed, but delayed. If this is dropped before its turn, the charges are refunded.
@@ -294,7 +294,7 @@ impl<'a> RequestContext<'a> {
             _ => {}
         }
         match decision.into_ready() {
-            Ok(decision) => self.next_step(decision.map(Held::nothing), request),
+            Ok(decision) => self.next_step(decision.map(SlotGuard::empty), request),
             Err(decision) => Pending::Store(decision).into(),
         }
     }
@@ -322,7 +322,7 @@ impl<'a> RequestContext<'a> {
         }
         Some(match listed? {
             ListKind::Rejects(action) => self.reject(Reason::Listed(action), &RequestHead::of(request)),
-            ListKind::Exempts => self.next_step(Ok(Held::nothing(Decision::unlimited())), request),
+            ListKind::Exempts => self.next_step(Ok(SlotGuard::empty(Decision::unlimited())), request),
         })
     }
 
@@ -359,9 +359,9 @@ impl<'a> RequestContext<'a> {
                     held
                 })
             }
-            Pending::Store(decision) => decision.await.map(Held::nothing),
+            Pending::Store(decision) => decision.await.map(SlotGuard::empty),
             Pending::Slots(held) => held.await,
-            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(Held::nothing),
+            Pending::Difference { ledger, cost } => ledger.adjust_to_route(cost).await.map(SlotGuard::empty),
             Pending::Turn(guard) => match guard.wait().await {
                 Ok(held) => return self.forward(held, request),
                 error => error,
@@ -371,7 +371,7 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Returns the step that follows from a decision.
-    fn next_step<B>(&self, held: Result<Held, StoreError>, request: &mut Request<B>) -> Step {
+    fn next_step<B>(&self, held: Result<SlotGuard, StoreError>, request: &mut Request<B>) -> Step {
         let Ok(held) = held else { return self.reject(Reason::StoreFailed, &RequestHead::of(request)) };
         match held.verdict() {
             Verdict::Allow { delay: Duration::ZERO } => self.forward(held, request),
@@ -406,7 +406,7 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Records an allowed request in a ledger, if one is needed.
-    fn forward<B>(&self, Held { decision, slots }: Held, request: &mut Request<B>) -> Step {
+    fn forward<B>(&self, SlotGuard { decision, slots }: SlotGuard, request: &mut Request<B>) -> Step {
         let Self { config, ledger } = self;
         let is_counted = decision.decided_by() != DecidedBy::Unlimited;
         let completion = match ledger {

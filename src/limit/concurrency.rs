@@ -45,6 +45,9 @@ impl Limit {
     /// Sets the longest time for which a request holds a slot: then, the slot is free although the request is still in
     /// flight. For slow downloads that must not use up all slots. Defaults to no limit.
     ///
+    /// It ends with the Tokio runtime on which the slot was taken, which needs timers: then, the request holds its slot to
+    /// its end.
+    ///
     /// It is a [mistake](crate::Builder#errors) if the limit is no [`Concurrency`].
     pub fn longest_hold(self, longest: Duration) -> Self {
         Self { longest_hold: Some(longest), ..self }

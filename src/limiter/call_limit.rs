@@ -16,7 +16,7 @@ use super::acquire::allowed;
 use super::acquire_error::AcquireError;
 use super::call_error::CallError;
 use super::wait::{delay, wait};
-use crate::engine::{Engine, Held};
+use crate::engine::{Engine, SlotGuard};
 use crate::error::or_panic;
 use crate::key::Key;
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -193,7 +193,7 @@ where
 
 impl<R> CallConfig<R> {
     /// Returns a future that is ready once a call may proceed.
-    fn admit(&self, request: &R) -> impl Future<Output = Result<Held, AcquireError>> + Send + use<R> {
+    fn admit(&self, request: &R) -> impl Future<Output = Result<SlotGuard, AcquireError>> + Send + use<R> {
         let engine = self.limiter.current().into_owned();
         let key = (self.key)(request, engine.hasher());
         let asked = self.asked(&engine, request, key);

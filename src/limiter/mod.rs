@@ -58,7 +58,9 @@ use crate::store::{MemoryStore, Store, StoreFuture};
 /// |---|---|
 /// | [`acquire`](Self::acquire), [`acquire_charges`](Self::acquire_charges) | return a [`Decision`](crate::Decision) that is not allowed |
 /// | [`try_acquire`](Self::try_acquire) | returns an error |
+/// | [`acquire_up_to`](Self::acquire_up_to) | takes a part, or returns a decision that is not allowed |
 /// | [`wait`](Self::wait), [`wait_at_most`](Self::wait_at_most) | wait until the limits allow it |
+/// | [`hold`](Self::hold), [`hold_at_most`](Self::hold_at_most) | as `try_acquire` and `wait_at_most`, also for slots of concurrency limits |
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
 ///
 /// [`explain`](Self::explain) reports why an operation is allowed or denied.
@@ -186,6 +188,8 @@ impl fmt::Debug for Limiter {
 /// - a limit can never allow its constant cost, or a limit in [quota mode](Limit::quota_mode) has a penalty;
 /// - the [overage](Limit::soft) or the [debt](Limit::debt) of a limit is 0 percent, or too much for a limit, or a queue
 ///   has a debt;
+/// - a [concurrency limit](Limit::concurrent) has a cost, a debt, quota mode or settlements, or another limit has
+///   [`longest_hold`](Limit::longest_hold) or [`until_head`](Limit::until_head);
 /// - the [store](Self::store) can't keep a limit: a [sketch](crate::guide::performance#fixed-memory) counts windows
 ///   only;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;

@@ -13,7 +13,7 @@ use support::split_mix::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{sleep, timeout};
-use tower_ratelimit::{Concurrency, Event, Held, Limit, Limiter, RedisConfig};
+use tower_ratelimit::{Concurrency, Event, Limit, Limiter, RedisConfig, SlotGuard};
 
 const PROCESSES: usize = 8;
 const TASKS: u64 = 64;
@@ -204,7 +204,7 @@ async fn work(limiter: Limiter, mut random: Random, server: SocketAddr, number: 
     }
 }
 
-async fn take(limiter: &Limiter, random: &mut Random) -> Option<Held> {
+async fn take(limiter: &Limiter, random: &mut Random) -> Option<SlotGuard> {
     match random.below(4) {
         0 => timeout(Duration::from_micros(random.below(3_000)), limiter.hold("key", 1)).await.ok()?.ok(),
         1 => limiter.hold("key", 1).await.ok(),

@@ -12,7 +12,9 @@ use support::redis_server::RedisServer;
 use support::store_fixture::connect;
 use tokio::time::{Instant, sleep, timeout};
 use tower_ratelimit::store::CasStore;
-use tower_ratelimit::{AcquireError, Concurrency, FixedWindow, Held, Limit, Limiter, MemoryStore, Store, SystemClock};
+use tower_ratelimit::{
+    AcquireError, Concurrency, FixedWindow, Limit, Limiter, MemoryStore, SlotGuard, Store, SystemClock,
+};
 
 use self::store::Memcached;
 
@@ -46,7 +48,7 @@ fn limiter(store: &Arc<dyn Store>, slots: u32) -> Limiter {
 }
 
 /// Waits until a slot is free.
-async fn hold(limiter: &Limiter) -> Held {
+async fn hold(limiter: &Limiter) -> SlotGuard {
     limiter.hold_at_most("ann", 1, Duration::from_secs(20)).await.expect("a slot")
 }
 

@@ -15,7 +15,7 @@ use support::frames::{End, Frames};
 use support::split_mix::Random;
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::store::Outcome;
-use tower_ratelimit::{FixedWindow, Held, Limit, Permit, ResponseBody, key};
+use tower_ratelimit::{FixedWindow, Limit, Permit, ResponseBody, SlotGuard, key};
 
 /// The users, and how many requests each of them may have in flight.
 const USERS: usize = 8;
@@ -87,7 +87,7 @@ enum Open<F, B> {
 }
 
 /// An upgraded connection.
-type Connection = (Guard, Option<Held>);
+type Connection = (Guard, Option<SlotGuard>);
 
 #[derive(Clone)]
 struct Upgrade(Arc<Mutex<Option<Connection>>>);
