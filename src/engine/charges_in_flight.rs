@@ -11,7 +11,7 @@
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::RwLock;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{Deadline, Engine, SlotGuard};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose};
@@ -78,7 +78,7 @@ impl Engine {
         let deadline = deadline.begin();
         let mut shared = Vec::new();
         for (_, key) in &keys {
-            shared.extend(timeout(deadline.left(), key.turns.read()).await);
+            shared.extend(deadline.limit(key.turns.read()).await);
         }
         let mut asked = charges.clone();
         charges.disable_strikes();
@@ -96,7 +96,7 @@ impl Engine {
                 if has_due_strikes(&mut asked, &again, &in_flight) { decide(asked).await } else { Ok(again) }
             };
             // If the store is slow or fails meanwhile, the denial stands.
-            if let Ok(Ok(again)) = timeout(deadline.left(), strike).await
+            if let Some(Ok(again)) = deadline.limit(strike).await
                 && again.decided_by().is_store() == decision.decided_by().is_store()
             {
                 decision = again;

@@ -117,6 +117,15 @@ impl Deadline {
         self.span.saturating_sub(self.began.as_ref().map_or(Duration::ZERO, Instant::elapsed))
     }
 
+    /// Awaits an operation of this process. Returns `None` if the deadline is over first, which is not noticed outside a
+    /// Tokio runtime.
+    pub(super) async fn limit<T>(self, operation: impl Future<Output = T>) -> Option<T> {
+        match StoreError::check_runtime() {
+            Ok(()) => timeout(self.left(), operation).await.ok(),
+            Err(_) => Some(operation.await),
+        }
+    }
+
     /// Awaits an answer.
     ///
     /// # Errors

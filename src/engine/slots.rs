@@ -233,17 +233,17 @@ impl Engine {
         }
     }
 
-    /// Runs an operation in a task of its own if it may take slots, so that a slot that nobody waits for any more is
-    /// released.
+    /// Runs an operation in a task of its own if it may take slots. If the caller gives up, they are released.
     pub(super) async fn complete_with_slots<T: Send + 'static>(
         &self,
         operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        if !self.limits.have_slots {
-            return operation.await;
+        match Handle::try_current() {
+            Ok(runtime) if self.limits.have_slots => {
+                runtime.spawn(operation).await.unwrap_or_else(|error| Err(StoreError::new(error)))
+            }
+            _ => operation.await,
         }
-        StoreError::check_runtime()?;
-        Handle::current().spawn(operation).await.unwrap_or_else(|error| Err(StoreError::new(error)))
     }
 
     /// Returns whether slots that were taken by this part of the limiter expire, so that they have to be renewed.

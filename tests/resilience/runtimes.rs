@@ -6,7 +6,8 @@ use futures_util::FutureExt;
 use http::Request;
 use tower::{Layer, Service};
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind, TokenBucket,
+    DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, OnStoreError, Penalty, RateLimitLayer, StoreErrorKind,
+    TokenBucket,
 };
 
 use crate::limited::{hello, limiter, ten};
@@ -94,6 +95,21 @@ fn waiting_outside_a_runtime_is_an_error() {
     names_the_runtime(limiter.wait("key", 1).now_or_never());
     let denied = limiter.try_acquire("key", 1).now_or_never().expect("an answer").expect_err("denied");
     assert!(denied.is_denied(), "memory needs no runtime");
+}
+
+/// So do charges in flight, and slots beside them.
+#[test]
+fn requests_that_may_be_strikes_need_no_runtime_in_memory() {
+    let failures = Limit::new("failures", FixedWindow::per_day(2)).penalty(Penalty::after(2, Duration::from_secs(60)));
+    let failures = failures.count_if(|response| response.status == 200);
+    for limits in [vec![failures.clone()], vec![failures, Limit::concurrent("streams", 2)]] {
+        let mut service = RateLimitLayer::new(limits).layer(hello());
+        let mut visit = || {
+            let response = service.call(Request::new(())).now_or_never().expect("a response");
+            response.expect("infallible").status().as_u16()
+        };
+        assert_eq!([visit(), visit(), visit(), visit()], [200, 200, 429, 429]);
+    }
 }
 
 /// Those that end in a store's future, too.
