@@ -170,8 +170,8 @@ pub(super) async fn wait(
     let has_slots = engine.limits.have_slots;
     let mut attempt = decide(cost == 0 && !has_slots || engine.turns.get(&key).is_none()).await?;
     let mut is_shared = false;
-    let held = 'served: loop {
-        let mut pause = match attempt {
+    let held = loop {
+        let pause = match attempt {
             ControlFlow::Break(held) => break held,
             ControlFlow::Continue(pause) => pause,
         };
@@ -187,20 +187,17 @@ pub(super) async fn wait(
             }
             Ok(mut left) => {
                 // A slot may have been returned before this turn.
-                let mut waits = !has_slots;
-                loop {
-                    if waits {
-                        pause.wait().await;
-                    }
-                    waits = true;
-                    match decide(true).await? {
-                        ControlFlow::Continue(next) => pause = next,
+                let mut attempt = if has_slots { decide(true).await? } else { ControlFlow::Continue(pause) };
+                break loop {
+                    match attempt {
+                        ControlFlow::Continue(pause) => pause.wait().await,
                         ControlFlow::Break(held) => {
                             *left = tokens_left(&held);
-                            break 'served held;
+                            break held;
                         }
                     }
-                }
+                    attempt = decide(true).await?;
+                };
             }
         };
         drop(turn);
@@ -225,8 +222,8 @@ impl Pause {
     }
 }
 
-/// Returns what announces the slots that are returned, by the fingerprints of concurrency limits. Called before a
-/// decision, so that no slot that is returned after it is missed.
+/// Returns what wakes those who wait for a slot, with the fingerprint of each concurrency limit. Call it before the
+/// decision, so that no slot that is returned meanwhile is missed.
 fn releases(engine: &Engine, asked: &[Outcome]) -> SmallVec<[(u128, Arc<Notify>); 1]> {
     let slots = asked.iter().filter(|outcome| outcome.algorithm().is_concurrency).map(|outcome| outcome.fingerprint());
     slots.map(|slots| (slots, engine.released.of(slots))).collect()
@@ -240,7 +237,7 @@ pub(super) async fn delay(engine: &Arc<Engine>, held: SlotGuard) -> Result<SlotG
     })
 }
 
-/// Returns the denial by all limits but those that lack a slot only, whose wait is unknown.
+/// Returns the denial by the limits whose wait is known. Nobody knows when a slot is free.
 fn denial_by_tokens(decision: &Decision) -> Option<Verdict> {
     let lacks_slot = |outcome: &Outcome| outcome.algorithm().is_concurrency && !outcome.is_locked_out();
     let denials = decision.outcomes().iter().filter(|outcome| outcome.denies() && !lacks_slot(outcome));

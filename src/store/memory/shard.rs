@@ -56,11 +56,8 @@ impl Shard {
     ) -> bool {
         if self.is_full(max_keys) {
             match self.table.candidate(spared, expiry_limit()) {
-                Some(candidate) if candidate.is_in_flight() => {
-                    if rank.is_none() {
-                        return false;
-                    }
-                }
+                Some(candidate) if candidate.is_in_flight() && rank.is_none() => return false,
+                Some(candidate) if candidate.is_in_flight() => {}
                 Some(candidate) if rank.is_some() || candidate.rank < EvictionRank::DENIED => {
                     self.table.remove(candidate.slot);
                 }
