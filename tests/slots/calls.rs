@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::{FutureExt, poll};
 use http::Request;
 use tokio::time::{Instant, sleep};
@@ -122,13 +123,8 @@ async fn calls_can_wait_for_a_slot() {
         Ok::<_, &str>(number)
     }));
     let began = Instant::now();
-    let mut calls = Vec::new();
-    for number in 0..4 {
-        calls.push(tokio::spawn(slow.ready().await.unwrap().call(number)));
-    }
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
+    let answers = join_all((0..4).map(|number| slow.call(number))).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert!(began.elapsed() >= Duration::from_secs(40) && began.elapsed() < Duration::from_secs(43));
     assert_eq!(unused(&limiter).await, [1, 96]);
 }
@@ -144,13 +140,7 @@ async fn a_returned_slot_wakes_waiting_calls_with_other_keys() {
         Ok::<_, &str>(())
     }));
     let began = Instant::now();
-    let mut calls = Vec::new();
-    for number in 0..4 {
-        calls.push(tokio::spawn(slow.ready().await.unwrap().call(number)));
-    }
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
+    join_all((0..4).map(|number| slow.call(number))).await.into_iter().for_each(|call| call.unwrap());
     assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
 }
 

@@ -28,6 +28,8 @@ struct Observed {
     fails: Arc<AtomicBool>,
     /// The time that a renewal takes.
     latency: Arc<Mutex<Duration>>,
+    /// The renewals that are under way, and the most that were at once.
+    under_way: Arc<[AtomicU64; 2]>,
     /// The renewals that have begun: their charges, by their slots.
     renewals: Arc<Mutex<Vec<Vec<u64>>>>,
 }
@@ -39,6 +41,7 @@ impl Observed {
             is_ready: false,
             fails: Arc::default(),
             latency: Arc::default(),
+            under_way: Arc::default(),
             renewals: Arc::default(),
         }
     }
@@ -49,6 +52,18 @@ impl Observed {
 
     fn limiter_reporting(&self, slots: u32, observe: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Limiter {
         Limiter::builder([streams(slots)]).patient().store(self.clone()).observe(observe).build()
+    }
+
+    /// Returns a limiter, and the number of its slots that have expired.
+    fn limiter_counting_expired(&self, slots: u32) -> (Limiter, Arc<AtomicU64>) {
+        let expired: Arc<AtomicU64> = Arc::default();
+        let events = expired.clone();
+        let limiter = self.limiter_reporting(slots, move |event| {
+            if let Event::SlotsExpired { slots, .. } = event {
+                events.fetch_add(*slots, Ordering::Relaxed);
+            }
+        });
+        (limiter, expired)
     }
 
     fn renewals(&self) -> Vec<Vec<u64>> {
@@ -97,8 +112,11 @@ impl Store for Observed {
         Some(StoreFuture::pending(async move {
             let slots = charges.iter().map(|charge| charge.cost()).collect();
             observed.renewals.lock().unwrap().push(slots);
+            let [under_way, most] = &*observed.under_way;
+            most.fetch_max(under_way.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
             let latency = *observed.latency.lock().unwrap();
             sleep(latency).await;
+            under_way.fetch_sub(1, Ordering::Relaxed);
             if observed.fails.load(Ordering::Relaxed) {
                 return Err(StoreError::new("a renewal that fails"));
             }
@@ -291,13 +309,7 @@ async fn the_request_that_is_left_learns_that_its_slot_has_expired() {
 #[tokio::test]
 async fn slots_that_expire_while_they_are_renewed_are_reported() {
     let store = Observed::new();
-    let expired: Arc<AtomicU64> = Arc::default();
-    let events = expired.clone();
-    let limiter = store.limiter_reporting(1, move |event| {
-        if let Event::SlotsExpired { slots, .. } = event {
-            events.fetch_add(*slots, Ordering::Relaxed);
-        }
-    });
+    let (limiter, expired) = store.limiter_counting_expired(1);
     store.fails.store(true, Ordering::Relaxed);
     let held = hold(&limiter).await;
     sleep(Duration::from_millis(790)).await;
@@ -316,13 +328,7 @@ async fn slots_that_expire_while_they_are_renewed_are_reported() {
 #[tokio::test]
 async fn a_slot_that_has_expired_is_reported_when_it_is_released() {
     let store = Observed::new();
-    let expired: Arc<AtomicU64> = Arc::default();
-    let events = expired.clone();
-    let limiter = store.limiter_reporting(2, move |event| {
-        if let Event::SlotsExpired { slots, .. } = event {
-            events.fetch_add(*slots, Ordering::Relaxed);
-        }
-    });
+    let (limiter, expired) = store.limiter_counting_expired(2);
     store.fails.store(true, Ordering::Relaxed);
     let (held, short) = (hold(&limiter).await, hold(&limiter).await);
     drop(short);
@@ -438,5 +444,21 @@ async fn a_recorder_that_panics_stops_no_renewals() {
         sleep(Duration::from_millis(20)).await;
     }
     assert!(!panics.load(Ordering::Relaxed));
+    drop(held);
+}
+
+/// Decisions wait for one of them at most.
+#[tokio::test]
+async fn the_renewals_of_a_node_wait_for_each_other() {
+    let store = Observed::new();
+    *store.latency.lock().unwrap() = Duration::from_millis(5);
+    let limiter = store.limiter(1);
+    let mut held = Vec::new();
+    for key in 0..300 {
+        held.push(limiter.hold(key, 1).await.expect("a slot"));
+    }
+    store.wait_for_renewals(10).await;
+    let [_, most] = &*store.under_way;
+    assert_eq!(most.load(Ordering::Relaxed), 1);
     drop(held);
 }
