@@ -32,10 +32,10 @@ use crate::error::{ConfigError, Fault};
 /// is remembered after its end: as long as it lasted, unless set by [`remembered_for`](Self::remembered_for).
 ///
 /// - **Strike**: a request that costs the limit at least 1 token and that the limit denies, while the key is not locked
-///   out, even without [charges in flight](#charges-in-flight). A peek is not a strike, nor is a request that only other limits deny. A cost over the capacity is a strike,
-///   too. If several layers charge one request, their denials are one strike, while each denied
-///   [charge by a handler](crate::Permit::charge) is a strike of its own. [Settling](crate::Permit::settle) and
-///   [waiting](crate::Limiter::wait) make no strikes.
+///   out, even without [charges in flight](#charges-in-flight). A peek is not a strike, nor is a request that only other
+///   limits deny. A cost over the capacity is a strike, too. If several layers charge one request, their denials are one
+///   strike, while each denied [charge by a handler](crate::Permit::charge) is a strike of its own.
+///   [Settling](crate::Permit::settle) and [waiting](crate::Limiter::wait) make no strikes.
 /// - **Span**: a strike at t that is in no earlier span begins one. Strikes in `[t, t + W)` count together.
 /// - **Lockout**: the n-th strike of a span, at t, begins a lockout of the next level: level 1, if no lockout is
 ///   remembered. At level k, it lasts L = min(B·2^(k − 1), M): all requests in `[t, t + L)` are denied, including the
@@ -51,10 +51,11 @@ use crate::error::{ConfigError, Fault};
 ///
 /// Under a limit with [`count_if`](crate::Limit::count_if), [`settle_by`](crate::Limit::settle_by) or
 /// [`settle_at_end`](crate::Limit::settle_at_end), a charge is in flight until the response or its body has settled it,
-/// or the request is dropped. A denial is no strike if the limit would allow
-/// the request without the charges of the key that were in flight in this process during the decision, as far as they
-/// still count. So valid requests that arrive at once lock nobody out, and failures count from their responses on. [The
-/// guide](crate::guide::limits#penalties) describes what several processes can't know of each other.
+/// or the request is dropped. A denial is no strike if the limit would allow the request without the charges of the key
+/// that were in flight in this process during the decision, as far as they still count. So valid requests that arrive at
+/// once lock nobody out, and failures count once they are known. A strike that can't be counted within the
+/// deadline is left out. [The guide](crate::guide::limits#penalties) describes what several processes can't know of each
+/// other.
 ///
 /// Charges that only a [`Permit`](crate::Permit) or [`Limiter::refund`](crate::Limiter::refund) refunds are not in
 /// flight: denials that are due to them are strikes.

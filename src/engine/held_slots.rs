@@ -23,7 +23,8 @@ pub(super) struct HeldSlots {
 struct Table {
     /// By the fingerprint of the key.
     batches: HashMap<u128, SmallVec<[Batch; 1]>>,
-    /// The tasks that renew slots, by the time to live in µs and their runtimes, each of which may end or stand still.
+    /// The tasks that renew slots, by the time to live (in µs) and the runtime. A runtime may end or stand still, so each
+    /// has a task of its own.
     tasks: HashMap<(u64, Id), AbortHandle>,
     /// The runtime of the last of them, for slots that are released outside any.
     runtime: Option<Handle>,

@@ -96,10 +96,10 @@ pub(crate) struct Engine {
     near_percent: u32,
     is_shadow: bool,
     holds_slots: bool,
-    /// The turns of operations that wait for a key under these limits: the number of tokens that were left after the
-    /// last turn. The operation whose turn it is holds the lock.
+    /// The turns of operations that wait for a key under these limits. The operation whose turn it is locks the number of
+    /// tokens that the last one has left.
     pub(crate) turns: Arc<KeyMap<KeyHash, Mutex<u64>>>,
-    /// Wakes operations that wait for a slot of a fingerprint when this process returns one.
+    /// Wakes operations that wait for a slot, by its fingerprint, when this process returns one.
     pub(crate) released: Arc<KeyMap<u128, Notify>>,
     /// The slots that are renewed.
     renewed: Arc<HeldSlots>,

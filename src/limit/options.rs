@@ -300,9 +300,10 @@ impl Limit {
     /// By default, a settlement charges what the limit has capacity for.
     ///
     /// Settlements are those of [`settle_by`](Self::settle_by), [`settle_at_end`](Self::settle_at_end) and
-    /// [`Permit::settle`](crate::Permit::settle). What exceeds the debt is a [`Shortfall`](crate::Event::Shortfall). While a key is [in debt](crate::Outcome::debt), its requests
-    /// are denied, with the exact wait, and `remaining` is 0. A bucket pays the debt back at its rate. A window forgets it
-    /// with its tokens, so [use a bucket](crate::guide::costs#debt) if all usage must be paid for.
+    /// [`Permit::settle`](crate::Permit::settle). What exceeds the debt is a [`Shortfall`](crate::Event::Shortfall). While
+    /// a key is [in debt](crate::Outcome::debt), its requests are denied, with the exact wait, and `remaining` is 0. A
+    /// bucket pays the debt back at its rate. A window forgets it with its tokens, so [use a
+    /// bucket](crate::guide::costs#debt) if all usage must be paid for.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};

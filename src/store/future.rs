@@ -36,8 +36,8 @@ impl Answer {
         Self { at, charges: Some(charges.into()), valid_until: Timestamp::MAX }
     }
 
-    /// Creates the answer of renewals, each with its instant and the new mark of its slots. An unused mark stands for one
-    /// that has failed, unless all have.
+    /// Creates the answer of renewals, each with its instant and the new mark of its slots. If some have failed, their
+    /// marks are unused. If all have, returns the last error.
     pub(super) fn of_renewals(
         charges: &Charges,
         renewed: Vec<Result<(Timestamp, CompactState), StoreError>>,
