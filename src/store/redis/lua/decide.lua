@@ -1,19 +1,19 @@
 -- Decides requests on their cells, as `decide` in src/decision/decide.rs: peeks at all, then charges all or none.
 
 -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
--- within 2^52 µs.
+-- within 2^52 µs, and holds at most 2^32 tokens.
 local function resize(cell, tokens, amount)
   local span, capacity = cell.span, tokens + cell.beyond
   local overage = math.min(math.floor(tokens * cell.percent / 100), 4294967295 - tokens)
-  local drained, rest
+  local most, rest = 4294967296
   if cell.tag == ScriptTag.IntervalBucket then
     -- In whole intervals.
-    drained = math.floor(4503599627370496 / span) * amount
+    most = math.floor(4503599627370496 / span) * amount
   elseif amount > 0 and amount * 1048576 < span then
-    drained, rest = mul_div(67108864, amount, span)
-    drained = drained * 67108864 + mul_div(67108864, rest, span)
+    most, rest = mul_div(67108864, amount, span)
+    most = most * 67108864 + mul_div(67108864, rest, span)
   end
-  if drained then overage = math.min(overage, math.max(drained - capacity, 0)) end
+  overage = math.min(overage, math.max(most - capacity, 0))
   cell.capacity, cell.hard = capacity, capacity + overage
   -- The size of a window has no amount.
   if amount > 0 then cell.amount = amount end

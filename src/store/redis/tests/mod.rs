@@ -24,7 +24,9 @@ use super::config::RedisConfig;
 use super::connector::Connector;
 use super::error::Fault;
 use super::request::{self, INSTANT, Reply, Request, STATE, Task, parse_replies};
-use crate::algorithm::{Algorithm, CalendarWindow, FixedWindow, Penalty, ScriptTag, SlidingLog, TokenBucket};
+use crate::algorithm::{
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucketQueue, Penalty, ScriptTag, SlidingLog, TokenBucket,
+};
 use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Purpose, Texts};
 use crate::key::hash::KeyHasher;
 use crate::store::{Override, escape};
@@ -327,6 +329,22 @@ fn an_answer_holds_until_the_first_override_expires() {
         let reply = charge(&fake, &charges).unwrap();
         let until = reply.answer(Task::Acquire, Purpose::Take, &mut all(&charges), NOON).unwrap();
         assert_eq!(until, NOON + 5, "{spans:?}");
+    }
+}
+
+/// A queue's burst leaves less room for it than the largest number of tokens that may wait.
+#[test]
+fn the_overage_of_an_overridable_queue_is_in_range() {
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let queue = LeakyBucketQueue::new(u32::MAX - 4, 1, Duration::from_micros(1)).burst(2).into();
+    let mut limit = Charge::new(0, "limit", queue, &hasher);
+    limit.set_overage(50);
+    limit.is_overridable = true;
+    for (cost, has_room) in [((1 << 32) + 1, false), (1 << 32, true)] {
+        let charges = [limit.with_key(hasher.hash(b"key"), cost)];
+        let reply = charge(&Fake::new(), &charges).unwrap();
+        assert_eq!(reply.is_allowed, has_room, "{cost}");
+        reply.answer(Task::Acquire, Purpose::Take, &mut all(&charges), NOON).unwrap();
     }
 }
 
