@@ -99,16 +99,12 @@ impl Log {
     /// Takes `cost` out of the bucket of the charge, which was the newest then. This takes time in proportion to the
     /// number of entries that move.
     pub(super) fn refund(&mut self, algorithm: &Algorithm, mark: CompactState, now: u64, cost: u64) {
-        let View { base, entries, used, .. } = self.view(algorithm, now);
+        let View { base, entries, .. } = self.view(algorithm, now);
         let bucket = mark.expires_at.saturating_sub(algorithm.span);
         let Ok(index) = entries.binary_search_by_key(&bucket, |entry| entry.start) else { return };
         let before = index.checked_sub(1).map_or(base, |last| entries[last].total);
         let charged = entries[index].total.wrapping_sub(before);
         let back = u64::from(charged).min(cost) as u32;
-        if u64::from(back) == used {
-            *self = Self::default();
-            return;
-        }
         let index = self.entries.len() - entries.len() + index;
         for entry in &mut self.entries[index..] {
             entry.total = entry.total.wrapping_sub(back);
@@ -118,7 +114,7 @@ impl Log {
             let expired = self.expired(algorithm, self.newest());
             self.entries.remove(index);
             self.remove_first(expired);
-            self.expires_at = self.newest() + algorithm.span;
+            self.expires_at = if self.entries.is_empty() { 0 } else { self.newest() + algorithm.span };
         }
     }
 
@@ -243,5 +239,16 @@ mod tests {
         for now in [1_101, 1_050] {
             assert_eq!(log.used(&algorithm, now), 38, "at {now}");
         }
+    }
+
+    #[test]
+    fn a_refund_keeps_charges_that_count_again_after_a_step_back() {
+        let algorithm = SlidingLog::new(100, Duration::from_micros(100)).into();
+        let mut log = Log::default();
+        log.charge(&algorithm, 1_000, 7);
+        log.charge(&algorithm, 1_099, 1);
+        let mark = log.summary(&algorithm, 1_099);
+        log.refund(&algorithm, mark, 1_100, 1);
+        assert_eq!([1_099, 1_100].map(|now| log.used(&algorithm, now)), [7, 0]);
     }
 }
