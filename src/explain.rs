@@ -175,7 +175,7 @@ impl Explanation {
                 self.limits.get_mut(outcome.limit()).map(|limit| &mut limit.status)
             {
                 applied.fingerprint = format!("{:032x}", outcome.fingerprint());
-                (applied.cost, applied.capacity) = (outcome.cost(), outcome.algorithm().capacity());
+                (applied.cost, applied.capacity) = (outcome.cost(), outcome.algorithm().without_lease().capacity());
                 applied.outcome = are_decided.then(|| outcome.clone());
             }
         }
@@ -452,7 +452,7 @@ fn write_decider(explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::
     let Explanation { decided_by, store, store_error, .. } = explanation;
     match (decided_by, store_error) {
         (Some(DecidedBy::RememberedDenial), _) => f.write_str("decided by a remembered denial"),
-        (Some(DecidedBy::Memory | DecidedBy::Store), _) => {
+        (Some(DecidedBy::Memory | DecidedBy::Store | DecidedBy::Lease), _) => {
             f.write_str("decided by the store")?;
             store.as_ref().map_or(Ok(()), |name| write!(f, " ({})", printable(name)))
         }

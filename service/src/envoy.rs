@@ -228,7 +228,8 @@ const UNITS: [(Unit, u64, u64); 7] = [
 /// Returns the limit as Envoy's API can express it. A bucket has the rate at which it refills, if that is a number for
 /// a unit. A limit for another period has the unit `UNKNOWN`.
 fn current_limit(decision: &Decision, outcome: &Outcome) -> RateLimit {
-    let (capacity, window) = (outcome.algorithm().capacity(), outcome.algorithm().window_at(decision.at()));
+    let algorithm = outcome.algorithm().without_lease();
+    let (capacity, window) = (algorithm.capacity(), algorithm.window_at(decision.at()));
     let seconds = window.as_secs();
     let is_whole = window.subsec_nanos() == 0 && seconds > 0;
     let unit = UNITS.iter().find(|(_, least, most)| is_whole && (*least..=*most).contains(&seconds));
@@ -250,7 +251,7 @@ fn headers<'a>(decisions: impl Iterator<Item = &'a Decision>) -> Vec<HeaderValue
         (Reverse(wait), outcome.remaining())
     };
     let Some((decision, outcome)) = outcomes.min_by_key(tightness) else { return Vec::new() };
-    let algorithm = outcome.algorithm();
+    let algorithm = outcome.algorithm().without_lease();
     let (capacity, window) = (algorithm.capacity(), seconds(algorithm.window_at(decision.at())));
     // A limit of requests in flight has no window.
     let policy = if window == 0 { String::new() } else { format!(", {capacity};w={window}") };

@@ -631,6 +631,6 @@ impl CalendarWindow {
 impl From<CalendarWindow> for Algorithm {
     fn from(CalendarWindow { limit, calendar }: CalendarWindow) -> Self {
         let kind = Kind::Window(Some(calendar));
-        Self { kind, amount: 0, overage: 0, capacity: limit.into(), span: 0, is_concurrency: false }
+        Self { kind, amount: 0, overage: 0, capacity: limit.into(), span: 0, is_concurrency: false, term: 0 }
     }
 }

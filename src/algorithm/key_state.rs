@@ -14,7 +14,7 @@
 use super::log::Log;
 use super::settings::{Algorithm, Kind};
 use super::state::{Attempt, CompactState};
-use super::{bucket, counter, interval_bucket, window};
+use super::{bucket, counter, interval_bucket, leased_bucket, window};
 
 /// The state of a key under any algorithm, and the algorithm's operations on it, from which all decisions follow.
 ///
@@ -142,7 +142,7 @@ impl Algorithm {
             _ if cost == 0 => 0,
             Some(most) if used <= most => 0,
             Some(_) if self.is_concurrency => UNKNOWN_WAIT,
-            Some(most) => state.wait(self, now, most),
+            Some(most) => state.wait(self, now, most).saturating_add(self.pause()),
             None => NEVER,
         }
     }
@@ -206,6 +206,7 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::attempt(algorithm, self, now, cost),
             Kind::Bucket(_) => bucket::attempt(algorithm, self, now, cost),
+            Kind::LeasedBucket(_) => leased_bucket::attempt(algorithm, self, now, cost),
             Kind::Window(_) => window::attempt(algorithm, self, now, cost),
             Kind::Counter(..) => counter::attempt(algorithm, self, now, cost),
             // `self` is the summary of a log.
@@ -218,10 +219,12 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::wait(algorithm, self, now, most),
             Kind::Bucket(_) => bucket::wait(algorithm, self, now, most),
+            Kind::LeasedBucket(_) => leased_bucket::wait(algorithm, self, now, most),
             Kind::Window(_) => window::wait(self, now, most),
             Kind::Counter(..) => counter::wait(algorithm, self, now, most),
             Kind::Log(_) if self.detail <= most => 0,
-            Kind::Log(_) => self.at - now,
+            // A leased key may be looked at later than it was charged.
+            Kind::Log(_) => self.at.saturating_sub(now),
         }
     }
 
@@ -246,6 +249,7 @@ impl CompactState {
         match algorithm.kind {
             Kind::IntervalBucket => interval_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Bucket(_) => bucket::refund(algorithm, self, mark, now, cost),
+            Kind::LeasedBucket(_) => leased_bucket::refund(algorithm, self, mark, now, cost),
             Kind::Window(_) => window::refund(self, mark, now, cost),
             Kind::Counter(..) => counter::refund(algorithm, self, mark, now, cost),
             // An unused log has no charges.

@@ -49,6 +49,8 @@ mod concurrency;
 mod counter;
 mod interval_bucket;
 mod key_state;
+mod lease;
+mod leased_bucket;
 mod log;
 mod penalty;
 mod settings;

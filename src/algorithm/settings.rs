@@ -32,6 +32,8 @@ pub struct Algorithm {
     pub(crate) span: u64,
     /// Whether the tokens are slots of requests in flight: in a log while they expire, or else in a window without an end.
     pub(crate) is_concurrency: bool,
+    /// The time within which leased tokens are spent, in µs: see [`lease`](super::lease). 0 without leases.
+    pub(crate) term: u32,
 }
 
 /// The rule by which an algorithm decides.
@@ -39,6 +41,8 @@ pub struct Algorithm {
 pub(crate) enum Kind {
     /// A bucket that drains continuously.
     Bucket(BucketKind),
+    /// A bucket that drains continuously, from which blocks are leased.
+    LeasedBucket(BucketKind),
     /// A bucket that regains tokens at the end of each interval.
     IntervalBucket,
     /// A counter per window: of a calendar, or else of `span`.
@@ -79,6 +83,7 @@ pub(crate) enum BucketKind {
 pub(crate) enum ScriptTag {
     Bucket,
     Queue,
+    LeasedBucket,
     IntervalBucket,
     FixedWindow,
     CalendarWindow,
@@ -110,7 +115,7 @@ impl Algorithm {
         match (validation::tokens("limit", limit), validation::span("period", period)) {
             (Ok(limit), Ok(span)) => {
                 let (kind, capacity) = (kind.fit(span), limit as u64);
-                Ok(Self { kind, amount: 0, overage: 0, capacity, span, is_concurrency: false })
+                Ok(Self { kind, amount: 0, overage: 0, capacity, span, is_concurrency: false, term: 0 })
             }
             (Err(fault), _) | (_, Err(fault)) => Err(fault),
         }
@@ -121,7 +126,7 @@ impl Algorithm {
         let tokens = (validation::tokens("capacity", capacity), validation::tokens("amount", amount));
         match (tokens, validation::span("interval", interval)) {
             ((Ok(_), Ok(amount)), Ok(span)) => {
-                Self { kind, amount, overage: 0, capacity: 0, span, is_concurrency: false }
+                Self { kind, amount, overage: 0, capacity: 0, span, is_concurrency: false, term: 0 }
                     .with_capacity("capacity", capacity)
             }
             ((Err(fault), _), _) | ((_, Err(fault)), _) | (_, Err(fault)) => Err(fault),
@@ -133,7 +138,11 @@ impl Algorithm {
         if let Err(fault) = validation::tokens(what, capacity) {
             return Err(fault);
         }
-        self.capacity = capacity as u64 + self.at_once();
+        let (capacity, reserve) = (capacity as u64, self.reserve());
+        if let Err(fault) = self.check_lease(capacity) {
+            return Err(fault);
+        }
+        self.capacity = capacity + self.at_once() - reserve;
         if self.capacity > self.most_tokens() {
             return Err(Fault::new("a bucket of ")
                 .number(self.capacity)
@@ -182,7 +191,7 @@ impl Algorithm {
         match self.kind {
             // In whole intervals.
             Kind::IntervalBucket => validation::most_tokens(1, self.span) * self.amount as u64,
-            Kind::Bucket(_) => validation::most_tokens(self.amount, self.span),
+            Kind::Bucket(_) | Kind::LeasedBucket(_) => validation::most_tokens(self.amount, self.span),
             _ => u64::MAX,
         }
     }
@@ -225,13 +234,13 @@ impl Algorithm {
                 (end - start) as u64 * 1_000_000
             }
             Kind::IntervalBucket => self.capacity.div_ceil(self.amount.into()) * self.span,
-            Kind::Bucket(_) => div_ceil(product(self.capacity, self.span), self.amount.into()),
+            Kind::Bucket(_) | Kind::LeasedBucket(_) => div_ceil(product(self.capacity, self.span), self.amount.into()),
             _ => self.span,
         })
     }
 
     pub(crate) const fn is_bucket(&self) -> bool {
-        matches!(self.kind, Kind::Bucket(_) | Kind::IntervalBucket)
+        matches!(self.kind, Kind::Bucket(_) | Kind::LeasedBucket(_) | Kind::IntervalBucket)
     }
 
     /// Returns the burst of a queue.
@@ -284,6 +293,8 @@ impl Algorithm {
             Kind::Bucket(BucketKind::Token) => ("tb", "token bucket", ScriptTag::Bucket, false),
             Kind::Bucket(BucketKind::Leaky) => ("lb", "leaky bucket", ScriptTag::Bucket, false),
             Kind::Bucket(BucketKind::Queue { .. }) => ("lq", "leaky bucket queue", ScriptTag::Queue, false),
+            Kind::LeasedBucket(BucketKind::Leaky) => ("ll", "leaky bucket", ScriptTag::LeasedBucket, false),
+            Kind::LeasedBucket(_) => ("tl", "token bucket", ScriptTag::LeasedBucket, false),
             Kind::IntervalBucket => ("ti", "token bucket (at intervals)", ScriptTag::IntervalBucket, false),
             Kind::Window(None) => ("fw", "fixed window", ScriptTag::FixedWindow, false),
             Kind::Window(Some(_)) => ("cw", "calendar window", ScriptTag::CalendarWindow, false),
@@ -300,6 +311,9 @@ impl Algorithm {
     fn describe(&self) -> String {
         if self.is_concurrency {
             return format!("a concurrency limit of {}", self.capacity);
+        }
+        if self.term > 0 {
+            return format!("{}, leased for {}", self.without_lease(), exact(Duration::from_micros(self.term.into())));
         }
         let ([capacity, amount], name) = (self.size(), self.name());
         let tokens = if self.is_bucket() { amount } else { capacity };
@@ -344,7 +358,7 @@ impl Algorithm {
 
     /// Returns the tokens of the limit.
     pub(crate) const fn size(&self) -> Size {
-        [(self.capacity - self.at_once()) as u32, self.amount]
+        [(self.capacity + self.reserve() - self.at_once()) as u32, self.amount]
     }
 
     /// Returns the algorithm with another size and without overage, or `None` if that is out of range.
@@ -378,20 +392,21 @@ impl Algorithm {
     pub(crate) fn share(self, parts: u32) -> Self {
         let [tokens, amount] = self.size();
         let share = share_of_tokens(tokens, parts);
-        let mut part = Self { overage: 0, ..self.without_expiry() };
+        let whole = self.without_lease().without_expiry();
+        let mut part = Self { overage: 0, ..whole };
         match &mut part.kind {
             _ if part.is_concurrency => {}
             Kind::Window(Some(calendar)) => {
                 *calendar = calendar.with_every(share_of_period(tokens, calendar.every.into(), parts));
             }
-            Kind::IntervalBucket => (part.amount, part.span) = share_of_refill(amount, self.span, parts),
+            Kind::IntervalBucket => (part.amount, part.span) = share_of_refill(amount, whole.span, parts),
             Kind::Bucket(kind) => {
-                (part.amount, part.span) = share_of_rate(amount, self.span, parts);
+                (part.amount, part.span) = share_of_rate(amount, whole.span, parts);
                 if let BucketKind::Queue { burst } = kind {
                     *burst /= parts;
                 }
             }
-            _ => part.span = share_of_period(tokens, self.span, parts),
+            _ => part.span = share_of_period(tokens, whole.span, parts),
         }
         part.capacity = u64::from(share) + part.at_once();
         part

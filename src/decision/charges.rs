@@ -80,6 +80,11 @@ impl Charges {
         }
     }
 
+    /// Wants no blocks of tokens besides the costs.
+    pub(crate) fn want_no_blocks(&mut self) {
+        self.iter_mut().filter(|outcome| outcome.wanted_block() > 0).for_each(|outcome| outcome.want_block(0));
+    }
+
     #[inline(always)]
     pub(crate) fn push(&mut self, outcome: impl Into<Outcome>) {
         self.outcomes.push(outcome.into());

@@ -12,6 +12,8 @@ pub enum DecidedBy {
     /// A remembered denial of the store: its wait is not over, so the database was not called. See
     /// [`Store::decide_at_once`](crate::Store::decide_at_once).
     RememberedDenial,
+    /// This process, by tokens that it has [leased](crate::Limit::leased) from the store: the store was not called.
+    Lease,
     /// This process, by its share of the limits, because the store failed.
     Local,
     /// Nothing: the store failed and the policy allows the request without counting it, or no limit applies to it. The
@@ -27,12 +29,13 @@ impl DecidedBy {
             Self::Memory => "memory",
             Self::Store => "store",
             Self::RememberedDenial => "remembered_denial",
+            Self::Lease => "lease",
             Self::Local | Self::Unlimited => "fallback",
         }
     }
 
     /// Returns whether the store decided, rather than the policies for its failure.
     pub(crate) const fn is_store(self) -> bool {
-        matches!(self, Self::Memory | Self::Store | Self::RememberedDenial)
+        matches!(self, Self::Memory | Self::Store | Self::RememberedDenial | Self::Lease)
     }
 }

@@ -5,6 +5,7 @@ mod charges;
 mod decide;
 mod decided_by;
 mod outcome;
+mod outcome_lease;
 mod outcome_penalty;
 mod penalty;
 mod verdict;

@@ -24,9 +24,9 @@ pub struct Outcome {
     /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
     pub(crate) wait: u64,
     /// The time for which an allowed request waits before it proceeds.
-    delay: u64,
+    pub(super) delay: u64,
     /// The instant of the decision, in µs.
-    now: u64,
+    pub(super) now: u64,
     /// The tokens in use after the decision.
     pub(crate) used: u64,
     /// The [summary](KeyState::summary) of the state after the decision.
@@ -49,6 +49,10 @@ pub(super) struct Details {
     report: Option<ReportedValues>,
     /// The fingerprint of the share that has answered.
     share: Option<u128>,
+    /// The tokens that an allowed request takes for a lease, at most.
+    pub(super) wanted_block: u64,
+    /// The tokens that it has taken.
+    pub(super) block: u64,
 }
 
 /// The values that the outcome reports beside its verdict.
@@ -175,8 +179,8 @@ impl Outcome {
     /// Forgets what a store has set, because a store that wraps others may ask several of them.
     #[cold]
     fn forget_answer(&mut self) {
-        let penalty = self.details_mut().penalty;
-        *self.details_mut() = Details { penalty, ..Details::default() };
+        let Details { penalty, wanted_block, .. } = *self.details_mut();
+        *self.details_mut() = Details { penalty, wanted_block, ..Details::default() };
         self.is_locked_out = false;
     }
 
@@ -190,14 +194,30 @@ impl Outcome {
         if takes {
             state.charge(algorithm, now, cost, self.mark);
             self.used += cost;
+            if self.details.is_some() {
+                self.take_block(state);
+            }
         }
-        self.mark = state.summary(algorithm, now);
+        self.mark = state.summary(&self.charge.algorithm, now);
+    }
+
+    /// Takes as much of the wanted block as there is without overage.
+    #[cold]
+    fn take_block(&mut self, state: &mut KeyState) {
+        let block = self.wanted_block().min(self.algorithm.remaining(self.used));
+        if block > 0 {
+            let charged = state.attempt(&self.algorithm, self.now, block).charged;
+            state.charge(&self.charge.algorithm, self.now, block, charged);
+            self.used += block;
+        }
+        self.details_mut().block = block;
     }
 
     /// Takes the answer to an equal question, brought forward by so many µs. Requires that nothing has changed, and
     /// that this is before [`sufficient_until`](Self::sufficient_until).
     pub(crate) fn answer_like(&mut self, known: &Self, elapsed: u64) {
         let Self { charge: asked, debt_percent, .. } = mem::replace(self, known.clone());
+        let wait = self.wait;
         self.debt_percent = debt_percent;
         if self.own_size != asked.own_size || self.overage_percent != asked.overage_percent {
             self.charge = asked;
@@ -216,6 +236,10 @@ impl Outcome {
             self.now = now;
         } else {
             self.peek(&state, now, false);
+            // A denial stands for a while after a token is free again.
+            if wait > 0 && self.algorithm.term > 0 {
+                self.wait = later(wait);
+            }
         }
         self.complete(&mut state, false);
         if let Some(penalty) = self.penalty() {
@@ -264,7 +288,8 @@ impl Outcome {
         let question = |charge: &Self| {
             let penalty = charge.penalty().map(|asked| (asked.penalty, asked.makes_strikes));
             let flags = (charge.veto, charge.is_overridable, charge.limit, penalty);
-            (charge.key, charge.identity, charge.cost, charge.algorithm.kind, charge.algorithm.span, flags)
+            let algorithm = &charge.algorithm;
+            (charge.key, charge.identity, charge.cost, algorithm.kind, [algorithm.span, algorithm.term.into()], flags)
         };
         let size = |charge: &Charge| (charge.own_size, charge.overage_percent);
         let (known, new) = (&self.algorithm, &asked.algorithm);

@@ -19,6 +19,9 @@ impl Outcome {
     pub(crate) fn unanswered(&self) -> Self {
         let mut outcome = Self::new(self.charge, self.penalty().map(PenaltyOutcome::unanswered));
         outcome.debt_percent = self.debt_percent;
+        if self.wanted_block() > 0 {
+            outcome.want_block(self.wanted_block());
+        }
         outcome
     }
 

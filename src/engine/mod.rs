@@ -10,15 +10,18 @@
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |
 //! | `reservation` | Lets an allowed request wait for its turn |
+//! | `leases`, `blocks` | Decides by tokens that were leased from the store |
 //! | `slots` | Holds the slots of requests in flight until they end |
 //! | `renewals`, `held_slots` | Renews these slots in a database |
 
+mod blocks;
 mod breaker;
 mod charges_in_flight;
 mod engine_reports;
 mod fallback;
 mod guard;
 mod held_slots;
+mod leases;
 #[cfg(feature = "tracing")]
 mod outage_log;
 mod renewals;
@@ -32,6 +35,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
+use self::blocks::Blocks;
 use self::breaker::Call;
 pub use self::breaker::CircuitBreaker;
 pub(crate) use self::charges_in_flight::ChargesInFlight;
@@ -101,6 +105,8 @@ pub(crate) struct Engine {
     pub(crate) turns: Arc<KeyMap<KeyHash, Mutex<u64>>>,
     /// Wakes operations that wait for a slot, by its fingerprint, when this process returns one.
     pub(crate) released: Arc<KeyMap<u128, Notify>>,
+    /// The tokens that are leased from the store.
+    blocks: Arc<Blocks>,
     /// The slots that are renewed.
     renewed: Arc<HeldSlots>,
     #[cfg(feature = "tracing")]
@@ -135,6 +141,7 @@ impl Engine {
             holds_slots,
             turns: Arc::default(),
             released: Arc::default(),
+            blocks: Blocks::new(),
             renewed: Arc::default(),
             #[cfg(feature = "tracing")]
             outage_log: OutageLog::of_store(limits.store),
@@ -158,7 +165,8 @@ impl Engine {
     /// Returns an error if the store can't keep a limit.
     pub(crate) fn with_limits(&self, limits: &Limits) -> Result<Self, ConfigError> {
         let limits = limits.clone();
-        let mut engine = Self { limits, turns: Arc::default(), renewed: Arc::default(), ..self.clone() };
+        let (turns, blocks, renewed) = (Arc::default(), Blocks::new(), Arc::default());
+        let mut engine = Self { limits, turns, blocks, renewed, ..self.clone() };
         engine.limits.set_store(&*self.guard.store, self.is_shadow, self.holds_slots);
         engine.prepare()?;
         Ok(engine)
@@ -212,8 +220,18 @@ impl Engine {
             return StoreFuture::ready(Ok(Decision::unlimited()));
         }
         let began = began();
+        if self.limits.have_leases
+            && purpose == Purpose::Take
+            && let Some(decision) = self.decide_by_blocks(&mut charges)
+        {
+            self.record(began, &decision);
+            return StoreFuture::ready(Ok(decision));
+        }
         let Some(at) = self.guard.store.decide_at_once(&mut charges, purpose) else {
-            return self.decide_in_store(charges, purpose, began, deadline());
+            return match self.limits.have_leases && purpose == Purpose::Take {
+                true => self.decide_and_lease(charges, began, deadline(), false),
+                false => self.decide_in_store(charges, purpose, began, deadline()),
+            };
         };
         if !charges.iter().all(Outcome::is_answered) {
             let unanswered = StoreFuture::ready(Ok(Answer::new(at)));
@@ -455,7 +473,11 @@ impl Engine {
     }
 
     fn refund_fitted(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
-        let Receipt { by, charged, .. } = receipt;
+        let Receipt { by, mut charged, .. } = receipt;
+        if self.limits.have_leases && by.is_store() {
+            charged = self.put_back(charged);
+            self.blocks.forget(&charged, false);
+        }
         if by.is_store() && !charged.is_empty() {
             return self.call(charged, deadline, |store, charged| store.refund(charged));
         }
@@ -477,6 +499,7 @@ impl Engine {
         // Slots belong to requests in flight.
         charges.retain(|outcome| !outcome.algorithm().is_concurrency);
         self.fallback.reset(&self.limits, &charges);
+        self.blocks.forget(&charges, true);
         self.call(charges, self.deadline(), |store, charges| store.reset(charges))
     }
 }

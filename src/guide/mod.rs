@@ -27,6 +27,7 @@
 //! - [Checklist](production): what to check before you enforce a limit.
 //! - [Troubleshooting](troubleshooting): what to do, by symptom.
 //! - [A fleet](fleet): limits that several processes share.
+//! - [Leases](leases): most decisions without a call, also in several data centres.
 //! - [Monitoring](monitoring): metrics, traces, counts, a dashboard and alerts.
 //! - [When the store fails](store_failures): reject, allow, or decide locally.
 //! - [Redis](redis): configuration, load, memory and failures.
@@ -109,6 +110,10 @@ pub mod troubleshooting {}
 
 #[doc = include_str!("fleet.md")]
 pub mod fleet {}
+
+#[doc(alias = "multi-region")]
+#[doc = include_str!("leases.md")]
+pub mod leases {}
 
 #[doc = include_str!("store_failures.md")]
 pub mod store_failures {}

@@ -50,6 +50,8 @@ pub struct Limit {
     pub(crate) is_quota: bool,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) is_overridable: bool,
+    /// The time within which leased tokens are spent.
+    pub(crate) lease: Option<Duration>,
     pub(super) sizes: Vec<Arc<SizeFn>>,
     /// Whether a size is known that has another algorithm or period, so that a key has several states.
     pub(super) has_several_states: Arc<AtomicBool>,
@@ -118,6 +120,7 @@ impl Limit {
             is_quota: false,
             penalty: None,
             is_overridable: false,
+            lease: None,
             sizes: Vec::new(),
             has_several_states: Arc::default(),
             metric_detail: None,
@@ -297,7 +300,7 @@ impl Limit {
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.with_overage(self.overage.unwrap_or_default()).hard_capacity();
+        let capacity = self.leased_size(self.algorithm).with_overage(self.overage.unwrap_or_default()).hard_capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let own_cost = match self.rule_position {
                 None => "give the limit a cost of its own with `Limit::cost`",

@@ -29,6 +29,8 @@ pub(crate) struct Limits {
     pub(crate) have_slots: bool,
     /// Whether slots end with this process, so that they need not expire.
     pub(crate) keeps_slots_here: bool,
+    /// Whether blocks of tokens are leased from the store.
+    pub(crate) have_leases: bool,
     need_completion: bool,
     /// The limits that are checked one by one.
     unindexed: Arc<[usize]>,
@@ -68,7 +70,8 @@ impl Limits {
     /// # Errors
     ///
     /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name,
-    /// if one can never allow its constant cost, has an impossible overage, or is in quota mode and has a penalty.
+    /// if one can never allow its constant cost, has an impossible overage, can't be leased, or is in quota mode and has a
+    /// penalty.
     pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         check_each(&limits)?;
@@ -88,6 +91,7 @@ impl Limits {
             names: limits.iter().map(|limit| limit.name.clone()).collect(),
             have_slots: limits.iter().any(|limit| limit.algorithm.is_concurrency),
             keeps_slots_here: false,
+            have_leases: false,
             limits: limits.into(),
             charges: Box::default(),
             hasher: KeyHasher::with_secret([0; 16]),
@@ -118,7 +122,9 @@ impl Limits {
     pub(crate) fn set_store(&mut self, store: &dyn Store, is_shadow: bool, holds_slots: bool) {
         (self.hasher, self.store) = (store.hasher(), store.identity());
         self.have_slots = holds_slots && self.limits.iter().any(|limit| limit.algorithm.is_concurrency);
-        self.keeps_slots_here = self.have_slots && store.renew(&Charges::default()).is_none();
+        let states_end_here = store.renew(&Charges::default()).is_none();
+        self.keeps_slots_here = self.have_slots && states_end_here;
+        self.have_leases = !states_end_here && self.limits.iter().any(|limit| limit.lease.is_some());
         if is_shadow {
             Arc::make_mut(&mut self.limits).iter_mut().for_each(|limit| limit.is_shadow = true);
         }
@@ -167,7 +173,7 @@ impl Limits {
 
     /// Creates the charge of a limit at a size, for no key yet.
     fn new_charge(&self, index: u16, limit: &Limit, algorithm: Algorithm) -> Charge {
-        let mut charge = Charge::new(index, &limit.name, self.kept(algorithm), &self.hasher);
+        let mut charge = Charge::new(index, &limit.name, self.kept(limit, algorithm), &self.hasher);
         charge.veto = match limit {
             Limit { is_shadow: true, .. } => Veto::Shadow,
             Limit { is_quota: true, .. } => Veto::Quota,
@@ -178,9 +184,18 @@ impl Limits {
         charge
     }
 
-    /// Returns an algorithm as the store keeps it.
-    fn kept(&self, algorithm: Algorithm) -> Algorithm {
-        if self.keeps_slots_here { algorithm.without_expiry() } else { algorithm }
+    /// Returns a size of a limit as the store keeps it.
+    fn kept(&self, limit: &Limit, size: Algorithm) -> Algorithm {
+        match size.is_concurrency {
+            true if self.keeps_slots_here => size.without_expiry(),
+            false if self.have_leases => limit.leased_size(size),
+            _ => size,
+        }
+    }
+
+    /// Returns whether another size of a limit shares the states of its keys.
+    fn shares_state(&self, limit: &Limit, size: Algorithm) -> bool {
+        self.kept(limit, limit.algorithm).shares_state_with(&self.kept(limit, size))
     }
 
     /// Returns the charges of a request to which no limit applies yet.
@@ -262,7 +277,7 @@ impl Limits {
             let size = limit.sizes.iter().find_map(|size| size(head)).filter(|size| limit.has_kind_of(size));
             if let Some(size) = size.filter(|size| *size != limit.algorithm) {
                 let is_known = limit.has_several_states.load(Ordering::Relaxed);
-                if !is_known && !limit.algorithm.shares_state_with(&size) {
+                if !is_known && !self.shares_state(limit, size) {
                     limit.has_several_states.store(true, Ordering::Relaxed);
                 }
                 self.set_size(&mut charges[index].charge, size);
@@ -283,8 +298,8 @@ impl Limits {
     /// Gives a charge another size of its limit.
     pub(crate) fn set_size(&self, charge: &mut Charge, size: Algorithm) {
         let limit = &self.limits[charge.limit()];
-        charge.set_algorithm(self.kept(size));
-        if !limit.algorithm.shares_state_with(&size) {
+        charge.set_algorithm(self.kept(limit, size));
+        if !self.shares_state(limit, size) {
             // Another algorithm or period has states of its own.
             charge.identity = self.new_charge(charge.limit, limit, size).identity;
         }
@@ -401,6 +416,7 @@ fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
         }
         limit.check_overage(&limit.algorithm)?;
         limit.check_slots()?;
+        limit.check_lease()?;
         if let Some(cost) = limit.cost.as_ref().and_then(CostRule::largest) {
             limit.check_cost(cost)?;
         }

@@ -126,8 +126,8 @@ impl LiveLimits {
     /// # Errors
     ///
     /// Returns an error if there are more than 8,192 limits, if more than 64 may apply to one request, if two have the
-    /// same name, if one can never allow its constant cost, or has an impossible [overage](Limit::soft), or if one in
-    /// [quota mode](Limit::quota_mode) has a penalty.
+    /// same name, if one can never allow its constant cost, has an impossible [overage](Limit::soft), or can't be
+    /// [leased](Limit::leased), or if one in [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let inner = Inner { limits: ArcSwap::from_pointee(Limits::new(limits)?), state: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })

@@ -2,7 +2,7 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`definition`], [`options`], [`cost`], [`spare_capacity`], [`body_end`] |
+//! | One limit | [`definition`], [`options`], [`lease`], [`cost`], [`spare_capacity`], [`body_end`] |
 //! | The limits of a limiter | [`limits`] |
 //! | Live limits | [`live`] |
 
@@ -10,6 +10,7 @@ mod body_end;
 mod concurrency;
 mod cost;
 mod definition;
+mod lease;
 mod limits;
 mod live;
 mod options;

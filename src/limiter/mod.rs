@@ -190,6 +190,8 @@ impl fmt::Debug for Limiter {
 ///   has a debt;
 /// - a [concurrency limit](Limit::concurrent) has a cost, a debt, quota mode or settlements, or another limit has
 ///   [`longest_hold`](Limit::longest_hold) or [`until_head`](Limit::until_head);
+/// - a [leased](Limit::leased) limit is a queue, a concurrency limit, in quota mode or overridable, or has a penalty; or its
+///   term is not 1 ms to 1 minute in whole microseconds, or too long for its bucket;
 /// - the [store](Self::store) can't keep a limit: a [sketch](crate::guide::performance#fixed-memory) counts windows
 ///   only;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;

@@ -118,6 +118,26 @@ pub enum Event<'a> {
         /// The number of slots.
         slots: u64,
     },
+    /// A block of tokens was [leased](crate::Limit::leased) from the store.
+    #[non_exhaustive]
+    LeaseBegan {
+        /// The limit's name.
+        limit: &'a str,
+        /// The tokens of the block.
+        tokens: u64,
+    },
+    /// The lease of a block has ended.
+    #[non_exhaustive]
+    LeaseEnded {
+        /// The limit's name.
+        limit: &'a str,
+        /// The tokens of the block.
+        tokens: u64,
+        /// The tokens of it that no request has spent.
+        unspent: u64,
+        /// Whether these were returned to the store. If not, because it failed, they count until they have expired.
+        returned: bool,
+    },
     /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their recorders](crate::LiveLimits::recorder).
     #[non_exhaustive]
     LimitsReplaced {

@@ -43,6 +43,10 @@ use crate::time::Cooldown;
 /// | `ratelimit_slots` | gauge | `limit` | slots of a [concurrency limit](crate::Concurrency) that requests of this process hold |
 /// | `ratelimit_slot_seconds` | histogram | `limit` | the time for which requests held a slot |
 /// | `ratelimit_slots_expired_total` | counter | `limit` | slots that expired although their requests were in flight, because they could not be renewed in time |
+/// | `ratelimit_leased_tokens` | gauge | `limit` | tokens of [leases](crate::Limit::leased) that have not ended |
+/// | `ratelimit_leased_tokens_total` | counter | `limit` | tokens leased from the store |
+/// | `ratelimit_leased_tokens_returned_total` | counter | `limit` | of these, tokens that were returned unspent |
+/// | `ratelimit_leased_tokens_expired_total` | counter | `limit` | of these, unspent tokens that could not be returned, because the store failed |
 /// | `ratelimit_shortfall_tokens_total` | counter | `limit` | tokens that a settlement could not charge, because they exceeded the limit and its [debt](crate::Limit::debt) |
 /// | `ratelimit_client_wait_seconds` | histogram | `reason` | waits of a client's calls: in a `PaceLayer` (`pace`), and before a retry (`retry`) |
 /// | `ratelimit_client_retries_total` | counter | `result` | retries of a client: `sent`, or not sent because the budget was exhausted (`budget_exhausted`) |
@@ -143,9 +147,9 @@ impl MetricsRecorder {
         counters.get(value, |value| counter!(name, with_labels(&self.labels, [(label, value)]))).increment(by);
     }
 
-    /// Returns the number of slots in use under a limit.
-    fn slots(&self, limit: &str) -> Gauge {
-        gauge!("ratelimit_slots", with_labels(&self.labels, [("limit", limit)]))
+    /// Returns a gauge of a limit.
+    fn gauge(&self, name: &'static str, limit: &str) -> Gauge {
+        gauge!(name, with_labels(&self.labels, [("limit", limit)]))
     }
 
     /// Records the wait of a client's call.
@@ -187,7 +191,7 @@ impl Recorder for MetricsRecorder {
         for limit in decision.limits() {
             self.limit(limit.name, by).count(&limit, by);
         }
-        if !matches!(by, DecidedBy::Memory | DecidedBy::RememberedDenial) {
+        if !matches!(by, DecidedBy::Memory | DecidedBy::RememberedDenial | DecidedBy::Lease) {
             let labels = || with_labels(&self.labels, [("decided_by", by.as_str())]);
             let durations = &self.durations[by as usize];
             let durations = durations.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
@@ -243,14 +247,25 @@ impl Recorder for MetricsRecorder {
             Event::SlotTaken { limit } => {
                 // From now on, a query sees its first increment.
                 self.increment(SLOTS_EXPIRED, limit, 0);
-                return self.slots(limit).increment(1.0);
+                return self.gauge("ratelimit_slots", limit).increment(1.0);
             }
             Event::SlotReleased { limit, held } => {
                 histogram!("ratelimit_slot_seconds", with_labels(&self.labels, [("limit", *limit)]))
                     .record(held.as_secs_f64());
-                return self.slots(limit).decrement(1.0);
+                return self.gauge("ratelimit_slots", limit).decrement(1.0);
             }
             Event::SlotsExpired { limit, slots } => return self.increment(SLOTS_EXPIRED, limit, *slots),
+            Event::LeaseBegan { limit, tokens } => {
+                self.gauge("ratelimit_leased_tokens", limit).increment(*tokens as f64);
+                // From now on, queries see their first increments.
+                LEASED.iter().for_each(|name| self.increment((name, "limit"), limit, 0));
+                return self.increment((LEASED[0], "limit"), limit, *tokens);
+            }
+            Event::LeaseEnded { limit, tokens, unspent, returned } => {
+                self.gauge("ratelimit_leased_tokens", limit).decrement(*tokens as f64);
+                let [_, to_store, expired] = LEASED;
+                return self.increment((if *returned { to_store } else { expired }, "limit"), limit, *unspent);
+            }
             Event::Shortfall { limit, tokens } => {
                 return self.increment(("ratelimit_shortfall_tokens_total", "limit"), limit, *tokens);
             }
@@ -280,6 +295,13 @@ const COUNTERS: [((&str, &str), &[&str]); 5] = [
 
 /// Registered with the first slot.
 const SLOTS_EXPIRED: (&str, &str) = ("ratelimit_slots_expired_total", "limit");
+
+/// Registered with the first lease.
+const LEASED: [&str; 3] = [
+    "ratelimit_leased_tokens_total",
+    "ratelimit_leased_tokens_returned_total",
+    "ratelimit_leased_tokens_expired_total",
+];
 
 /// Not registered in advance, as most recorders have no client.
 const CLIENT_RETRIES: (&str, &str) = ("ratelimit_client_retries_total", "result");
@@ -358,6 +380,10 @@ fn describe() {
     describe_gauge!("ratelimit_slots", "Slots that requests of this process hold.");
     describe_histogram!("ratelimit_slot_seconds", Unit::Seconds, "Time for which requests held a slot.");
     describe_counter!("ratelimit_slots_expired_total", "Slots that expired although their requests were in flight.");
+    describe_gauge!("ratelimit_leased_tokens", "Tokens of leases that have not ended.");
+    describe_counter!("ratelimit_leased_tokens_total", "Tokens leased from the store.");
+    describe_counter!("ratelimit_leased_tokens_returned_total", "Leased tokens returned to the store, unspent.");
+    describe_counter!("ratelimit_leased_tokens_expired_total", "Leased tokens that could not be returned.");
     describe_histogram!("ratelimit_client_wait_seconds", Unit::Seconds, "Waits of a client's calls, by reason.");
     describe_counter!("ratelimit_client_retries_total", "Retries of a client, by result.");
 }

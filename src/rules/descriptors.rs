@@ -219,6 +219,9 @@ impl<'a> Compiler<'a> {
             let field = if rule.node.has("debt") { "debt" } else { "soft" };
             self.problems.push(rule.node.problem(field, error));
         }
+        if let Err(error) = limit.check_lease() {
+            self.problems.push(rule.node.problem("lease", error));
+        }
         // The path with the values of a request, as Envoy's rate limit service writes it in the names of metrics. Parts
         // without an extractor are the same for all requests.
         let is_detailed = path.last().is_some_and(|descriptor| descriptor.detailed_metric);

@@ -38,6 +38,7 @@ pub(super) const RATE: &[&str] = &[
     "day",
     "cost",
     "debt",
+    "lease",
 ];
 
 /// The fields of concurrency limits, which have none of those of rates.

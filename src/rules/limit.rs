@@ -132,6 +132,7 @@ fn read_limit(rule: &YamlNode, is_shadow: bool, is_quota: bool) -> Result<Limit,
         rule.reject_if(cost > capacity && !limit.is_overridable, "cost", message)?;
         limit = limit.cost(cost);
     }
+    limit.lease = rule.duration("lease")?;
     limit.longest_hold = rule.duration("longest_hold")?;
     limit.is_until_head = rule.choice("until", &[("body", false), ("head", true)], "")?.unwrap_or_default();
     (limit.is_shadow, limit.is_quota) = (is_shadow, is_quota);
@@ -224,7 +225,8 @@ fn read_rate(rule: &YamlNode) -> Result<Algorithm, Problem> {
     let missing = "`requests_per_unit` is missing: write how many requests are allowed, or write `unlimited: true`";
     let tokens = rule.integer("requests_per_unit")?.ok_or_else(|| rule.problem("requests_per_unit", missing))?;
     if tokens == 0
-        && let Some(name) = ["algorithm", "cost", "soft", "debt", "overridable"].into_iter().find(|name| rule.has(name))
+        && let Some(name) =
+            ["algorithm", "cost", "soft", "debt", "overridable", "lease"].into_iter().find(|name| rule.has(name))
     {
         let message = format!(
             "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; to deny all requests, \

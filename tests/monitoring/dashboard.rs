@@ -9,14 +9,16 @@ use axum::Router;
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use serde_json::Value;
+use support::database::{Database, Fault};
 use support::faulty_store::{FaultyStore, Mode};
 use support::redis_server::Folder;
 use support::repository;
 use tokio::net::TcpListener;
 use tower_ratelimit::rules::{self, Extractors};
+use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{
     CircuitBreaker, Event, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits,
-    MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Recorder, Share, Store, TokenBucket, key,
+    MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Recorder, Share, Store, SystemClock, TokenBucket, key,
 };
 
 use crate::prometheus::{Prometheus, promtool};
@@ -43,6 +45,11 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
         .circuit_breaker(CircuitBreaker::new().failures(2))
         .recorder(recorder.clone())
         .build();
+    let leased = Limit::new("leased", FixedWindow::per_minute(1_000_000)).leased(Duration::from_millis(200));
+    let leased = Limiter::builder([leased])
+        .store(CasStore::new(Database::new(SystemClock::new(), Fault::None)))
+        .recorder(recorder.clone())
+        .build();
     let listed =
         RateLimitLayer::builder([Limit::new("listed", FixedWindow::per_second(9)).by(key::header("x-tenant"))])
             .always_reject_with(ListAction::Shadow, KeyList::new(key::header("x-user"), ["eve"]))
@@ -60,7 +67,7 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
     for round in 0_u64.. {
         // The store fails every second second.
         store.set(if round / 40 % 2 == 1 { Mode::Fails } else { Mode::Works });
-        for limiter in [&local, &strict, &remote] {
+        for limiter in [&local, &strict, &remote, &leased] {
             let _ = limiter.acquire(round % 2, 1).await.expect("a decision");
         }
         let request = http::Request::get("/").header("x-user", "eve").body(String::new()).expect("a request");

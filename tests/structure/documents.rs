@@ -52,7 +52,7 @@ fn only_long_lines_of_code_are_found() {
 }
 
 /// Methods that return `Self`, but set nothing that has a default.
-const NO_SETTINGS: &[&str] = &["bytes", "from_memory", "keys", "queued", "saturating_add"];
+const NO_SETTINGS: &[&str] = &["bytes", "from_memory", "keys", "queued", "saturating_add", "without_lease"];
 
 /// Returns the names of the public methods that take `self` by value and return `Self`.
 fn setters(code: &str) -> Vec<&str> {

@@ -73,6 +73,8 @@ const WORDS: &[(&str, &str)] = &[
     ("fixed memory", "overflow"),
     ("circuit breaker", "circuit_breaker"),
     ("failover", "guide::redis"),
+    ("multi-region", "guide::leases"),
+    ("prefetch", "leased"),
     ("redis cluster", "cluster"),
     ("sentinel", "sentinel"),
     ("dashboard", "guide::monitoring"),

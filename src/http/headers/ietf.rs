@@ -31,13 +31,13 @@ impl LimitText {
 
     /// Returns whether the limit has its own numbers in an outcome, whatever its overage.
     pub(super) fn is_of(&self, outcome: &Outcome) -> bool {
-        Algorithm { overage: 0, ..*outcome.algorithm() } == self.algorithm
+        Algorithm { overage: 0, ..outcome.algorithm().without_lease() } == self.algorithm
             || outcome.algorithm().is_concurrency && outcome.algorithm().capacity() == self.algorithm.capacity()
     }
 }
 
 /// Formats the policies of limits at an instant, each as `"name";q=20;w=2`.
-pub(super) fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, &'a Algorithm)>, at: Timestamp) -> HeaderValue {
+pub(super) fn policies<'a>(limits: impl Iterator<Item = (&'a LimitText, Algorithm)>, at: Timestamp) -> HeaderValue {
     list(limits, |text, (limit, algorithm)| {
         text.extend_from_slice(limit.name.as_bytes());
         text.extend_from_slice(b";q=");
@@ -99,7 +99,7 @@ fn list<T>(items: impl Iterator<Item = T>, push: impl Fn(&mut Text, T)) -> Heade
 /// Returns the time for which a client should make the remaining tokens last: see
 /// [`HeaderStyle::IetfDraft11`].
 fn effective_window(outcome: &Outcome, at: Timestamp) -> Duration {
-    let algorithm = outcome.algorithm();
+    let algorithm = outcome.algorithm().without_lease();
     let (window, until_more) = (algorithm.window_at(at), outcome.more_after());
     let until_used = match algorithm.kind {
         Kind::Window(_) => until_more.unwrap_or(window),

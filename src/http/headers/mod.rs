@@ -65,7 +65,7 @@ impl Headers {
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         self.limits = limits.iter().map(LimitText::new).collect();
         let texts = self.limits.iter().zip(limits).filter(|(_, limit)| !limit.is_shadow());
-        let enforced: Vec<_> = texts.map(|(text, limit)| (text, limit.algorithm())).collect();
+        let enforced: Vec<_> = texts.map(|(text, limit)| (text, *limit.algorithm())).collect();
         self.enforced = enforced.len();
         // A file may have thousands of limits, which never apply to one request together.
         let has_calendar = enforced.iter().any(|(_, algorithm)| algorithm.is_calendar());
@@ -169,7 +169,7 @@ impl Headers {
         {
             return policies.clone();
         }
-        let limits = reported(decision).map(|outcome| (self.text(outcome), outcome.algorithm()));
+        let limits = reported(decision).map(|outcome| (self.text(outcome), outcome.algorithm().without_lease()));
         ietf::policies(limits, decision.at())
     }
 
@@ -190,7 +190,11 @@ impl Headers {
             ResetFormat::Epoch => Duration::from_micros(decision.at().as_micros()).saturating_add(reset_after),
         });
         let text = self.text(outcome);
-        let capacity = if text.is_of(outcome) { text.capacity.clone() } else { number(outcome.algorithm().capacity()) };
+        let capacity = if text.is_of(outcome) {
+            text.capacity.clone()
+        } else {
+            number(outcome.algorithm().without_lease().capacity())
+        };
         [Some(capacity), Some(number(outcome.remaining())), Some(number(seconds))]
     }
 

@@ -25,6 +25,10 @@ impl<B: CompareAndSwap> Store for Database<Arc<B>> {
     fn decide(&self, charges: &mut Charges, purpose: Purpose, longest_wait: Duration) -> StoreFuture<Answer> {
         let (database, mut charges) = (self.clone(), charges.clone());
         charges.ask_again();
+        // What was written is taken back without its block.
+        if charges.len() > 1 {
+            charges.want_no_blocks();
+        }
         StoreFuture::pending(async move {
             let retries = Retries::new(longest_wait)?;
             let written = charges.states().map(|_| None).collect();

@@ -69,7 +69,12 @@ impl Store for SlotStore {
     }
 
     fn decide(&self, charges: &mut Charges, purpose: Purpose, _: Duration) -> StoreFuture<Answer> {
-        self.run(if purpose == Purpose::Take { Task::Acquire } else { Task::Peek }, purpose, charges)
+        let task = match purpose {
+            Purpose::Take if charges.iter().any(|outcome| outcome.wanted_block() > 0) => Task::Lease,
+            Purpose::Take => Task::Acquire,
+            Purpose::Peek | Purpose::Preview => Task::Peek,
+        };
+        self.run(task, purpose, charges)
     }
 
     fn refund(&self, charges: &Charges) -> StoreFuture<()> {
@@ -225,7 +230,9 @@ impl CrossSlotRequest {
         let slots = group_by_slot(charges);
         let has_quota = |slot: &&Vec<usize>| slot.iter().any(|&position| charges[position].veto() == Veto::Quota);
         let splits_quotas = slots.iter().filter(has_quota).count() > 1;
-        Self { store, charges: charges.clone(), slots, splits_quotas, at: Timestamp::EPOCH }
+        let mut charges = charges.clone();
+        charges.want_no_blocks();
+        Self { store, charges, slots, splits_quotas, at: Timestamp::EPOCH }
     }
 
     /// Decides the request. A denial by several slots is not remembered, because each slot decides at an instant of its

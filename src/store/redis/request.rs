@@ -26,6 +26,8 @@ pub(super) enum Task {
     SetOverride,
     /// Deletes the keys.
     Reset,
+    /// Charges blocks of tokens besides the costs.
+    Lease,
 }
 
 /// A request, encoded for the script.
@@ -64,6 +66,9 @@ impl Request {
                 request.key(name_of_override(prefix, charges, position));
                 let algorithm = charge.algorithm();
                 request.numbers([charge.overage_percent.into(), algorithm.at_once(), algorithm.amount.into()]);
+            }
+            if task == Task::Lease {
+                request.numbers([charge.wanted_block()]);
             }
             if let Some(penalty) = charge.penalty() {
                 request.key(name_of_penalty(prefix, charges, position));

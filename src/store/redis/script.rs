@@ -26,6 +26,7 @@ macro_rules! files {
 
 const ALGORITHMS: Files = files! { ScriptTag:
     "bucket.lua" Bucket Queue;
+    "leased_bucket.lua" LeasedBucket;
     "interval_bucket.lua" IntervalBucket;
     "window.lua" FixedWindow CalendarWindow;
     "counter.lua" CounterDown CounterUp;
@@ -34,7 +35,7 @@ const ALGORITHMS: Files = files! { ScriptTag:
 };
 
 const TASKS: Files = files! { Task:
-    "decide.lua" Acquire Peek PeekWithStrikes;
+    "decide.lua" Acquire Peek PeekWithStrikes Lease;
     "change.lua" Refund Renew GetOverride SetOverride Reset;
 };
 

@@ -1,4 +1,5 @@
--- Decides requests on their cells, as `decide` in src/decision/decide.rs: peeks at all, then charges all or none.
+-- Decides requests on their cells, as `decide` in src/decision/decide.rs: peeks at all, then charges all or none. A lease
+-- charges blocks of tokens besides the costs.
 
 -- Gives a cell the size of an override, or its own, with the overage of `Algorithm::with_overage`: a bucket drains
 -- within 2^52 µs, and holds at most 2^32 tokens.
@@ -19,6 +20,28 @@ local function resize(cell, tokens, amount)
   if amount > 0 then cell.amount = amount end
 end
 
+-- Returns the cost of a cell that has room for it, with as much of the wanted block as there is room for without overage.
+local function with_block(cell, key)
+  local state = cell.state
+
+  -- Returns whether there is room for a block.
+  local function fits(block)
+    local cost, hard = cell.cost + block, block > 0 and cell.capacity or cell.hard
+    if cell.tag == ScriptTag.Log then return cell.peek(key, now, cost, cell.capacity, hard, cell.span, cell.first) end
+    return cell.peek(now, cost, hard, cell.amount, cell.span, state[1], state[2], state[3], state[4], cell.first)
+  end
+
+  if fits(cell.wanted) then return cell.cost + cell.wanted end
+  local block, too_large = 0, cell.wanted
+  while too_large - block > 1 do
+    local middle = math.floor((block + too_large) / 2)
+    if fits(middle) then block = middle else too_large = middle end
+  end
+  -- The cost of a log is that of its last peek.
+  fits(block)
+  return cell.cost + block
+end
+
 local cells, place, position = {}, start, 0
 for i = 1, count do
   local tag, veto, is_overridable = byte(text, place, place + 2)
@@ -27,6 +50,9 @@ for i = 1, count do
   if is_overridable == 1 then
     cell.percent, cell.beyond, cell.own_amount, place = unpack('<ddd', text, place)
     cell.tokens = cell.capacity - cell.beyond
+  end
+  if task == Task.Lease and tag ~= ScriptTag.Penalty then
+    cell.wanted, place = unpack('<d', text, place)
   end
   cells[i], position = cell, position + 1 + is_overridable
 end
@@ -57,6 +83,7 @@ for done = progress.done, same do
       state, expires, at, first, second, cell.kept = read(key)
       has_room, cell[1], cell[2], cell[3], cell[4] =
         cell.peek(now, cost, cell.hard, cell.amount, cell.span, expires, at, first, second, cell.first)
+      if cell.wanted then cell.state = { expires, at, first, second } end
     end
     local size = #state
     reply[length + 1] = size == 22 and '\22' or size == 29 and '\29' or char(size)
@@ -77,7 +104,7 @@ for done = progress.done, same do
   local is_denied = false
   for i = 1, count do
     local cell = cells[i]
-    local charges, has_room, cost = is_allowed and task == Task.Acquire, cell.has_room, cell.cost
+    local charges, has_room, cost = is_allowed and (task == Task.Acquire or task == Task.Lease), cell.has_room, cell.cost
     if cell.tag == ScriptTag.Penalty then
       charges = is_denied and task ~= Task.Peek and cell.amount > 0
     else
@@ -85,6 +112,7 @@ for done = progress.done, same do
     end
     if charges and has_room and cost > 0 then
       local key = KEYS[first_key + cell.position]
+      if cell.wanted then cost = with_block(cell, key) end
       if cell.tag == ScriptTag.Log then
         cell.charge(key, margin)
       else

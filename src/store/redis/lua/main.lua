@@ -10,7 +10,7 @@
 --   arguments cost, capacity, capacity with overage, amount (of a counter, the weight of its previous window in
 --             percent), span in µs, and those that only this algorithm has; then, if it can be overridden and is no
 --             refund, its overage in percent, the capacity beyond its size, which an override keeps, and the amount of
---             its size
+--             its size; then, if the task is a lease, the tokens of the block that it wants
 --   override  its validity in µs, negative without an end, then its capacity and its amount (4 bytes each)
 --   keys      of a cell: its own, and its override's if it can have one
 --

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Redis;
 use super::fake::Held;
 use super::random::Random;
-use super::trace::Done;
+use super::trace::{Done, of_block};
 use crate::algorithm::Penalty;
 use crate::decision::{Charge, Charges, Outcome, PenaltyOutcome, Verdict, Veto};
 use crate::key::hash::{KeyHash, KeyHasher};
@@ -100,11 +100,13 @@ impl<'a> Batches<'a> {
             for limit in 0..[1, 1, 2, 3][limiter as usize] {
                 let kind = random.below(9);
                 let name = format!("limit {limiter}.{limit}");
-                let mut outcome = Charge::new(limit, &name, random.algorithm(kind), &hasher);
+                let algorithm = random.algorithm(kind);
+                let algorithm = if random.one_in(3) { random.leased(algorithm) } else { algorithm };
+                let mut outcome = Charge::new(limit, &name, algorithm, &hasher);
                 if random.one_in(3) {
                     outcome.set_overage(random.up_to(200) as u32);
                 }
-                outcome.is_overridable = random.one_in(3);
+                outcome.is_overridable = random.one_in(3) && algorithm.term == 0;
                 let mode = random.below(6);
                 match mode {
                     0 => outcome.veto = Veto::Shadow,
@@ -233,6 +235,12 @@ impl<'a> Batches<'a> {
                 let is_allowed = self.compare(ask, &charges, &expected);
                 if is_allowed && purpose == Purpose::Take {
                     expected.retain(|outcome| outcome.is_allowed() && outcome.cost() > 0);
+                    for index in 0..expected.len() {
+                        let block = expected[index].take_out_block();
+                        if block > 0 {
+                            expected.push(of_block(&expected[index], block));
+                        }
+                    }
                     self.receipts.push(Ask::Refund { limiter: *limiter, key: *key, charged: expected });
                 }
             }
@@ -279,6 +287,7 @@ impl<'a> Batches<'a> {
                 }
                 Task::Acquire
             }
+            10..14 => Task::Lease,
             _ => Task::Acquire,
         };
         let ones = random.one_in(2);
@@ -311,7 +320,11 @@ impl<'a> Batches<'a> {
         let cost = |index: usize| if let Ask::Decide { costs, .. } = ask { costs[index] } else { 0 };
         let mut charges = Charges::default();
         for (index, (charge, penalty)) in self.limiters[limiter].iter().enumerate() {
-            charges.push(Outcome::new(charge.with_key(key, cost(index)), penalty.map(PenaltyOutcome::new)));
+            let mut outcome = Outcome::new(charge.with_key(key, cost(index)), penalty.map(PenaltyOutcome::new));
+            if let Ask::Decide { task: Task::Lease, .. } = ask {
+                outcome.want_block(cost(index).wrapping_mul(7) % (1 << 33));
+            }
+            charges.push(outcome);
         }
         charges
     }
@@ -319,12 +332,13 @@ impl<'a> Batches<'a> {
     /// Compares the answers, and returns whether the request was allowed.
     fn compare(&mut self, ask: &Ask, charges: &[Outcome], expected: &[Outcome]) -> bool {
         let is_allowed = !expected.iter().any(Outcome::denies);
-        let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire, .. });
+        let takes = is_allowed && matches!(ask, Ask::Decide { task: Task::Acquire | Task::Lease, .. });
         let reported = |outcome: &Outcome| {
             let is_charged = takes && outcome.is_allowed() && outcome.cost() > 0;
             let flags = (outcome.uses_overage(), outcome.is_enforced(), outcome.lockout(), outcome.algorithm().size());
             let quota = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
-            (outcome.verdict(), flags, quota, is_charged.then_some(outcome.mark))
+            let block = outcome.clone().take_out_block();
+            (outcome.verdict(), flags, quota, block, is_charged.then_some(outcome.mark))
         };
         let [found, expected_reports] =
             [charges, expected].map(|charges| charges.iter().map(reported).collect::<Vec<_>>());

@@ -109,6 +109,12 @@ impl Random {
         window
     }
 
+    /// Leases the limit, if that is possible.
+    pub(super) fn leased(&mut self, algorithm: Algorithm) -> Algorithm {
+        let term = Duration::from_micros(self.up_to(60_000_000).max(1_000));
+        algorithm.leased(term).unwrap_or(algorithm)
+    }
+
     /// Returns a size that an override may give the limit.
     pub(super) fn override_of(&mut self, algorithm: &Algorithm) -> Algorithm {
         match algorithm.is_bucket() {
@@ -120,6 +126,10 @@ impl Random {
     /// Returns the same bucket with another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
         let [one, other] = [self.tokens(), self.tokens()];
+        if algorithm.term > 0 {
+            let resized = self.resized(&algorithm.without_lease());
+            return resized.leased(Duration::from_micros(algorithm.term.into())).unwrap_or(*algorithm);
+        }
         match algorithm.tag() {
             tag @ ("tb" | "ti" | "lb" | "lq") => {
                 let resized = bucket(tag, one, other, algorithm.span, algorithm.at_once().saturating_sub(1));

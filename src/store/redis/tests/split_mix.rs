@@ -1,6 +1,7 @@
 //! Pseudorandom numbers by SplitMix64, the same for the same seed.
 #![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
+#[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {

@@ -19,6 +19,13 @@ fn limit_and_ceiling(algorithm: Algorithm) -> [Algorithm; 2] {
     [0, algorithm.overage()].map(|more| Algorithm { overage: 0, capacity: algorithm.capacity + more, ..algorithm })
 }
 
+/// Returns the charge of a block that was taken with a charge.
+pub(super) fn of_block(outcome: &Outcome, block: u64) -> Outcome {
+    let mut of_block = outcome.clone();
+    of_block.charge.cost = block;
+    of_block
+}
+
 /// A request, and its expected decision.
 #[derive(Debug)]
 enum Step {
@@ -31,6 +38,8 @@ struct Expected {
     verdict: Verdict,
     is_over: bool,
     mark: CompactState,
+    /// The tokens of the block.
+    block: u64,
     /// The remaining tokens, and the spans until there are more and until the key is unused, in µs.
     standing: (u64, u64, u64),
     begun: Option<Lockout>,
@@ -46,6 +55,8 @@ pub(super) struct Trace<'a> {
     sizes: Option<Random>,
     /// The random numbers of overrides, in every fifth trace.
     sizes_of_keys: Option<Random>,
+    /// The random numbers of leases, in half of the traces without overrides.
+    leases: Option<Random>,
     redis: &'a Redis,
     charges: Vec<Charge>,
     memories: Vec<KeyState>,
@@ -90,6 +101,15 @@ impl<'a> Trace<'a> {
                 *algorithm = calendars.algorithm(8);
             }
         }
+        let mut leases =
+            ((seed / 8).is_multiple_of(2) && !seed.is_multiple_of(5)).then_some(Random(seed.rotate_left(16)));
+        for algorithm in &mut algorithms {
+            if let Some(leases) = &mut leases
+                && !leases.one_in(3)
+            {
+                *algorithm = leases.leased(*algorithm);
+            }
+        }
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
         let key = hasher.hash(&seed.to_le_bytes());
@@ -120,6 +140,7 @@ impl<'a> Trace<'a> {
         Self {
             sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
             sizes_of_keys: seed.is_multiple_of(5).then_some(Random(seed ^ (1 << 62))),
+            leases,
             redis,
             memories: vec![KeyState::UNUSED; charges.len()],
             overrides: vec![None; charges.len()],
@@ -194,7 +215,10 @@ impl<'a> Trace<'a> {
     }
 
     fn compare(&mut self, charges: &Charges, expected: &[Expected]) {
-        for (outcome, &Expected { verdict, is_over, mark, standing, begun, size }) in charges.iter().zip(expected) {
+        for (outcome, &Expected { verdict, is_over, mark, block, standing, begun, size }) in
+            charges.iter().zip(expected)
+        {
+            assert_eq!(outcome.clone().take_out_block(), block, "{outcome:?}");
             let flags = (outcome.uses_overage(), outcome.lockout(), outcome.algorithm().size());
             assert_eq!((outcome.verdict(), flags), (verdict, (is_over, begun, size)), "{outcome:?}");
             let (remaining, more_after, reset_after) = standing;
@@ -322,12 +346,21 @@ impl<'a> Trace<'a> {
         }
     }
 
-    fn decide(&mut self, task: Task) -> (Request, Step) {
+    fn decide(&mut self, mut task: Task) -> (Request, Step) {
         self.resize();
         let sender_clock = self.sender_clock();
         let costs: Vec<u64> =
             self.charges.iter().map(|charge| self.random.cost(charge.algorithm().capacity())).collect();
-        let charges = self.charges(|charge| costs[charge.limit()]);
+        let mut charges = self.charges(|charge| costs[charge.limit()]);
+        if let Some(leases) = &mut self.leases
+            && task == Task::Acquire
+            && leases.one_in(2)
+        {
+            task = Task::Lease;
+            for outcome in charges.iter_mut() {
+                outcome.want_block(leases.cost(outcome.algorithm().capacity()).min(1 << 33));
+            }
+        }
         let request = Request::decide("t", task, sender_clock, &charges);
 
         // At the size that applies to the key.
@@ -354,7 +387,7 @@ impl<'a> Trace<'a> {
         let is_denied = |(index, outcome): (usize, &Outcome)| {
             outcome.veto() != Veto::Shadow && !verdicts[index].is_allowed() || outcome.cost > 0 && left[index] > 0
         };
-        let takes = task == Task::Acquire && !sized.iter().enumerate().any(is_denied);
+        let takes = matches!(task, Task::Acquire | Task::Lease) && !sized.iter().enumerate().any(is_denied);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (index, outcome) in sized.iter_mut().enumerate() {
@@ -362,13 +395,24 @@ impl<'a> Trace<'a> {
             let ([limited, ceiling], memory) = (limit_and_ceiling(algorithm), &mut self.memories[index]);
             let is_over = verdicts[index].is_allowed() && !verdict(&limited, memory, outcome.cost).is_allowed();
             let mut mark = CompactState::UNUSED;
-            let mut begun = None;
+            let (mut begun, mut block) = (None, 0);
             if takes && verdicts[index].is_allowed() && outcome.cost > 0 {
                 let charged = memory.attempt(&ceiling, self.now, outcome.cost).charged;
                 memory.charge(&ceiling, self.now, outcome.cost, charged);
+                block = outcome.wanted_block();
+                if !verdict(&limited, memory, block).is_allowed() {
+                    block = limited.remaining(memory.used(&limited, now));
+                }
+                if block > 0 {
+                    let charged = memory.attempt(&limited, self.now, block).charged;
+                    memory.charge(&limited, self.now, block, charged);
+                }
                 mark = memory.summary(&algorithm, self.now);
                 outcome.mark = mark;
                 receipt.push((index, outcome.clone()));
+                if block > 0 {
+                    receipt.push((index, of_block(outcome, block)));
+                }
             }
             let used = memory.used(&limited, self.now);
             let summary = memory.summary(&limited, now);
@@ -396,7 +440,7 @@ impl<'a> Trace<'a> {
                 }
             }
             let (is_over, size) = (is_over && verdict.is_allowed(), algorithm.size());
-            expected.push(Expected { verdict, is_over, mark, standing, begun, size });
+            expected.push(Expected { verdict, is_over, mark, block, standing, begun, size });
         }
         if !receipt.is_empty() {
             self.receipts.push(receipt);
