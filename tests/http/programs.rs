@@ -15,7 +15,7 @@ use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use support::answer::Answer;
-use support::redis_server::{Folder, wait_until};
+use support::redis_server::{Folder, RedisServer, wait_until};
 use support::server::Server;
 use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket, key};
 
@@ -237,6 +237,24 @@ async fn the_reqwest_client_waits_as_a_rejection_asks() {
     let answered = answered.lock().unwrap();
     assert_eq!(answered.len(), 4);
     assert!(answered[..3].windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_secs(1)));
+}
+
+/// Each of two regions sends 1,000 requests under a limit of 1,500.
+#[test]
+fn two_regions_decide_most_requests_without_a_call_and_share_the_limit() {
+    let redis = RedisServer::start();
+    let regions = [(), ()].map(|()| Program::start("regions", &[&redis.url(), "ann"]));
+    let outputs = regions.map(Program::output);
+    let count = |output: &str, of: &str| -> u32 {
+        let before = output.split(of).next().expect("text").trim_end();
+        before.rsplit([' ', '\n']).next().and_then(|number| number.parse().ok()).expect("a number")
+    };
+    let allowed = outputs.iter().map(|output| count(output, "allowed")).sum::<u32>();
+    assert!((1_000..=1_500).contains(&allowed), "{outputs:#?}");
+    for output in &outputs {
+        assert!(count(output, "without a call") > 500, "{output}");
+        assert!(count(output, "with a call") > 0, "{output}");
+    }
 }
 
 #[test]
