@@ -47,17 +47,25 @@ pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: 
     at - now
 }
 
+/// Takes the cost off the count of its window, as the state has it: after a step back, the clock may show an earlier
+/// window than that of the refund, in which the count before still matters.
 pub(super) fn refund(algorithm: &Algorithm, state: &mut CompactState, mark: CompactState, now: u64, cost: u64) {
-    let mut windows = windows(algorithm, state, now);
-    let charged = mark.expires_at.saturating_sub(2 * algorithm.span);
-    if charged == windows.start {
-        windows.current = windows.current.saturating_sub(cost);
-    } else if charged + algorithm.span == windows.start {
-        windows.previous = windows.previous.saturating_sub(cost);
+    let [mut previous, mut current] = state.halves();
+    if state.expires_at <= now {
+        return;
+    }
+    if mark.expires_at == state.expires_at {
+        current = current.saturating_sub(cost);
+    } else if mark.expires_at.saturating_add(algorithm.span) == state.expires_at {
+        previous = previous.saturating_sub(cost);
     } else {
         return;
     }
-    *state = encode(algorithm, windows);
+    let start = state.expires_at.saturating_sub(2 * algorithm.span);
+    *state = encode(algorithm, Windows { start, previous, current });
+    if state.expires_at <= now {
+        *state = CompactState::UNUSED;
+    }
 }
 
 /// Returns the windows that count at `now`.
@@ -101,5 +109,24 @@ fn weighting(algorithm: &Algorithm) -> (u64, u64, u64) {
         Kind::Counter(Rounding::Up, weight) => (weight.into(), divisor, divisor - 1),
         Kind::Counter(Rounding::Down, weight) => (weight.into(), divisor, 0),
         _ => unreachable!("other algorithms have no previous window"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::SlidingWindowCounter;
+
+    #[test]
+    fn a_clock_that_steps_back_finds_the_window_before_a_refund() {
+        let algorithm = Algorithm::from(SlidingWindowCounter::new(100, std::time::Duration::from_micros(100)));
+        let charge = |state: CompactState, now, cost| attempt(&algorithm, &state, now, cost).charged;
+        let mut state = charge(charge(CompactState::UNUSED, 1_010, 40), 1_190, 6);
+        let mark = state;
+        let used = |state: &CompactState| attempt(&algorithm, state, 1_195, 0).used;
+        assert_eq!(used(&state), 2 + 6);
+        // In the next window.
+        refund(&algorithm, &mut state, mark, 1_205, 5);
+        assert_eq!((used(&state), attempt(&algorithm, &state, 1_205, 0).used), (3, 1));
     }
 }

@@ -43,13 +43,12 @@ end
 
 if not is_refund then return peek, charge end
 
--- Refunds a charge. The mark is the state that the charge has left.
+-- Refunds a charge in its window, as the state has it. The mark is the state that the charge has left.
 local function refund(now, cost, hard, amount, span, expires, _, current, previous, marked)
-  local start
-  start, previous, current = view(now, span, expires, current, previous)
-  local age = start - (marked - 2 * span)
-  if age == 0 then return state(start, span, previous, math.max(current - cost, 0)) end
-  if age == span then return state(start, span, math.max(previous - cost, 0), current) end
+  local start = expires - 2 * span
+  if expires <= now then return end
+  if marked == expires then return state(start, span, previous, math.max(current - cost, 0)) end
+  if marked + span == expires then return state(start, span, math.max(previous - cost, 0), current) end
 end
 
 return peek, charge, refund
