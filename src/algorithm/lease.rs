@@ -7,16 +7,15 @@
 
 use std::time::Duration;
 
-use super::key_state::KeyState;
 use super::settings::{Algorithm, BucketKind, Kind};
-use super::state::CompactState;
+use super::state::{CompactState, product};
 use crate::error::Fault;
 
 const SHORTEST_TERM: Duration = Duration::from_millis(1);
 const LONGEST_TERM: Duration = Duration::from_secs(60);
 
-/// The longest time for which a denial of a window stands, in µs.
-const LONGEST_PAUSE: u64 = 1_000_000;
+/// The longest pause, in µs.
+const LONGEST_PAUSE: u128 = 1_000_000;
 
 impl Algorithm {
     /// Returns the algorithm by which blocks are charged for a term: a bucket holds less, and a log lasts longer.
@@ -76,19 +75,21 @@ impl Algorithm {
                 .number(self.amount as u64)
                 .text(" tokens per ")
                 .duration(Duration::from_micros(self.span))
-                .text(": use at most one per microsecond, by larger tokens, or a window"));
+                .text(": use at most one per microsecond, or a window"));
         }
         if reserve >= capacity {
-            let shortest = (capacity - 1) as u128 * self.span as u128 / self.amount as u128;
-            return Err(Fault::new("a lease of ")
+            let longest = (capacity - 1) as u128 * self.span as u128 / self.amount as u128;
+            let fault = Fault::new("a lease of ")
                 .duration(term)
                 .text(" takes ")
                 .number(reserve)
-                .text(" tokens of a burst of ")
+                .text(" of a burst of ")
                 .number(capacity)
-                .text(": shorten the lease to at most ")
-                .duration(Duration::from_micros(shortest as u64))
-                .text(", or raise the burst"));
+                .text(" tokens: raise the burst");
+            return Err(match longest {
+                0..1_000 => fault,
+                _ => fault.text(", or shorten the lease to at most ").duration(Duration::from_micros(longest as u64)),
+            });
         }
         Ok(())
     }
@@ -109,21 +110,16 @@ impl Algorithm {
 
     /// Returns for how long a denial stands after the first token is free again, in µs. Tokens that are regained one at a
     /// time would otherwise be leased one at a time.
-    pub(super) fn pause(&self) -> u64 {
-        let term = u64::from(self.term);
-        match self.kind {
+    pub(crate) fn pause(&self) -> u64 {
+        let term = u128::from(self.term);
+        let pause = match self.kind {
             Kind::LeasedBucket(_) => {
-                let drained = self.hard_capacity() as u128 * self.span as u128 / u128::from(self.amount.max(1));
-                term.min(4 * LONGEST_PAUSE).min(u64::try_from(drained).unwrap_or(u64::MAX)) / 4
+                term.min(product(self.hard_capacity(), self.span) / u128::from(self.amount.max(1))) / 4
             }
-            Kind::Log(None) | Kind::Counter(..) => (term / 16).min(LONGEST_PAUSE),
+            Kind::Log(None) | Kind::Counter(..) => term / 16,
             _ => 0,
-        }
-    }
-
-    /// Returns the tokens in use at `now` by the summary of a key, of which so many are still unspent here.
-    pub(crate) fn used_by(&self, mark: CompactState, now: u64, unspent: u64) -> u64 {
-        KeyState::Compact(mark).used(self, now).saturating_sub(unspent)
+        };
+        pause.min(LONGEST_PAUSE) as u64
     }
 }
 
@@ -176,7 +172,7 @@ mod tests {
         let bucket = Algorithm::from(TokenBucket::per_second(1_000).burst(200));
         assert_eq!(
             error(bucket, Duration::from_secs(1)),
-            "a lease of 1 second takes 1000 tokens of a burst of 200: shorten the lease to at most 199 ms, or raise the burst",
+            "a lease of 1 second takes 1000 of a burst of 200 tokens: raise the burst, or shorten the lease to at most 199 ms",
         );
         assert!(bucket.leased(Duration::from_millis(199)).is_ok());
         for term in [Duration::from_micros(999), Duration::from_millis(60_001), Duration::from_nanos(1_000_001)] {

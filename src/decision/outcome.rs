@@ -24,9 +24,9 @@ pub struct Outcome {
     /// The time until the cost is available: 0 if it is, or [`NEVER`], or [`UNANSWERED`]. All spans are in µs.
     pub(crate) wait: u64,
     /// The time for which an allowed request waits before it proceeds.
-    pub(super) delay: u64,
+    delay: u64,
     /// The instant of the decision, in µs.
-    pub(super) now: u64,
+    pub(crate) now: u64,
     /// The tokens in use after the decision.
     pub(crate) used: u64,
     /// The [summary](KeyState::summary) of the state after the decision.
@@ -230,7 +230,9 @@ impl Outcome {
             return;
         }
         // By its own clock, because a calendar is decided by the wall clock.
-        let (mut state, now) = (KeyState::Compact(self.mark), self.now + elapsed);
+        // During the pause of a leased limit, nobody can take what is free again.
+        let pause = if wait > 0 { self.algorithm.pause() } else { 0 };
+        let (mut state, now) = (KeyState::Compact(self.mark), self.now + elapsed.saturating_sub(pause));
         if self.algorithm.keeps_log() && (1..NEVER).contains(&self.wait) {
             self.wait = later(self.wait);
             self.now = now;
@@ -338,6 +340,11 @@ impl Outcome {
     #[cold]
     pub(super) fn details_mut(&mut self) -> &mut Details {
         self.details.get_or_insert_default()
+    }
+
+    /// Returns whether a store has set the answer, so that the state of the key does not follow from the mark.
+    pub(crate) fn has_given_report(&self) -> bool {
+        self.given_report().is_some()
     }
 
     fn given_report(&self) -> Option<&ReportedValues> {

@@ -36,11 +36,6 @@ impl Outcome {
         block
     }
 
-    /// Returns the instant of the decision, in µs.
-    pub(crate) fn instant(&self) -> u64 {
-        self.now
-    }
-
     /// Answers as a call has left the key at the instant `at`, brought forward by so many µs, if that denies the request.
     /// `mark` is the summary of the key.
     pub(crate) fn is_denied_by(&mut self, mark: CompactState, at: u64, elapsed: u64) -> bool {
@@ -52,7 +47,8 @@ impl Outcome {
             self.set_unanswered();
             return false;
         }
-        self.peek(&state, at + elapsed, false);
+        // During the pause, nobody can take what is free again.
+        self.peek(&state, at + elapsed.saturating_sub(self.algorithm.pause()), false);
         self.complete(&mut state, false);
         self.wait = if wait < NEVER { wait - elapsed } else { wait };
         true
@@ -63,6 +59,6 @@ impl Outcome {
     #[inline]
     pub(crate) fn answer_by_block(&mut self, mark: CompactState, now: u64, left: u64) {
         (self.wait, self.now, self.mark) = (0, now, mark);
-        self.used = self.charge.algorithm.used_by(mark, now, left);
+        self.used = KeyState::Compact(mark).used(&self.charge.algorithm, now).saturating_sub(left);
     }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 use crate::algorithm::{CompactState, Size};
-use crate::decision::{Charges, Outcome};
+use crate::decision::{Charge, Charges, Outcome};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of sets of keys.
@@ -44,11 +44,14 @@ struct Key {
     fingerprint: u128,
     demand: Demand,
     blocks: SmallVec<[Block; 1]>,
+    /// The call for the next block.
     call: Option<CallInProgress>,
     /// What the last call has left of the key.
     known: Option<Known>,
-    /// Whether that took less than it wanted.
-    is_tight: bool,
+    /// Whether that was nothing.
+    is_exhausted: bool,
+    /// Whether that has brought no block, although there were tokens for one: the store does not take any.
+    has_no_block: bool,
 }
 
 /// A call for the next block.
@@ -56,12 +59,12 @@ struct CallInProgress {
     done: Arc<Semaphore>,
     /// The tokens that it wants, less those that requests wait for.
     spare: u64,
+    /// The instant before it is sent, in µs.
+    sent: u64,
 }
 
 /// Tokens that were charged by one call. All instants are in µs.
 struct Block {
-    /// Tells it apart from other blocks of the process.
-    number: u64,
     left: u64,
     known: Known,
     /// The instant on the clock of this process at which the lease ends.
@@ -79,7 +82,7 @@ struct Known {
     received: u64,
 }
 
-/// The tokens that were asked for in the present term and in the one before.
+/// The tokens of allowed requests in the present term and in the one before.
 #[derive(Default)]
 struct Demand {
     since: u64,
@@ -102,17 +105,11 @@ pub(super) enum Ask {
 /// A call for blocks, until it is dropped.
 pub(super) struct BlockCall {
     blocks: Arc<Blocks>,
-    /// The fingerprints, and the tokens that are wanted.
-    keys: SmallVec<[(u128, u64); 2]>,
+    /// The fingerprints of the keys.
+    keys: SmallVec<[u128; 2]>,
     done: Arc<Semaphore>,
     /// The instant before it is sent.
     sent: u64,
-}
-
-/// A block, and when its lease ends.
-pub(super) struct Lease {
-    pub(super) number: u64,
-    pub(super) ends_at: u64,
 }
 
 impl Blocks {
@@ -126,9 +123,12 @@ impl Blocks {
     }
 
     /// Decides a request by blocks, if these have enough tokens for all of its charges. Returns the instant of the decision.
-    /// If only some have, their charges are answered, and are to be put back.
+    /// If only some have, their charges are answered, and the caller puts them back.
     pub(super) fn decide(&self, charges: &mut [Outcome]) -> Option<Timestamp> {
         let (sets, mut now, mut at) = (self.sets.get()?, None, 0);
+        if !charges.iter().all(Outcome::is_leasable) {
+            return None;
+        }
         for outcome in charges {
             at = at.max(self.spend(sets, outcome, &mut now)?);
         }
@@ -138,10 +138,7 @@ impl Blocks {
     /// Spends the cost of a charge, and answers it. Returns the instant of the decision. Reads the clock once.
     #[inline]
     fn spend(&self, sets: &[Set], outcome: &mut Outcome, now: &mut Option<u64>) -> Option<u64> {
-        if !outcome.is_leasable() {
-            return None;
-        }
-        let (fingerprint, cost) = (outcome.fingerprint(), outcome.cost());
+        let fingerprint = outcome.fingerprint();
         let set = &sets[set_of(fingerprint)];
         if set.blocks.load(Ordering::Relaxed) == 0 {
             return None;
@@ -149,109 +146,125 @@ impl Blocks {
         let now = *now.get_or_insert_with(|| self.now());
         let mut keys = set.lock();
         let key = keys.iter_mut().find(|key| key.fingerprint == fingerprint)?;
-        let size = outcome.own_size;
-        let mut blocks = key.blocks.iter_mut().rev();
-        let block = blocks.find(|block| block.left >= cost && block.ends_at > now && block.known.size == size)?;
-        block.left -= cost;
+        let block = key.blocks.iter_mut().find(|block| block.has(outcome, now))?;
+        block.left -= outcome.cost();
         if block.left == 0 {
             set.blocks.fetch_sub(1, Ordering::Relaxed);
         }
-        key.demand.add(now, outcome.algorithm.term, cost);
+        key.demand.add(now, outcome.algorithm.term, outcome.cost());
         let at = block.known.at_store(now);
         outcome.answer_by_block(block.known.mark, at, block.left);
         Some(at)
     }
 
-    /// Returns how to decide a request that no block has decided, and sets the blocks that its charges want.
+    /// Counts the tokens of a request that the store has allowed.
+    pub(super) fn count(&self, outcomes: &[Outcome]) {
+        let (sets, now) = (self.sets(), self.now());
+        for outcome in outcomes.iter().filter(|outcome| outcome.is_leasable()) {
+            let set = &sets[set_of(outcome.fingerprint())];
+            if let Some(key) = set.find_or_add(&mut set.lock(), outcome.fingerprint(), now) {
+                key.demand.add(now, outcome.algorithm.term, outcome.cost());
+            }
+        }
+    }
+
+    /// Returns how to decide a request that no block has decided. For a lease, sets the blocks that its charges want.
     pub(super) fn ask(self: &Arc<Self>, charges: &mut Charges) -> Ask {
         // A block would not be used while another limit needs a call.
         if !charges.iter().all(Outcome::is_leasable) {
             return Ask::Store;
         }
-        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Set::default()).collect());
-        let now = self.now();
-        let mut wanting = SmallVec::<[(u128, u64); 2]>::new();
-        let is_one = charges.len() == 1;
-        for outcome in charges.iter_mut() {
-            let set = &sets[set_of(outcome.fingerprint())];
+        let (now, is_one) = (self.now(), charges.len() == 1);
+        let mut wanting = SmallVec::<[(usize, u64); 2]>::new();
+        for (position, outcome) in charges.iter_mut().enumerate() {
+            let set = &self.sets()[set_of(outcome.fingerprint())];
             let mut keys = set.lock();
-            let Some(key) = set.find_or_add(&mut keys, outcome.fingerprint(), now) else { continue };
-            let (term, size) = (outcome.algorithm.term, outcome.own_size);
-            let wanted = key.demand.of_last_term(now, term);
-            key.demand.add(now, term, outcome.cost());
-            if is_one && let Some(known) = key.known.filter(|known| known.is_recent(now) && known.size == size) {
+            let Some(key) = keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint()) else { continue };
+            if is_one
+                && let Some(known) = key.known.filter(|known| known.is_recent(now) && known.size == outcome.own_size)
+            {
                 let at = known.at_store(now);
                 if outcome.is_denied_by(known.mark, known.at, at - known.at) {
                     return Ask::Denied(Timestamp::from_micros(at));
                 }
             }
-            if let Some(call) = &mut key.call {
-                // A request that the block has no tokens for would have to call after the wait. If tokens are scarce, it takes
+            let term = outcome.algorithm.term;
+            // A runtime that stands still does not end its calls.
+            if let Some(call) = key.call.as_mut().filter(|call| now.saturating_sub(call.sent) < term.into()) {
+                // A request that the block has no tokens for would have to call after the wait. If there are none, it takes
                 // the denial of the call.
-                if call.spare < outcome.cost() && !key.is_tight {
-                    charges.want_no_blocks();
+                if call.spare < outcome.cost() && !key.is_exhausted {
                     return Ask::Store;
                 }
                 call.spare = call.spare.saturating_sub(outcome.cost());
                 return Ask::Wait(call.done.clone());
             }
-            let has_enough = key.blocks.iter().any(|block| block.ends_at > now && block.left >= outcome.cost());
-            if wanted > 0 && !has_enough && key.blocks.len() < BLOCKS {
-                outcome.want_block(wanted);
-                wanting.push((outcome.fingerprint(), wanted));
+            let wanted = key.demand.of_last_term(now, term);
+            if wanted > 0 && !key.blocks.iter().any(|block| block.has(outcome, now)) && key.has_room(now, set) {
+                wanting.push((position, wanted));
             }
         }
         if wanting.is_empty() {
             return Ask::Store;
         }
-        let done = Arc::new(Semaphore::new(0));
-        for &(fingerprint, spare) in &wanting {
-            if let Some(key) = sets[set_of(fingerprint)].lock().iter_mut().find(|key| key.fingerprint == fingerprint) {
-                key.call = Some(CallInProgress { done: done.clone(), spare });
-            }
+        let (mut keys, done) = (SmallVec::new(), Arc::new(Semaphore::new(0)));
+        for (position, wanted) in wanting {
+            let outcome = &mut charges[position];
+            outcome.want_block(wanted);
+            keys.push(outcome.fingerprint());
+            self.with_key(outcome, |key, _| {
+                let spare = if key.has_no_block { 0 } else { wanted };
+                key.call = Some(CallInProgress { done: done.clone(), spare, sent: now });
+            });
         }
-        Ask::Lease(BlockCall { blocks: self.clone(), keys: wanting, done, sent: now })
+        Ask::Lease(BlockCall { blocks: self.clone(), keys, done, sent: now })
     }
 
     /// Puts tokens back into the block that they were taken from. Returns whether it is still there.
     pub(super) fn put_back(&self, outcome: &Outcome) -> bool {
-        let Some(set) = self.set(outcome) else { return false };
         let now = self.now();
-        let mut keys = set.lock();
-        let Some(key) = keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint()) else { return false };
-        let mut blocks = key.blocks.iter_mut();
-        let Some(block) = blocks.find(|block| block.known.mark == outcome.mark && block.ends_at > now) else {
-            return false;
-        };
-        set.blocks.fetch_add(usize::from(block.left == 0), Ordering::Relaxed);
-        block.left += outcome.cost();
-        true
+        let is_there = self.with_key(outcome, |key, set| {
+            let mut blocks = key.blocks.iter_mut();
+            let block = blocks.find(|block| block.known.mark == outcome.mark && block.ends_at > now)?;
+            set.blocks.fetch_add(usize::from(block.left == 0), Ordering::Relaxed);
+            block.left += outcome.cost();
+            key.demand.present = key.demand.present.saturating_sub(outcome.cost());
+            Some(())
+        });
+        is_there.flatten().is_some()
     }
 
     /// Ends the lease of a block. Returns the tokens that were not spent.
-    pub(super) fn end(&self, outcome: &Outcome, number: u64) -> u64 {
-        let Some(set) = self.set(outcome) else { return 0 };
-        let mut keys = set.lock();
-        let Some(key) = keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint()) else { return 0 };
-        key.remove(set, |block| block.number == number)
+    pub(super) fn end(&self, outcome: &Outcome) -> u64 {
+        self.with_key(outcome, |key, set| key.remove(set, |block| block.known.mark == outcome.mark)).unwrap_or(0)
     }
 
-    /// Forgets how calls have left keys, because a refund or a reset changes that. A reset also ends their leases.
-    pub(super) fn forget(&self, charges: &[Outcome], is_reset: bool) {
+    /// Forgets how calls have left keys, which a refund changes.
+    pub(super) fn forget(&self, charges: &[Outcome]) {
         for outcome in charges {
-            let Some(set) = self.set(outcome) else { return };
-            let mut keys = set.lock();
-            if let Some(key) = keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint()) {
-                key.known = None;
-                if is_reset {
-                    key.remove(set, |_| true);
-                }
-            }
+            self.with_key(outcome, |key, _| key.known = None);
         }
     }
 
-    fn set(&self, outcome: &Outcome) -> Option<&Set> {
-        Some(&self.sets.get()?[set_of(outcome.fingerprint())])
+    /// Drops the blocks of keys, and those that calls in progress bring.
+    pub(super) fn reset(&self, charges: &[Outcome]) {
+        for outcome in charges {
+            self.with_key(outcome, |key, set| {
+                key.remove(set, |_| true);
+                (key.known, key.call) = (None, None);
+            });
+        }
+    }
+
+    fn sets(&self) -> &[Set] {
+        self.sets.get_or_init(|| (0..SETS).map(|_| Set::default()).collect())
+    }
+
+    /// Calls `change` with the key of a charge and its set, if the key has demand.
+    fn with_key<T>(&self, outcome: &Outcome, change: impl FnOnce(&mut Key, &Set) -> T) -> Option<T> {
+        let set = &self.sets.get()?[set_of(outcome.fingerprint())];
+        let mut keys = set.lock();
+        Some(change(keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint())?, set))
     }
 }
 
@@ -264,8 +277,7 @@ impl Set {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds a key, or adds it in place of the one that has not been asked for for longest. Returns `None` if all others
-    /// have blocks.
+    /// Finds a key, or adds it in place of the one whose term began first. Returns `None` if all others have blocks.
     fn find_or_add<'k>(&self, keys: &'k mut Vec<Key>, fingerprint: u128, now: u64) -> Option<&'k mut Key> {
         let found = keys.iter().position(|key| key.fingerprint == fingerprint);
         let place = match found {
@@ -275,10 +287,7 @@ impl Set {
                 keys.len() - 1
             }
             None => {
-                // Their tasks may have ended with their runtimes.
-                for key in keys.iter_mut() {
-                    key.remove(self, |block| block.ends_at + 1_000_000 < now);
-                }
+                keys.iter_mut().for_each(|key| key.drop_ended(now, self));
                 let idle = keys.iter().enumerate().filter(|(_, key)| key.blocks.is_empty() && key.call.is_none());
                 let (place, _) = idle.min_by_key(|(_, key)| key.demand.since)?;
                 keys[place] = Key::new(fingerprint);
@@ -297,8 +306,25 @@ impl Key {
             blocks: SmallVec::new(),
             call: None,
             known: None,
-            is_tight: false,
+            is_exhausted: false,
+            has_no_block: false,
         }
+    }
+
+    /// Returns whether there is room for another block. A spent one goes, so that tokens of it are returned to the store.
+    fn has_room(&mut self, now: u64, set: &Set) -> bool {
+        self.drop_ended(now, set);
+        if self.blocks.len() == BLOCKS
+            && let Some(spent) = self.blocks.iter().position(|block| block.left == 0)
+        {
+            self.blocks.remove(spent);
+        }
+        self.blocks.len() < BLOCKS
+    }
+
+    /// Removes blocks that ended a second ago. A task that ended with its runtime returns none.
+    fn drop_ended(&mut self, now: u64, set: &Set) {
+        self.remove(set, |block| block.ends_at + 1_000_000 < now);
     }
 
     /// Removes blocks. Returns the tokens that they have left.
@@ -315,13 +341,20 @@ impl Key {
     }
 }
 
+impl Block {
+    /// Returns whether a charge can be taken from the block.
+    fn has(&self, charge: &Charge, now: u64) -> bool {
+        self.left >= charge.cost() && self.ends_at > now && self.known.size == charge.own_size
+    }
+}
+
 impl Known {
     /// Returns the instant `now` of this process on the clock of the store, which may be a little later.
     fn at_store(&self, now: u64) -> u64 {
         (self.at + now.saturating_sub(self.received)).min(Timestamp::MAX.as_micros())
     }
 
-    /// Returns whether others have changed the state a short time ago at most.
+    /// Returns whether the answer is recent: it misses later charges and refunds of other processes.
     fn is_recent(&self, now: u64) -> bool {
         now.saturating_sub(self.received) < LONGEST_DENIAL
     }
@@ -354,27 +387,30 @@ impl Demand {
 }
 
 impl BlockCall {
-    /// Keeps how the call has left a key, and the tokens of the block. Returns its lease, unless it is over or empty.
-    pub(super) fn keep(&self, outcome: &Outcome, tokens: u64) -> Option<Lease> {
-        let (blocks, now) = (&self.blocks, self.blocks.now());
-        let set = blocks.set(outcome)?;
-        let known = Known { size: outcome.own_size, mark: outcome.mark, at: outcome.instant(), received: now };
-        let mut keys = set.lock();
-        let key = keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint())?;
-        key.known = Some(known);
-        let wanted = self.keys.iter().find(|(fingerprint, _)| *fingerprint == outcome.fingerprint());
-        key.is_tight = wanted.is_some_and(|(_, wanted)| tokens < *wanted);
+    /// Keeps how the call has left a key, and the tokens of the block. Returns the instant at which the lease ends, in µs,
+    /// or `None` if that is over. A block of the time before a reset is dropped.
+    pub(super) fn keep(&self, outcome: &Outcome, tokens: u64) -> Option<u64> {
+        let now = self.blocks.now();
+        let known = Known { size: outcome.own_size, mark: outcome.mark, at: outcome.now, received: now };
         let span = outcome.algorithm.lease_of(&outcome.mark, known.at);
         // The clocks of two computers run at different rates, and instants are rounded.
         let ends_at = (self.sent + span).saturating_sub(span / 1_000 + 2);
-        if tokens == 0 || ends_at <= now {
-            return None;
-        }
-        static NUMBERS: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed) as u64;
-        set.blocks.fetch_add(1, Ordering::Relaxed);
-        key.blocks.push(Block { number, left: tokens, known, ends_at });
-        Some(Lease { number, ends_at })
+        let kept = self.blocks.with_key(outcome, |key, set| {
+            if !key.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.done, &self.done)) {
+                return Some(now);
+            }
+            // The marks of other stores tell nothing of a key.
+            key.known = (!outcome.has_given_report()).then_some(known);
+            key.is_exhausted = outcome.remaining() == 0;
+            key.has_no_block = tokens == 0 && !key.is_exhausted;
+            if tokens == 0 || ends_at <= now {
+                return None;
+            }
+            set.blocks.fetch_add(1, Ordering::Relaxed);
+            key.blocks.push(Block { left: tokens, known, ends_at });
+            Some(ends_at)
+        });
+        kept.flatten()
     }
 }
 
@@ -382,7 +418,7 @@ impl BlockCall {
 impl Drop for BlockCall {
     fn drop(&mut self) {
         let Some(sets) = self.blocks.sets.get() else { return };
-        for (fingerprint, _) in &self.keys {
+        for fingerprint in &self.keys {
             let mut keys = sets[set_of(*fingerprint)].lock();
             let own = |key: &&mut Key| key.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.done, &self.done));
             keys.iter_mut().filter(own).for_each(|key| key.call = None);

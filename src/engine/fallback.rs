@@ -40,6 +40,7 @@ impl FallbackPolicies {
     ) -> (Fallback, Option<Decision>) {
         // The store may have answered some of them before it failed, or have given them the size of an override.
         charges.ask_again();
+        charges.want_no_blocks();
         let quotas = || charges.iter().filter(|outcome| outcome.veto == Veto::Quota);
         let are_quotas_allowed = quotas().any(|outcome| self.policy(limits, outcome) == OnStoreError::Allow);
         let may_quotas_allow = are_quotas_allowed || quotas().any(|outcome| !self.is_share_too_small(limits, outcome));

@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::blocks::{Ask, BlockCall, Lease};
+use super::blocks::{Ask, BlockCall};
 use super::{Deadline, Engine};
 use crate::decision::{Charges, DecidedBy, Decision, Outcome, Purpose, Receipt};
 use crate::error::StoreError;
 use crate::recorder::Event;
 use crate::store::StoreFuture;
-use crate::time::Timestamp;
 
 impl Engine {
     /// Decides a request by leased tokens, if there are enough for all of its limits.
@@ -26,7 +25,7 @@ impl Engine {
         Some(Decision::of(at?, DecidedBy::Lease, true, self.limits.store, mem::take(charges)))
     }
 
-    /// Returns the tokens of a request that only some limits have.
+    /// Puts back the tokens of a request for which only some limits had enough.
     #[cold]
     fn undo(self: &Arc<Self>, charges: &mut Charges) {
         let mut charged = self.limits.no_charges();
@@ -50,52 +49,34 @@ impl Engine {
             return self.decide_in_store(charges, Purpose::Take, began, deadline);
         };
         match self.blocks.ask(&mut charges) {
-            Ask::Denied(at) => StoreFuture::ready(Ok(self.recorded(at, DecidedBy::RememberedDenial, charges, began))),
+            Ask::Denied(at) => {
+                let decision = self.decision(at, DecidedBy::RememberedDenial, charges, Purpose::Take);
+                self.record(began, &decision);
+                StoreFuture::ready(Ok(decision))
+            }
             Ask::Lease(call) => {
                 // In a task of its own, so that the block remains if the caller gives up.
                 let (answer, decision) = oneshot::channel();
-                runtime.spawn(self.clone().lease(call, charges, began, deadline, answer));
+                runtime.spawn(self.clone().lease(call, charges.clone(), deadline, answer));
+                let engine = self.clone();
                 StoreFuture::pending(async move {
-                    decision.await.unwrap_or_else(|_| Err(StoreError::new("the task that leases tokens has ended")))
+                    let Ok(decision) = decision.await else {
+                        let error = StoreError::of_one_request("the task that leases tokens has ended");
+                        return engine.decide_locally(Some(error), charges, Purpose::Take, began);
+                    };
+                    decision.inspect(|decision| engine.record(began, decision))
                 })
             }
             Ask::Wait(call) if !has_waited => {
                 let (engine, deadline) = (self.clone(), deadline.begin());
                 StoreFuture::pending(async move {
-                    // An error says that the call has ended.
-                    let _ = deadline.limit(call.acquire()).await;
-                    engine.decide_after_call(charges, began, deadline).await
+                    // An error says that the call has ended. Half of the time is left for a call of its own.
+                    let _ = timeout(deadline.left() / 2, call.acquire()).await;
+                    engine.decide_until(charges, Purpose::Take, || began, || deadline, true).await
                 })
             }
-            Ask::Wait(_) | Ask::Store => {
-                charges.want_no_blocks();
-                self.decide_in_store(charges, Purpose::Take, began, deadline)
-            }
+            Ask::Wait(_) | Ask::Store => self.decide_in_store(charges, Purpose::Take, began, deadline),
         }
-    }
-
-    /// Decides a request that has waited for the call of another: by the block, as the call was denied, or by a call of its
-    /// own.
-    fn decide_after_call(
-        self: &Arc<Self>,
-        mut charges: Charges,
-        began: Option<Instant>,
-        deadline: Deadline,
-    ) -> StoreFuture<Decision> {
-        if let Some(decision) = self.decide_by_blocks(&mut charges) {
-            self.record(began, &decision);
-            return StoreFuture::ready(Ok(decision));
-        }
-        match self.guard.store.decide_at_once(&mut charges, Purpose::Take) {
-            Some(at) => StoreFuture::ready(Ok(self.recorded(at, self.by_at_once, charges, began))),
-            None => self.decide_and_lease(charges, began, deadline, true),
-        }
-    }
-
-    fn recorded(&self, at: Timestamp, by: DecidedBy, charges: Charges, began: Option<Instant>) -> Decision {
-        let decision = self.decision(at, by, charges, Purpose::Take);
-        self.record(began, &decision);
-        decision
     }
 
     /// Decides a request by the store, keeps the blocks that it takes, and returns what is left of them at their ends.
@@ -103,58 +84,51 @@ impl Engine {
         self: Arc<Self>,
         call: BlockCall,
         charges: Charges,
-        began: Option<Instant>,
         deadline: Deadline,
         answer: oneshot::Sender<Result<Decision, StoreError>>,
     ) {
-        let mut decision = self.decide_in_store(charges, Purpose::Take, began, deadline).await;
-        let mut kept = match &mut decision {
+        let mut decision = self.decide_in_store(charges, Purpose::Take, None, deadline).await;
+        let kept = match &mut decision {
             Ok(decision) => keep(&call, decision),
             Err(_) => Vec::new(),
         };
         drop(call);
         let _ = answer.send(decision);
-        for (block, _) in &kept {
-            let limit = self.limits[block.limit()].name();
-            self.report_event(&Event::LeaseBegan { limit, tokens: block.cost() });
+        let began: Vec<_> = kept.iter().map(|(block, _)| (block.limit(), block.cost())).collect();
+        // Each in a task of its own, whatever a recorder does.
+        for (block, ends_at) in kept {
+            tokio::spawn(self.clone().end_lease(block, ends_at));
         }
-        kept.sort_by_key(|(_, lease)| lease.as_ref().map(|lease| lease.ends_at));
-        for (block, lease) in kept {
-            self.end_lease(block, lease).await;
+        for (limit, tokens) in began {
+            self.report_event(&Event::LeaseBegan { limit: self.limits[limit].name(), tokens });
         }
     }
 
-    /// Waits for the end of a lease, and returns the tokens that were not spent.
-    async fn end_lease(self: &Arc<Self>, mut block: Outcome, lease: Option<Lease>) {
+    /// Waits for the end of a lease, in µs, and returns the tokens that were not spent.
+    async fn end_lease(self: Arc<Self>, mut block: Outcome, ends_at: Option<u64>) {
         let (limit, tokens) = (block.limit(), block.cost());
-        if let Some(lease) = lease {
-            sleep(Duration::from_micros(lease.ends_at.saturating_sub(self.blocks.now()))).await;
-            block.charge.cost = self.blocks.end(&block, lease.number);
+        if let Some(ends_at) = ends_at {
+            sleep(Duration::from_micros(ends_at.saturating_sub(self.blocks.now()))).await;
+            block.charge.cost = self.blocks.end(&block);
         }
         let unspent = block.cost();
         let receipt = Receipt { by: DecidedBy::Store, store: self.limits.store, charged: Charges::of([block]) };
         let returned = unspent == 0 || self.refund(receipt, self.deadline()).await.is_ok();
         self.report_event(&Event::LeaseEnded { limit: self.limits[limit].name(), tokens, unspent, returned });
     }
-
-    /// Puts tokens that were spent from blocks back. Returns those whose lease has ended, which the store refunds.
-    pub(super) fn put_back(&self, mut charged: Charges) -> Charges {
-        charged.retain(|outcome| !self.blocks.put_back(outcome));
-        charged
-    }
 }
 
-/// Keeps the blocks of a decision, each with its lease unless that is over.
-fn keep(call: &BlockCall, decision: &mut Decision) -> Vec<(Outcome, Option<Lease>)> {
+/// Keeps the blocks of a decision, each with the end of its lease, in µs, unless that is over.
+fn keep(call: &BlockCall, decision: &mut Decision) -> Vec<(Outcome, Option<u64>)> {
     let mut kept = Vec::new();
     if decision.decided_by().is_store() {
         for outcome in decision.outcomes_mut() {
             let tokens = outcome.take_out_block();
-            let lease = call.keep(outcome, tokens);
+            let ends_at = call.keep(outcome, tokens);
             if tokens > 0 {
                 let mut block = outcome.clone();
                 block.charge.cost = tokens;
-                kept.push((block, lease));
+                kept.push((block, ends_at));
             }
         }
     }

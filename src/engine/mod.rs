@@ -198,16 +198,16 @@ impl Engine {
     /// Decides a request. [Takes](Purpose::Take) its costs from all its limits or from none.
     #[inline(always)]
     pub(crate) fn decide(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        self.decide_until(charges, purpose, || self.start_recording(purpose), || self.deadline())
+        self.decide_until(charges, purpose, || self.start_recording(purpose), || self.deadline(), false)
     }
 
     /// Decides a request that is not [recorded](Self::record), because the caller may ask it again at a lower cost.
     pub(crate) fn decide_unrecorded(self: &Arc<Self>, charges: Charges, purpose: Purpose) -> StoreFuture<Decision> {
-        self.decide_until(charges, purpose, || None, || self.deadline())
+        self.decide_until(charges, purpose, || None, || self.deadline(), false)
     }
 
     /// Decides a request within a deadline, which is needed only if the store has to be called: otherwise, it would take
-    /// 40 instructions ("token bucket" in `.ci/instructions`).
+    /// 40 instructions ("token bucket" in `.ci/instructions`). `has_waited` is whether it has waited for a block.
     #[inline(always)]
     fn decide_until(
         self: &Arc<Self>,
@@ -215,6 +215,7 @@ impl Engine {
         purpose: Purpose,
         began: impl FnOnce() -> Option<Instant>,
         deadline: impl FnOnce() -> Deadline,
+        has_waited: bool,
     ) -> StoreFuture<Decision> {
         if charges.is_empty() {
             return StoreFuture::ready(Ok(Decision::unlimited()));
@@ -229,7 +230,7 @@ impl Engine {
         }
         let Some(at) = self.guard.store.decide_at_once(&mut charges, purpose) else {
             return match self.limits.have_leases && purpose == Purpose::Take {
-                true => self.decide_and_lease(charges, began, deadline(), false),
+                true => self.decide_and_lease(charges, began, deadline(), has_waited),
                 false => self.decide_in_store(charges, purpose, began, deadline()),
             };
         };
@@ -307,6 +308,9 @@ impl Engine {
             match engine.end(&call, &charges, answer, by, |_| true) {
                 Ok(at) => {
                     let decision = engine.decision(at, by, charges, purpose);
+                    if engine.limits.have_leases && decision.is_charged() {
+                        engine.blocks.count(decision.outcomes());
+                    }
                     engine.record(began, &decision);
                     Ok(decision)
                 }
@@ -325,7 +329,7 @@ impl Engine {
         deadline: Deadline,
     ) -> StoreFuture<Decision> {
         if by.is_store() || charges.is_empty() {
-            return self.decide_until(charges, purpose, || began, || deadline);
+            return self.decide_until(charges, purpose, || began, || deadline, false);
         }
         StoreFuture::ready(self.decide_locally(None, charges, purpose, began))
     }
@@ -474,10 +478,10 @@ impl Engine {
 
     fn refund_fitted(self: &Arc<Self>, receipt: Receipt, deadline: Deadline) -> StoreFuture<()> {
         let Receipt { by, mut charged, .. } = receipt;
-        if self.limits.have_leases && by.is_store() {
-            charged = self.put_back(charged);
-            self.blocks.forget(&charged, false);
+        if by == DecidedBy::Lease {
+            charged.retain(|outcome| !self.blocks.put_back(outcome));
         }
+        self.blocks.forget(&charged);
         if by.is_store() && !charged.is_empty() {
             return self.call(charged, deadline, |store, charged| store.refund(charged));
         }
@@ -499,7 +503,17 @@ impl Engine {
         // Slots belong to requests in flight.
         charges.retain(|outcome| !outcome.algorithm().is_concurrency);
         self.fallback.reset(&self.limits, &charges);
-        self.blocks.forget(&charges, true);
-        self.call(charges, self.deadline(), |store, charges| store.reset(charges))
+        self.blocks.reset(&charges);
+        let reset = self.call(charges.clone(), self.deadline(), |store, charges| store.reset(charges));
+        match reset.into_ready() {
+            Ok(result) => StoreFuture::ready(result),
+            Err(pending) => {
+                let engine = self.clone();
+                StoreFuture::pending(async move {
+                    // A block that was taken meanwhile may be of the time before.
+                    pending.await.inspect(|()| engine.blocks.reset(&charges))
+                })
+            }
+        }
     }
 }

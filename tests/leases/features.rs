@@ -11,31 +11,31 @@ use support::time::SECOND;
 use tokio::time::{Instant, sleep};
 use tower_ratelimit::store::Remembering;
 use tower_ratelimit::{
-    Builder, DecidedBy, Decision, Event, FixedWindow, Limit, Limiter, LiveLimits, MemoryStore, OnStoreError,
-    OutcomeKind, SlidingLog, TokenBucket,
+    Algorithm, Builder, DecidedBy, Decision, Event, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits,
+    MemoryStore, OnStoreError, OutcomeKind, Penalty, SlidingLog, TokenBucket,
 };
 
-const TERM: Duration = Duration::from_millis(100);
+pub(crate) const TERM: Duration = Duration::from_millis(100);
 
 /// A leased bucket holds 200 tokens, less 10 that it regains in a term.
 fn bucket() -> Limit {
     Limit::new("bucket", TokenBucket::per_second(100).burst(200)).leased(TERM)
 }
 
-fn window(tokens: u32) -> Limit {
+pub(crate) fn window(tokens: u32) -> Limit {
     Limit::new("window", FixedWindow::per_day(tokens)).leased(TERM)
 }
 
-fn builder(limits: impl IntoIterator<Item = Limit>, store: &FaultyStore) -> Builder {
+pub(crate) fn builder(limits: impl IntoIterator<Item = Limit>, store: &FaultyStore) -> Builder {
     Limiter::builder(limits).store(Remembering::new(store.clone())).deadline(SECOND)
 }
 
-async fn acquire(limiter: &Limiter, cost: u64) -> Decision {
+pub(crate) async fn acquire(limiter: &Limiter, cost: u64) -> Decision {
     limiter.acquire("key", cost).await.expect("a decision")
 }
 
 /// Acquires single tokens until the process has leased some.
-async fn warm_up(limiter: &Limiter) {
+pub(crate) async fn warm_up(limiter: &Limiter) {
     for _ in 0..6 {
         let _ = acquire(limiter, 1).await;
     }
@@ -144,7 +144,7 @@ async fn blocks_are_spent_while_the_store_fails() {
 #[tokio::test(start_paused = true)]
 async fn tokens_are_returned_to_their_block_or_else_to_the_store() {
     for algorithm in [TokenBucket::per_second(1).burst(1_000).into(), SlidingLog::per_minute(1_000).into()] {
-        let algorithm: tower_ratelimit::Algorithm = algorithm;
+        let algorithm: Algorithm = algorithm;
         let store = FaultyStore::new(Mode::Works);
         let limiter = builder([Limit::new("limit", algorithm).leased(TERM)], &store).build();
         warm_up(&limiter).await;
@@ -285,11 +285,13 @@ async fn a_flood_of_keys_evicts_no_block() {
 
 #[test]
 fn a_limit_that_cannot_be_leased_says_why() {
-    use tower_ratelimit::{LeakyBucketQueue, Penalty};
     let error = |limit: Limit| Limiter::builder([limit.leased(SECOND)]).try_build().expect_err("a mistake").to_string();
     let small = TokenBucket::per_second(1_000).burst(200);
     let cases = [
-        (Limit::new("a", small), "takes 1000 tokens of a burst of 200: shorten the lease to at most 199 ms"),
+        (
+            Limit::new("a", small),
+            "takes 1000 of a burst of 200 tokens: raise the burst, or shorten the lease to at most 199 ms",
+        ),
         (Limit::new("a", LeakyBucketQueue::per_second(1)), "a queue gives each request a turn"),
         (Limit::concurrent("a", 1), "its slots are returned"),
         (window(1).penalty(Penalty::after(1, SECOND)), "it has a penalty"),

@@ -1,11 +1,11 @@
 //! Judges admitted requests by the limit that the user configured. It knows nothing of leases.
 
+use std::time::Duration;
+
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter,
     TokenBucket,
 };
-
-use std::time::Duration;
 
 /// A limit, by its numbers. Spans are in µs.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +83,29 @@ impl Rule {
         }
     }
 
+    /// Returns by how many tokens requests surely exceed a token bucket or a fixed window, if only the span is known in
+    /// which each was admitted: its first and last instant.
+    pub(crate) fn sure_excess(&self, admitted: &[(u64, u64)]) -> u64 {
+        let mut admitted = admitted.to_vec();
+        if self.kind == Kind::FixedWindow {
+            admitted.retain(|(first, last)| first / self.span == last / self.span);
+            admitted.sort_unstable();
+            return self.excess(&admitted.iter().map(|(first, _)| (*first, 1)).collect::<Vec<_>>());
+        }
+        assert_eq!(self.kind, Kind::TokenBucket);
+        admitted.sort_unstable_by_key(|(_, last)| *last);
+        let excess_since = |&(since, _): &(u64, u64)| {
+            let mut sum = 0;
+            let later = &admitted[admitted.partition_point(|(_, last)| *last < since)..];
+            let excess = later.iter().filter(|(first, _)| *first >= since).map(|(_, last)| {
+                sum += self.span;
+                sum.saturating_sub(self.tokens * self.span + (last - since) * self.amount)
+            });
+            excess.max().unwrap_or(0)
+        };
+        admitted.iter().map(excess_since).max().unwrap_or(0).div_ceil(self.span)
+    }
+
     /// In units of 1/`span` of a token.
     fn excess_of_bucket(&self, admitted: &[(u64, u64)]) -> u64 {
         let (mut level, mut last, mut most) = (0_u128, 0, 0);
@@ -148,5 +171,16 @@ fn the_judge_finds_a_token_too_many() {
         let (most, start) = (if kind == Kind::IntervalBucket { 10 } else { 5 }, 10 * DAY);
         assert_eq!(rule.excess(&[(start, most)]), 0, "{kind:?}");
         assert_eq!(rule.excess(&[(start, most), (start + 1, 1)]), 1, "{kind:?}");
+    }
+}
+
+#[test]
+fn only_requests_that_were_surely_admitted_within_a_span_are_counted_there() {
+    for (kind, start) in [(Kind::TokenBucket, 10_000), (Kind::FixedWindow, 10_997)] {
+        let rule = Rule { kind, tokens: 2, amount: 5, span: 1_000 };
+        let spans = [(start, start + 1), (start, start + 2), (start + 2, start + 2)];
+        assert_eq!(rule.sure_excess(&spans), 1, "{kind:?}");
+        // The last one may have been admitted in the next window, or when the bucket had regained a token.
+        assert_eq!(rule.sure_excess(&[spans[0], spans[1], (start + 2, start + 200)]), 0, "{kind:?}");
     }
 }

@@ -41,7 +41,7 @@ impl Clock for StoreClock {
     }
 }
 
-/// What the calls of a run have in common.
+/// Counts the calls of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) decisions: AtomicU64,

@@ -112,7 +112,7 @@ for done = progress.done, same do
     end
     if charges and has_room and cost > 0 then
       local key = KEYS[first_key + cell.position]
-      if cell.wanted then cost = with_block(cell, key) end
+      if cell.wanted and cell.wanted > 0 then cost = with_block(cell, key) end
       if cell.tag == ScriptTag.Log then
         cell.charge(key, margin)
       else
