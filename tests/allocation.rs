@@ -19,12 +19,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::Empty;
+use support::faulty_store::{FaultyStore, Mode};
 use tower::util::{MapRequestLayer, service_fn};
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
+use tower_ratelimit::store::Remembering;
 use tower_ratelimit::{
-    AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, ListAction, LiveLimits,
-    ManualClock, MemoryStore, Penalty, RateLimitLayer, ResetFormat, Timestamp, TokenBucket, key, when,
+    AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, Limiter, ListAction,
+    LiveLimits, ManualClock, MemoryStore, Penalty, RateLimitLayer, ResetFormat, Timestamp, TokenBucket, key, when,
 };
 
 /// The system allocator, with a count of the calls of each thread.
@@ -238,7 +240,7 @@ fn a_penalty_allocates_as_another_limit_does() {
 /// Includes the start of a window, which needs the rules of its time zone.
 #[test]
 fn calendar_windows_do_not_allocate() {
-    use tower_ratelimit::{CalendarWindow, Limiter};
+    use tower_ratelimit::CalendarWindow;
 
     let berlin = || CalendarWindow::monthly(1_000).from_day(15).in_zone("Europe/Berlin");
     let limits = || layer([Limit::new("a", berlin())]);
@@ -255,6 +257,29 @@ fn calendar_windows_do_not_allocate() {
         assert!(!decide());
         clock.advance(std::time::Duration::from_secs(31 * 86_400));
         assert!(decide());
+    }
+    assert_eq!(COUNT.get(), before);
+}
+
+/// Calls of this store are not ready at once, so all requests after the first ones are decided by a lease.
+#[test]
+fn decisions_by_a_lease_do_not_allocate() {
+    let leased = || [bucket("a").leased(Duration::from_secs(60))];
+    let store = || Remembering::new(FaultyStore::new(Mode::Works));
+    let layer = RateLimitLayer::builder(leased()).store(store()).headers([]).build();
+    let limiter = Limiter::builder(leased()).store(store()).build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        // A block is as large as the demand before it: the last one has 127 tokens.
+        for _ in 0..128 {
+            layer.layer(Hello::default()).oneshot(request()).await.unwrap();
+            assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        }
+    });
+    allocates("by a lease", &layer, ALLOWED, 0);
+    let before = COUNT.get();
+    for _ in 0..100 {
+        assert!(limiter.acquire("key", 1).into_ready().unwrap().unwrap().is_allowed());
     }
     assert_eq!(COUNT.get(), before);
 }

@@ -2,7 +2,10 @@
 
 mod costs;
 mod directed;
+mod faults;
 mod features;
+mod fleet;
 mod judge;
+mod servers;
 mod simulation;
 mod world;

@@ -2,12 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use support::patient::{Patient, connected};
+use support::process::Process;
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -59,8 +59,7 @@ fn run(seed: u64, span: Duration) {
     let redis = RedisServer::start();
     let server = CountingServer::start();
     let mut random = Random(seed);
-    let mut fleet: Vec<Process> =
-        (0..PROCESSES).map(|number| Process::start(&redis.url(), server.address, number, random.next())).collect();
+    let mut fleet: Vec<Process> = (0..PROCESSES).map(|number| start(&redis, &server, number, random.next())).collect();
     let began = Instant::now();
     while server.state().begun < u64::from(SLOTS) {
         assert!(began.elapsed() < Duration::from_secs(60), "the fleet starts");
@@ -78,7 +77,7 @@ fn run(seed: u64, span: Duration) {
         match random.below(4) {
             0 => {
                 server.state().killed[number] = Some(Instant::now());
-                fleet[number] = Process::start(&redis.url(), server.address, number, random.next());
+                fleet[number] = start(&redis, &server, number, random.next());
                 kills += 1;
             }
             1 if server.state().stopped.is_none() => {
@@ -216,32 +215,10 @@ async fn take(limiter: &Limiter, random: &mut Random) -> Option<SlotGuard> {
     }
 }
 
-struct Process(Child);
-
-impl Process {
-    fn start(redis: &str, server: SocketAddr, number: usize, seed: u64) -> Self {
-        let process = Command::new(std::env::current_exe().expect("a path to this test"))
-            .args(["fleet::process_of_the_fleet", "--exact", "--ignored"])
-            .env(URL, redis)
-            .env(SERVER, server.to_string())
-            .env(NUMBER, format!("{number} {seed}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        Self(process.expect("a process"))
-    }
-
-    fn signal(&self, signal: &str) {
-        let id = self.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(redis: &RedisServer, server: &CountingServer, number: usize, seed: u64) -> Process {
+    let (url, address) = (redis.url(), server.address.to_string());
+    let variables = [(URL, url), (SERVER, address), (NUMBER, format!("{number} {seed}"))];
+    Process::start("fleet::process_of_the_fleet", &variables)
 }
 
 /// Counts the requests in flight. Those of a process that was killed end with its connections.

@@ -21,6 +21,8 @@ pub mod model;
 pub mod moved_clock;
 pub mod patient;
 pub mod permissions;
+pub mod process;
+pub mod proxy;
 pub mod recording;
 pub mod redis_cluster;
 // Published with the crate, because its unit tests use them.

@@ -8,9 +8,9 @@ use deadpool_redis::redis::{cmd, pipe};
 use tokio::runtime::Handle;
 use tower_ratelimit::{BreakerState, CircuitBreaker, Event, RedisConfig};
 
-use crate::connections::proxy::Proxy;
 use crate::connections::{charge, charged, connect, limiter, resume, short_deadline, until};
 use support::patient::{Patient, connected};
+use support::proxy::Proxy;
 use support::redis_server::{Folder, RedisServer};
 
 #[tokio::test]

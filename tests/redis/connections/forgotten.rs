@@ -5,9 +5,9 @@ use std::time::Duration;
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore};
 
-use crate::connections::proxy::Proxy;
 use crate::connections::{MOST, resume, until};
 use support::patient::{LONG, connected};
+use support::proxy::Proxy;
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
 use support::sentinel::Sentinels;

@@ -3,7 +3,6 @@
 mod access;
 mod breaks;
 mod forgotten;
-mod proxy;
 mod rejections;
 mod sentinels;
 #[cfg(target_os = "linux")]

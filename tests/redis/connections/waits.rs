@@ -9,9 +9,9 @@ use deadpool_redis::redis::cmd;
 use tokio::runtime::{Builder, Runtime};
 use tower_ratelimit::RedisConfig;
 
-use crate::connections::proxy::Gate;
 use crate::connections::{charge, charged, connect, limiter, short_deadline, until};
 use support::patient::{Patient, connected};
+use support::proxy::Gate;
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
 use support::sentinel::{MASTER, Sentinels};

@@ -10,13 +10,13 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 
-pub(crate) struct Proxy {
+pub struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
     /// The time, in ms, by which each reply is late.
     latency: Arc<AtomicU64>,
     connections: Arc<Mutex<Vec<Forwarded>>>,
-    pub(crate) opened: Arc<AtomicU32>,
+    pub opened: Arc<AtomicU32>,
 }
 
 /// A connection, whose ends stay open when it is dead.
@@ -26,7 +26,7 @@ struct Forwarded {
 }
 
 impl Proxy {
-    pub(crate) async fn to(port: u16) -> Self {
+    pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
@@ -67,31 +67,31 @@ impl Proxy {
         proxy
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Forwards new connections to another server.
-    pub(crate) fn set_target(&self, port: u16) {
+    pub fn set_target(&self, port: u16) {
         self.target.store(port, Ordering::Relaxed);
     }
 
     /// Delays each reply by so many ms.
-    pub(crate) fn set_latency(&self, latency: u64) {
+    pub fn set_latency(&self, latency: u64) {
         self.latency.store(latency, Ordering::Relaxed);
     }
 
     /// Makes all existing connections die silently. New ones work.
-    pub(crate) async fn kill(&self) {
+    pub async fn kill(&self) {
         self.kill_some(usize::MAX).await;
     }
 
     /// Makes so many of the connections die silently.
-    pub(crate) async fn kill_some(&self, most: usize) {
+    pub async fn kill_some(&self, most: usize) {
         for connection in self.connections.lock().await.iter_mut().filter(|it| !it.forwarding.is_finished()).take(most)
         {
             connection.forwarding.abort();
@@ -100,7 +100,7 @@ impl Proxy {
     }
 
     /// Makes all existing connections die silently, until something is sent over them: then they are reset.
-    pub(crate) async fn kill_with_resets(&self) {
+    pub async fn kill_with_resets(&self) {
         self.kill().await;
         for connection in self.connections.lock().await.drain(..) {
             tokio::spawn(async move {
@@ -114,16 +114,16 @@ impl Proxy {
 }
 
 /// A proxy that keeps calls of the script from the server until they are let through.
-pub(crate) struct Gate {
+pub struct Gate {
     port: u16,
     is_open: watch::Sender<bool>,
     /// The number of calls so far.
-    pub(crate) calls: Arc<AtomicU32>,
+    pub calls: Arc<AtomicU32>,
 }
 
 impl Gate {
     /// Creates an open gate.
-    pub(crate) async fn to(port: u16) -> Self {
+    pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let own = listener.local_addr().expect("an address").port();
         let gate = Self { port: own, is_open: watch::Sender::new(true), calls: Arc::default() };
@@ -155,11 +155,11 @@ impl Gate {
         gate
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn set_open(&self, is_open: bool) {
+    pub fn set_open(&self, is_open: bool) {
         self.is_open.send_replace(is_open);
     }
 }
