@@ -1,6 +1,6 @@
 //! Compares this crate with its peers. `cargo bench --bench peers` takes a quarter of an hour; `-- --quick` runs a
-//! smoke test in two minutes; `-- SECTION…` runs some of decisions, memory, attack, layers, server, redis, admission,
-//! and growth.
+//! smoke test in two minutes; `-- SECTION…` runs some of decisions, memory, attack, layers, server, redis, leases,
+//! admission, and growth.
 //!
 //! The comparison is a package of its own, `benches/peers`, so that only those who run it build the peers.
 //! `src/guide/numbers.md` lists some of the results.

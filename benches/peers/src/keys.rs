@@ -1,5 +1,7 @@
 //! The keys that are requested: text of 12 bytes, recently written, like the key of a real request.
 
+use std::sync::Arc;
+
 use crate::quota::Quota;
 
 /// How keys are chosen.
@@ -34,6 +36,11 @@ impl Load {
     /// Chooses among as many keys, all equally likely.
     pub fn uniform(title: &'static str, keys: u32) -> Self {
         Self { name: title, title, keys, zipf: false }
+    }
+
+    /// Returns a load of as many keys by Zipf.
+    pub fn zipf(title: &'static str, keys: u32) -> Self {
+        Self { name: title, title, keys, zipf: true }
     }
 
     /// Returns a quota that allows the whole load.
@@ -74,6 +81,12 @@ impl Keys {
         // Keys of similar rank should not have similar names.
         (u64::from(rank) * 7_919 % u64::from(self.load.keys)) as u32
     }
+}
+
+/// Draws the numbers of many keys.
+pub fn draws(load: &Load) -> Arc<[u64]> {
+    let mut keys = Keys::new(load, 1);
+    (0..1 << 20).map(|_| keys.draw().into()).collect()
 }
 
 /// Returns the key with this number.

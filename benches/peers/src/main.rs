@@ -37,13 +37,14 @@ static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 type Section = (&'static str, fn(&Scale));
 
-const SECTIONS: [Section; 8] = [
+const SECTIONS: [Section; 9] = [
     ("decisions", decisions::compare),
     ("memory", memory::compare),
     ("attack", attack::compare),
     ("layers", layers::compare),
     ("server", server::compare),
     ("redis", redis::compare),
+    ("leases", redis::leases::compare),
     ("admission", admission::compare),
     ("growth", growth::compare),
 ];

@@ -6,15 +6,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, TokenBucket};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore, TokenBucket};
 
 use crate::algorithms::{algorithms, bucket, buckets, in_memory, with_slots};
 use crate::decisions::warm;
 use crate::floors::{TABLE, Table, apps, clocks};
-use crate::keys::{BATCH, Keys, LOADS, Load, write};
+use crate::keys::{self, BATCH, Keys, LOADS, Load, write};
 use crate::layers::{CASES, batch};
 use crate::peers::shared;
 use crate::recorded;
+use crate::redis::RedisServer;
 use crate::subject::{Memory, PATIENCE, PEERS};
 
 /// Decides as many requests for keys that were chosen before and are known. A flood makes up its own keys.
@@ -38,6 +39,7 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
         }
         "four limits" => return in_memory(buckets(4)),
         "denied" => return in_memory([Limit::new("limit", TokenBucket::new(1, 1, day))]),
+        "a lease" => return Box::new(leased()),
         "a peek" => return Box::new(Peek::at(load.keys)),
         "a new key" => return Box::new(Flood::new(in_memory([Limit::new("limit", bucket())]))),
         _ => {}
@@ -53,6 +55,21 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
     }
     // Built only when used: calibrating a clock takes a different number of instructions each time.
     clocks().into_iter().find(|(known, _)| *known == name).expect("a subject").1
+}
+
+/// Returns a limiter that has leased more tokens for the load of one key than are asked for. Its server has stopped, so
+/// that it would fail without them.
+fn leased() -> Limiter {
+    let server = RedisServer::start();
+    let limit = Limit::new("limit", bucket()).leased(Duration::from_secs(60));
+    tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+        let limiter = shared([limit], RedisStore::connect(&server.url()).await.expect("a connection"));
+        // The second one leases as many tokens as the first one took.
+        for _ in 0..2 {
+            assert!(limiter.acquire(keys::name(0), 10_000_000).await.expect("a decision").is_allowed());
+        }
+        limiter
+    })
 }
 
 /// A limiter that only peeks.

@@ -6,7 +6,8 @@ use futures_util::future::BoxFuture;
 
 use crate::app::App;
 use crate::peers::{
-    AxumGcra, AxumGovernor, Governor, Ours, Throttled, TokioRateLimit, TowerGovernor, TowerRateLimiter, TowerResilience,
+    AxumGcra, AxumGovernor, Governor, Ours, Throttled, TokioRateLimit, TowerGovernor, TowerRateLimiter,
+    TowerResilience, Trypema,
 };
 use crate::quota::Quota;
 
@@ -62,10 +63,11 @@ pub const BASE: &str = "governor 0.10.4";
 pub const LAYER: &str = "tower_governor 0.8.0";
 pub const OURS: &str = "tower-ratelimit";
 
-pub const PEERS: [&dyn Peer; 13] = [
+pub const PEERS: [&dyn Peer; 15] = [
     &Ours::Usual,
     &Ours::ByCycles,
     &Ours::WrappingBodies,
+    &Ours::Leased,
     &Governor { state: false },
     &Governor { state: true },
     &TowerGovernor,
@@ -76,4 +78,5 @@ pub const PEERS: [&dyn Peer; 13] = [
     &Throttled,
     &TokioRateLimit,
     &TowerResilience,
+    &Trypema,
 ];

@@ -9,6 +9,7 @@ mod tokio_rate_limit;
 mod tower_governor;
 mod tower_rate_limiter;
 mod tower_resilience;
+mod trypema;
 
 pub use axum_gcra::AxumGcra;
 pub use axum_governor::AxumGovernor;
@@ -19,3 +20,4 @@ pub use tokio_rate_limit::TokioRateLimit;
 pub use tower_governor::TowerGovernor;
 pub use tower_rate_limiter::TowerRateLimiter;
 pub use tower_resilience::TowerResilience;
+pub use trypema::Trypema;

@@ -1,6 +1,7 @@
 //! This crate.
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tower_ratelimit::{CycleClock, Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, TokenBucket, key};
@@ -16,6 +17,8 @@ pub enum Ours {
     ByCycles,
     /// The layer wraps bodies, which is necessary if they cannot be made of bytes.
     WrappingBodies,
+    /// Limits on Redis are leased for 100 ms.
+    Leased,
 }
 
 impl Ours {
@@ -24,7 +27,7 @@ impl Ours {
         let store = MemoryStore::new().max_keys(2 * (keys as usize).max(500_000));
         match self {
             Self::ByCycles => store.clock(CycleClock::new()),
-            Self::Usual | Self::WrappingBodies => store,
+            Self::Usual | Self::WrappingBodies | Self::Leased => store,
         }
     }
 }
@@ -35,12 +38,14 @@ impl Peer for Ours {
             Self::Usual => OURS,
             Self::ByCycles => "tower-ratelimit, CycleClock",
             Self::WrappingBodies => "tower-ratelimit, without keep_body",
+            Self::Leased => "tower-ratelimit, leased",
         }
     }
 
     fn memory(&self, quota: Quota, keys: u32) -> Result<Box<dyn Memory>, Why> {
         match self {
             Self::WrappingBodies => Err("a layer's matter"),
+            Self::Leased => Err("nothing to lease"),
             _ => Ok(Box::new(Limiter::builder([Limit::new("limit", bucket(quota))]).store(self.store(keys)).build())),
         }
     }
@@ -50,6 +55,9 @@ impl Peer for Ours {
     }
 
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
+        if matches!(self, Self::Leased) {
+            return Err("nothing to lease");
+        }
         let layer = RateLimitLayer::builder([Limit::new("limit", bucket(quota)).by(key::peer_ip())]);
         let layer = layer.store(self.store(1_000));
         let layer = if headers { layer } else { layer.headers([]) }.build();
@@ -61,11 +69,15 @@ impl Peer for Ours {
 
     fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
         Box::pin(async move {
-            if !matches!(self, Self::Usual) {
-                return Err("the same on Redis");
-            }
+            let limit = Limit::new("limit", bucket(quota));
+            let limit = match self {
+                Self::Usual => limit,
+                // A bucket of one token has none to lease.
+                Self::Leased if quota.burst > 1 => limit.leased(Duration::from_millis(100)),
+                _ => return Err("the same on Redis"),
+            };
             let store = RedisStore::connect(url).await.expect("a connection").secret(*b"0123456789abcdef");
-            Ok(Box::new(shared([Limit::new("limit", bucket(quota))], store)) as Box<dyn Shared>)
+            Ok(Box::new(shared([limit], store)) as Box<dyn Shared>)
         })
     }
 }

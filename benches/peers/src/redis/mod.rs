@@ -2,6 +2,7 @@
 
 mod bare;
 mod call;
+pub mod leases;
 mod load;
 #[path = "../../../../src/store/redis/tests/redis_server.rs"]
 mod server;
