@@ -142,6 +142,7 @@ impl Algorithm {
             _ if cost == 0 => 0,
             Some(most) if used <= most => 0,
             Some(_) if self.is_concurrency => UNKNOWN_WAIT,
+            Some(most) if self.term == 0 => state.wait(self, now, most),
             Some(most) => state.wait(self, now, most).saturating_add(self.pause()),
             None => NEVER,
         }

@@ -46,7 +46,13 @@ impl Algorithm {
 
     /// Returns the algorithm that the limit was given, without its [lease](crate::Limit::leased): what clients are told.
     #[must_use]
+    #[inline]
     pub fn without_lease(self) -> Self {
+        if self.term == 0 { self } else { self.unleased() }
+    }
+
+    #[cold]
+    fn unleased(self) -> Self {
         match self.kind {
             Kind::LeasedBucket(kind) => {
                 Self { kind: Kind::Bucket(kind), capacity: self.capacity + self.reserve(), term: 0, ..self }
@@ -110,6 +116,7 @@ impl Algorithm {
 
     /// Returns for how long a denial stands after the first token is free again, in µs. Tokens that are regained one at a
     /// time would otherwise be leased one at a time.
+    #[cold]
     pub(crate) fn pause(&self) -> u64 {
         let term = u128::from(self.term);
         let pause = match self.kind {

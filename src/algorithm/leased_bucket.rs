@@ -58,7 +58,7 @@ impl Period {
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cost: u64) -> Attempt {
     let mut period = Period::of(algorithm, state);
     let used = if state.expires_at > now { period.used(now) } else { 0 };
@@ -74,7 +74,7 @@ pub(super) fn attempt(algorithm: &Algorithm, state: &CompactState, now: u64, cos
     Attempt { used, charged: period.encode() }
 }
 
-#[inline(always)]
+#[inline(never)]
 pub(super) fn wait(algorithm: &Algorithm, state: &CompactState, now: u64, most: u64) -> u64 {
     let period = Period::of(algorithm, state);
     match period.tokens.saturating_sub(most) {

@@ -74,7 +74,7 @@ async fn race(
     let store = RedisStore::connect(&server.url()).await.expect("a connection");
     let limits = [Limit::new("strict", algorithm), Limit::new("leased", algorithm).leased(term)];
     let ours = limits.map(|limit| Arc::new(shared([limit], store.clone())) as Arc<dyn Shared>);
-    let trypema = Arc::from(Trypema.redis(quota, &server.url()).await.ok().expect("it has Redis"));
+    let trypema = Arc::from(Trypema.redis(quota, &server.url()).await.expect("it has Redis"));
     let [strict, leased] = ours;
     let mut subjects = [
         (OURS, Duration::ZERO, strict, Vec::new()),
