@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-use crate::algorithm::{CompactState, Size};
-use crate::decision::{Charge, Charges, Outcome};
+use super::leased_key::{Block, CallInProgress, Known, LeasedKey};
+use crate::decision::{Charges, Outcome};
 use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The number of sets of keys.
@@ -17,12 +17,6 @@ const SETS: usize = 4_096;
 
 /// The keys of a set. A flood of new keys evicts those that have no block.
 const KEYS: usize = 4;
-
-/// The most blocks of a key, with those that are spent, to which tokens may be returned until their leases end.
-const BLOCKS: usize = 16;
-
-/// The longest time for which requests are denied because a call has left no tokens, in µs.
-const LONGEST_DENIAL: u64 = 1_000_000;
 
 /// The leased blocks of an engine's limits.
 pub(super) struct Blocks {
@@ -36,58 +30,7 @@ pub(super) struct Blocks {
 struct Set {
     /// The number of blocks that have tokens, so that a request that finds none takes no lock.
     blocks: AtomicUsize,
-    keys: Mutex<Vec<Key>>,
-}
-
-/// A key with demand.
-struct Key {
-    fingerprint: u128,
-    demand: Demand,
-    blocks: SmallVec<[Block; 1]>,
-    /// The call for the next block.
-    call: Option<CallInProgress>,
-    /// What the last call has left of the key.
-    known: Option<Known>,
-    /// Whether that was nothing.
-    is_exhausted: bool,
-    /// Whether that has brought no block, although there were tokens for one: the store does not take any.
-    has_no_block: bool,
-}
-
-/// A call for the next block.
-struct CallInProgress {
-    done: Arc<Semaphore>,
-    /// The tokens that it wants, less those that requests wait for.
-    spare: u64,
-    /// The instant before it is sent, in µs.
-    sent: u64,
-}
-
-/// Tokens that were charged by one call. All instants are in µs.
-struct Block {
-    left: u64,
-    known: Known,
-    /// The instant on the clock of this process at which the lease ends.
-    ends_at: u64,
-}
-
-/// The state of a key after a call.
-#[derive(Clone, Copy)]
-struct Known {
-    size: Size,
-    mark: CompactState,
-    /// The instant of the decision, on the clock of the store.
-    at: u64,
-    /// The instant of the answer, on that of this process.
-    received: u64,
-}
-
-/// The tokens of allowed requests in the present term and in the one before.
-#[derive(Default)]
-struct Demand {
-    since: u64,
-    present: u64,
-    before: u64,
+    keys: Mutex<Vec<LeasedKey>>,
 }
 
 /// How a request is decided that no block has decided.
@@ -200,7 +143,7 @@ impl Blocks {
                 return Ask::Wait(call.done.clone());
             }
             let wanted = key.demand.of_last_term(now, term);
-            if wanted > 0 && !key.blocks.iter().any(|block| block.has(outcome, now)) && key.has_room(now, set) {
+            if wanted > 0 && !key.blocks.iter().any(|block| block.has(outcome, now)) && key.has_room(now, &set.blocks) {
                 wanting.push((position, wanted));
             }
         }
@@ -236,7 +179,8 @@ impl Blocks {
 
     /// Ends the lease of a block. Returns the tokens that were not spent.
     pub(super) fn end(&self, outcome: &Outcome) -> u64 {
-        self.with_key(outcome, |key, set| key.remove(set, |block| block.known.mark == outcome.mark)).unwrap_or(0)
+        self.with_key(outcome, |key, set| key.remove(&set.blocks, |block| block.known.mark == outcome.mark))
+            .unwrap_or(0)
     }
 
     /// Forgets how calls have left keys, which a refund changes.
@@ -250,7 +194,7 @@ impl Blocks {
     pub(super) fn reset(&self, charges: &[Outcome]) {
         for outcome in charges {
             self.with_key(outcome, |key, set| {
-                key.remove(set, |_| true);
+                key.remove(&set.blocks, |_| true);
                 (key.known, key.call) = (None, None);
             });
         }
@@ -261,7 +205,7 @@ impl Blocks {
     }
 
     /// Calls `change` with the key of a charge and its set, if the key has demand.
-    fn with_key<T>(&self, outcome: &Outcome, change: impl FnOnce(&mut Key, &Set) -> T) -> Option<T> {
+    fn with_key<T>(&self, outcome: &Outcome, change: impl FnOnce(&mut LeasedKey, &Set) -> T) -> Option<T> {
         let set = &self.sets.get()?[set_of(outcome.fingerprint())];
         let mut keys = set.lock();
         Some(change(keys.iter_mut().find(|key| key.fingerprint == outcome.fingerprint())?, set))
@@ -273,116 +217,28 @@ fn set_of(fingerprint: u128) -> usize {
 }
 
 impl Set {
-    fn lock(&self) -> MutexGuard<'_, Vec<Key>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<LeasedKey>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Finds a key, or adds it in place of the one whose term began first. Returns `None` if all others have blocks.
-    fn find_or_add<'k>(&self, keys: &'k mut Vec<Key>, fingerprint: u128, now: u64) -> Option<&'k mut Key> {
+    fn find_or_add<'k>(&self, keys: &'k mut Vec<LeasedKey>, fingerprint: u128, now: u64) -> Option<&'k mut LeasedKey> {
         let found = keys.iter().position(|key| key.fingerprint == fingerprint);
         let place = match found {
             Some(place) => place,
             None if keys.len() < KEYS => {
-                keys.push(Key::new(fingerprint));
+                keys.push(LeasedKey::new(fingerprint));
                 keys.len() - 1
             }
             None => {
-                keys.iter_mut().for_each(|key| key.drop_ended(now, self));
+                keys.iter_mut().for_each(|key| key.drop_ended(now, &self.blocks));
                 let idle = keys.iter().enumerate().filter(|(_, key)| key.blocks.is_empty() && key.call.is_none());
                 let (place, _) = idle.min_by_key(|(_, key)| key.demand.since)?;
-                keys[place] = Key::new(fingerprint);
+                keys[place] = LeasedKey::new(fingerprint);
                 place
             }
         };
         Some(&mut keys[place])
-    }
-}
-
-impl Key {
-    fn new(fingerprint: u128) -> Self {
-        Self {
-            fingerprint,
-            demand: Demand::default(),
-            blocks: SmallVec::new(),
-            call: None,
-            known: None,
-            is_exhausted: false,
-            has_no_block: false,
-        }
-    }
-
-    /// Returns whether there is room for another block. A spent one goes, so that tokens of it are returned to the store.
-    fn has_room(&mut self, now: u64, set: &Set) -> bool {
-        self.drop_ended(now, set);
-        if self.blocks.len() == BLOCKS
-            && let Some(spent) = self.blocks.iter().position(|block| block.left == 0)
-        {
-            self.blocks.remove(spent);
-        }
-        self.blocks.len() < BLOCKS
-    }
-
-    /// Removes blocks that ended a second ago. A task that ended with its runtime returns none.
-    fn drop_ended(&mut self, now: u64, set: &Set) {
-        self.remove(set, |block| block.ends_at + 1_000_000 < now);
-    }
-
-    /// Removes blocks. Returns the tokens that they have left.
-    fn remove(&mut self, set: &Set, is_removed: impl Fn(&Block) -> bool) -> u64 {
-        let mut left = 0;
-        self.blocks.retain(|block| {
-            if is_removed(block) {
-                left += block.left;
-                set.blocks.fetch_sub(usize::from(block.left > 0), Ordering::Relaxed);
-            }
-            !is_removed(block)
-        });
-        left
-    }
-}
-
-impl Block {
-    /// Returns whether a charge can be taken from the block.
-    fn has(&self, charge: &Charge, now: u64) -> bool {
-        self.left >= charge.cost() && self.ends_at > now && self.known.size == charge.own_size
-    }
-}
-
-impl Known {
-    /// Returns the instant `now` of this process on the clock of the store, which may be a little later.
-    fn at_store(&self, now: u64) -> u64 {
-        (self.at + now.saturating_sub(self.received)).min(Timestamp::MAX.as_micros())
-    }
-
-    /// Returns whether the answer is recent: it misses later charges and refunds of other processes.
-    fn is_recent(&self, now: u64) -> bool {
-        now.saturating_sub(self.received) < LONGEST_DENIAL
-    }
-}
-
-impl Demand {
-    fn add(&mut self, now: u64, term: u32, tokens: u64) {
-        let elapsed = now.saturating_sub(self.since);
-        if elapsed >= u64::from(term) {
-            let before = if elapsed < 2 * u64::from(term) { self.present } else { 0 };
-            *self = Self { since: now, present: 0, before };
-        }
-        self.present = self.present.saturating_add(tokens);
-    }
-
-    /// Returns the tokens of the term that ends now, if those of the one before were evenly spread.
-    fn of_last_term(&self, now: u64, term: u32) -> u64 {
-        let (elapsed, term) = (now.saturating_sub(self.since), u64::from(term));
-        match elapsed {
-            _ if elapsed < term => {
-                let part = u128::from(self.before) * u128::from(term - elapsed) / u128::from(term);
-                self.present.saturating_add(part as u64)
-            }
-            _ if elapsed < 2 * term => {
-                (u128::from(self.present) * u128::from(2 * term - elapsed) / u128::from(term)) as u64
-            }
-            _ => 0,
-        }
     }
 }
 
@@ -420,7 +276,7 @@ impl Drop for BlockCall {
         let Some(sets) = self.blocks.sets.get() else { return };
         for fingerprint in &self.keys {
             let mut keys = sets[set_of(*fingerprint)].lock();
-            let own = |key: &&mut Key| key.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.done, &self.done));
+            let own = |key: &&mut LeasedKey| key.call.as_ref().is_some_and(|call| Arc::ptr_eq(&call.done, &self.done));
             keys.iter_mut().filter(own).for_each(|key| key.call = None);
         }
         self.done.close();

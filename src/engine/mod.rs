@@ -10,7 +10,7 @@
 //! | `fallback` | Decides by the policies of the limits, in a memory store |
 //! | `outage_log` | Reports outages to the log |
 //! | `reservation` | Lets an allowed request wait for its turn |
-//! | `leases`, `blocks` | Decides by tokens that were leased from the store |
+//! | `leases`, `blocks`, `leased_key` | Decides by tokens that were leased from the store |
 //! | `slots` | Holds the slots of requests in flight until they end |
 //! | `renewals`, `held_slots` | Renews these slots in a database |
 
@@ -21,6 +21,7 @@ mod engine_reports;
 mod fallback;
 mod guard;
 mod held_slots;
+mod leased_key;
 mod leases;
 #[cfg(feature = "tracing")]
 mod outage_log;
