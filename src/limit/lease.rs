@@ -21,8 +21,8 @@ impl Limit {
     /// use std::time::Duration;
     /// use tower_ratelimit::{Limit, TokenBucket, key};
     ///
-    /// // Of the burst of 2,000, 100 are given up. A busy key costs each process some 10 calls per second, and as many
-    /// that return tokens.
+    /// // Of the burst of 2,000, 100 are given up. A busy key costs each process some 10 calls per second, and
+    /// // as many that return tokens.
     /// let requests = Limit::new("requests", TokenBucket::per_second(1_000).burst(2_000))
     ///     .by(key::header("x-api-key"))
     ///     .leased(Duration::from_millis(100));
